@@ -82,6 +82,14 @@ void add_pools(const Place& place, const Shape& shape) {
     max_pool2d_forward(b.ctx(), config, x, y, indices);
     b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), config, y, indices, x); });
   });
+  add_kernel("max_pool_2x2_backward_and_sums/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Pool2dConfig side_by_side{2, 2, 0};
+    const Shape small = pool2d_output_shape(side_by_side, shape);
+    const Tensor x = b.filled(shape), y = b.make(small), indices = b.make(small, DType::u8), sums = b.make({shape[3]}, DType::f32);
+    max_pool2d_forward(b.ctx(), side_by_side, x, y, indices);
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), side_by_side, y, indices, x, sums); });
+  });
   add_kernel("avg_pool_forward/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
     const Tensor x = b.filled(shape), y = b.make(y_shape);

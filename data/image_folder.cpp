@@ -11,6 +11,7 @@
 
 #include "data/image_file.h"
 #include "data/readers.h"
+#include "data/settings.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -126,7 +127,7 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
 DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
   expect_folder("image-folder", folder);
   if (image_size < 1) {
-    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ", propose(Setting::image_size, "64")});
+    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ", propose(settings::kDatasetImageSize, "64")});
   }
   const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
   if (!fs::is_directory(train)) fail(folder, "it has no folder train");

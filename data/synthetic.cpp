@@ -78,22 +78,22 @@ constexpr std::array<Kind, 10> kKinds{{{"circle", circle},
                                        {"star", star},
                                        {"crescent", crescent}}};
 
-using Colour = std::array<float, 3>;
+using Color = std::array<float, 3>;
 
 float between(PhiloxSequence& random, float low, float high) { return low + (high - low) * random.next_uniform(); }
 
-Colour draw_colour(PhiloxSequence& random) { return {between(random, 25, 230), between(random, 25, 230), between(random, 25, 230)}; }
+Color draw_color(PhiloxSequence& random) { return {between(random, 25, 230), between(random, 25, 230), between(random, 25, 230)}; }
 
-float difference(const Colour& a, const Colour& b) {
+float difference(const Color& a, const Color& b) {
   float sum = 0;
   for (size_t c = 0; c < a.size(); ++c) sum += std::abs(a[c] - b[c]);
   return sum;
 }
 
 void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
-  const Colour background = draw_colour(random);
-  Colour colour = draw_colour(random);
-  while (difference(background, colour) < 240) colour = draw_colour(random);
+  const Color background = draw_color(random);
+  Color color = draw_color(random);
+  while (difference(background, color) < 240) color = draw_color(random);
   const float radius = between(random, 10.0F, 13.0F);
   const float room = 15.5F - radius;
   const float centre_x = 15.5F + between(random, -room, room), centre_y = 15.5F + between(random, -room, room);
@@ -112,7 +112,7 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
       const uint32_t word = random.next_u32();
       for (size_t c = 0; c < 3; ++c) {
         const int grain = static_cast<int>(word >> (8 * c) & 255) + static_cast<int>(word >> 24) - 255;
-        const float value = background[c] + cover * (colour[c] - background[c]) + shade + noise * static_cast<float>(grain);
+        const float value = background[c] + cover * (color[c] - background[c]) + shade + noise * static_cast<float>(grain);
         *pixels++ = static_cast<uint8_t>(std::clamp(value, 0.0F, 255.0F) + 0.5F);
       }
     }

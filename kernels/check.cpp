@@ -11,16 +11,6 @@
 namespace vitrine::check {
 namespace {
 
-void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
-  if (!v && v.numel() > 0) {
-    throw DeviceError(fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation, argument,
-                                  ctx.device().str()));
-  }
-  if (v.device == ctx.device()) return;
-  throw DeviceError(
-      fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation, argument, v.device.str(), ctx.device().str()));
-}
-
 bool overlap(const ConstView& a, const ConstView& b) {
   if (!a || !b || a.bytes() == 0 || b.bytes() == 0) return false;
   const auto* const a_begin = a.as<char>();
@@ -45,6 +35,16 @@ void rank(const char* operation, const char* argument, const ConstView& v, int r
 void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape) {
   if (v.shape == shape) return;
   throw ShapeError(fmt::format("{}: {} has shape {}, expected {}", operation, argument, v.shape.str(), shape.str()));
+}
+
+void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
+  if (!v && v.numel() > 0) {
+    throw DeviceError(fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation, argument,
+                                  ctx.device().str()));
+  }
+  if (v.device == ctx.device()) return;
+  throw DeviceError(
+      fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation, argument, v.device.str(), ctx.device().str()));
 }
 
 void tensor(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
@@ -81,11 +81,12 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   }
 }
 
-void throw_small_workspace(const char* operation, const std::string& what, int64_t needed, int64_t proposed, const View& workspace) {
+void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed, int64_t proposed) {
+  const View workspace = ctx.workspace();
   const int64_t bytes = workspace ? workspace.bytes() : 0;
   throw OutOfMemory({fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ", operation,
                                  what.empty() ? "" : what + " ", needed, bytes),
-                     propose(Setting::workspace_bytes, size_argument(proposed))},
+                     propose(ctx.workspace_setting(), size_argument(proposed))},
                     {.memory = MemoryShortage::Memory::workspace,
                      .device = workspace ? workspace.device.str() : "",
                      .user = operation,

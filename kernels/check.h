@@ -19,6 +19,9 @@ struct Argument {
 void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout);
 void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape);
 
+/// A tensor on ctx's device, of any dtype. throws DeviceError unless it is, or without memory.
+void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx);
+
 /// A tensor on ctx's device. throws DeviceError unless it is; DtypeError unless it is f32, f16 or bf16 (or `dtype`); ShapeError unless it has
 /// `shape`.
 void tensor(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx);
@@ -33,8 +36,8 @@ void no_overlap(const char* operation, const Argument& a, std::initializer_list<
 /// The same, except that others may start where a starts: a is computed in place.
 void same_or_apart(const char* operation, const Argument& a, std::initializer_list<Argument> others);
 
-/// throws OutOfMemory: the workspace is smaller than the `needed` bytes of an operation, and `proposed` bytes are enough to run it at speed.
+/// throws OutOfMemory: ctx.workspace() is smaller than the `needed` bytes of an operation, and `proposed` bytes are enough to run it at speed.
 ///   what  needs them, such as "f16"; empty: the operation itself
-[[noreturn]] void throw_small_workspace(const char* operation, const std::string& what, int64_t needed, int64_t proposed, const View& workspace);
+[[noreturn]] void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed, int64_t proposed);
 
 }  // namespace vitrine::check

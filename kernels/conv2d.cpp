@@ -21,18 +21,18 @@ namespace f32 {
 
 void conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   if (onednn::conv2d_forward(ctx, workspace, config, x, w, bias, y)) return;
-  portable::conv2d_forward(workspace, config, x, w, bias, y);
+  portable::conv2d_forward(ctx, workspace, config, x, w, bias, y);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   if (onednn::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x)) return;
-  portable::conv2d_backward_data(workspace, config, grad_y, w, grad_x);
+  portable::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
                             View grad_bias, GradMode mode) {
   if (onednn::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode)) return;
-  portable::conv2d_backward_weight(workspace, config, x, grad_y, grad_w, grad_bias, mode);
+  portable::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode);
 }
 
 int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias) {
@@ -48,7 +48,7 @@ namespace {
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   if (x.dtype == DType::f32) {
     f32::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y);
-  } else if (!onednn::convolves(x.dtype) || !onednn::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y)) {
+  } else if (!onednn::computes(x.dtype) || !onednn::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y)) {
     widened::conv2d_forward(ctx, config, x, w, bias, y);
   }
 }
@@ -56,7 +56,7 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   if (grad_y.dtype == DType::f32) {
     f32::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x);
-  } else if (!onednn::convolves(grad_y.dtype) || !onednn::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x)) {
+  } else if (!onednn::computes(grad_y.dtype) || !onednn::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x)) {
     widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x);
   }
 }
@@ -64,7 +64,7 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   if (x.dtype == DType::f32) {
     f32::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode);
-  } else if (!onednn::convolves(x.dtype) || !onednn::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode)) {
+  } else if (!onednn::computes(x.dtype) || !onednn::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode)) {
     widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode);
   }
 }

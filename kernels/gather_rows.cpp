@@ -55,7 +55,7 @@ void gather_rows(ExecContext& ctx, ConstView x, ConstView rows, View y) {
   constexpr const char* kName = "gather_rows";
   check::rank(kName, "rows", rows, 1, "(N)");
   if (x.shape.rank() < 1) throw ShapeError(fmt::format("{}: x has shape {}, expected (M, ...)", kName, x.shape.str()));
-  check::tensor(kName, "x", x, x.dtype, ctx);
+  check::device(kName, "x", x, ctx);
   check::tensor(kName, "rows", rows, DType::i32, ctx);
   check::tensor(kName, "y", y, x.shape.with_dim0(rows.shape[0]), x.dtype, ctx);
   check::no_overlap(kName, {"y", y}, {{"x", x}, {"rows", rows}});

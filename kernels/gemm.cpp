@@ -25,7 +25,7 @@ void f32::gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool t
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
   if (a.dtype == DType::f32) {
     f32::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode);
-  } else if (!onednn::multiplies(a.dtype) || !onednn::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode)) {
+  } else if (!onednn::computes(a.dtype) || !onednn::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode)) {
     widened::gemm(ctx, transpose_a, transpose_b, a, b, c, mode);
   }
 }

@@ -58,6 +58,7 @@ struct ResizePlan {
   int64_t source_row() const { return source_width * channels; }
   int64_t target_row() const { return width * channels; }
   int64_t scratch_row() const { return source_row() + kLanes; }
+  int64_t scratch_of_part() const { return 3 * scratch_row() + target_row() + kLanes; }
 
   void prepare(const Normalization& normalization, const Shape& source, const Shape& target, int64_t parts) {
     const bool same = source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1];
@@ -65,20 +66,17 @@ struct ResizePlan {
     mean = normalization.mean;
     deviation = normalization.std;
     for (auto c = static_cast<size_t>(channels); c < mean.size(); ++c) deviation[c] = 1.0F;  // unused lanes
-    scratch.resize(static_cast<size_t>(parts * 3 * scratch_row_of(source[1])));
-    if (same) return;
     source_height = source[0];
     source_width = source[1];
     height = target[0];
     width = target[1];
+    scratch.resize(static_cast<size_t>(parts * scratch_of_part()));
+    if (same) return;
     rows.clear();
     columns.clear();
     for (int64_t y = 0; y < height; ++y) rows.push_back(sample_at(y, source_height, height));
     for (int64_t x = 0; x < width; ++x) columns.push_back(sample_at(x, source_width, width));
   }
-
- private:
-  int64_t scratch_row_of(int64_t pixels) const { return pixels * channels + kLanes; }
 };
 
 void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
@@ -110,8 +108,8 @@ void cut_row(const ResizePlan& plan, const AugmentationDraw& draw, int64_t y, T*
 }
 
 /// Computes one output row from the blended source row.
-template <class T>
-void finish_row(const ResizePlan& plan, const float* row, T* out) {
+///   padded  the unused lanes of the last pixel may be written as well
+void finish_row(const ResizePlan& plan, const float* row, bool padded, float* out) {
   const int64_t channels = plan.channels;
   Pixel mean, deviation;
   std::memcpy(&mean, plan.mean.data(), sizeof mean);
@@ -125,17 +123,15 @@ void finish_row(const ResizePlan& plan, const float* row, T* out) {
   };
   Pixel value;
   int64_t x = 0;
-  if constexpr (std::is_same_v<T, float>) {
-    // Stores whole vectors as long as later pixels overwrite the unused lanes.
-    const int64_t whole = plan.width - kLanes / channels - 1;
-    for (; x < whole; ++x) {
-      pixel(x, value);
-      std::memcpy(out + x * channels, &value, sizeof value);
-    }
+  // Stores whole vectors as long as later pixels overwrite the unused lanes.
+  const int64_t whole = padded ? plan.width : plan.width - kLanes / channels - 1;
+  for (; x < whole; ++x) {
+    pixel(x, value);
+    std::memcpy(out + x * channels, &value, sizeof value);
   }
   for (; x < plan.width; ++x) {
     pixel(x, value);
-    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = cpu::from_float<T>(value[c]);
+    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = value[c];
   }
 }
 
@@ -155,11 +151,12 @@ void place_row(const ImageForm& form, const T* pixels, int64_t row, T* image) {
   }
 }
 
-/// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
+/// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows and an output row.
 template <class T>
 void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
   const int64_t row_length = plan.source_row();
-  float* blended = scratch + 2 * plan.scratch_row();
+  float* const blended = scratch + 2 * plan.scratch_row();
+  [[maybe_unused]] float* const finished = scratch + 3 * plan.scratch_row();
   std::array<int64_t, 2> held{-1, -1};  // the source row, counted over all images, in each half of scratch
   const auto source_row = [&](int64_t row) {
     const int64_t slot = row % 2;
@@ -196,7 +193,12 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
       for (int64_t j = 0; j < row_length; ++j) blended[j] = a[j] * s.first_weight + b[j] * s.second_weight;
       a = blended;
     }
-    finish_row(plan, a, out);
+    if constexpr (std::is_same_v<T, float>) {
+      finish_row(plan, a, false, out);
+    } else {
+      finish_row(plan, a, true, finished);
+      cpu::narrow(finished, out, plan.target_row());
+    }
     if (plan.cutout > 0) cut_row(plan, plan.draws[static_cast<size_t>(n)], row, out);
     if (form) place_row<T>(form, line.data(), output_row, image);
   }
@@ -219,7 +221,7 @@ void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstV
   with_storage(y.dtype, [&]<class T>(T) {
     parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
-        float* scratch = plan.scratch.data() + part * 3 * plan.scratch_row();
+        float* scratch = plan.scratch.data() + part * plan.scratch_of_part();
         resize_rows(plan, images.as<uint8_t>(), rows * part / parts, rows * (part + 1) / parts, scratch, y.as<T>());
       }
     });

@@ -18,7 +18,7 @@ namespace cpu {
 namespace {
 
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  if (onednn::multiplies(x.dtype) && onednn::linear_forward(ctx, ctx.workspace(), x, w, bias, relu, y)) return;
+  if (onednn::computes(x.dtype) && onednn::linear_forward(ctx, ctx.workspace(), x, w, bias, relu, y)) return;
   if (x.dtype == DType::f32) {
     portable::linear_forward(x, w, bias, relu, y);
   } else {

@@ -10,7 +10,7 @@ namespace vitrine {
 
 std::vector<Conv2dChoice> conv2d_choices(ExecContext&) { return {}; }
 
-TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>&, const TunedPlans&, int64_t, double) {
+TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>&, const TunedPlans&, int64_t, double, Setting) {
   throw UnsupportedError("tune_plans: " + ctx.device().str() + " is not a GPU, so its libraries have no plans to time");
 }
 

@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "runtime/cpu/parallel.h"
@@ -55,6 +56,29 @@ inline void store_bytes(int32_t from, uint8_t* to) { *to = static_cast<uint8_t>(
 /// Type of window positions that matches the type of values.
 template <class Value>
 using PositionsOf = std::conditional_t<std::is_same_v<Value, FloatLanes>, Ints, int32_t>;
+
+/// The bits of as many stored values as a vector has.
+using ShortLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(float))));
+template <class T>
+using StoredLanes = std::conditional_t<sizeof(T) == 2, ShortLanes, BitLanes>;
+
+/// As many bytes as lanes, each in a lane.
+inline void load_bytes(const uint8_t* from, BitLanes& to) {
+  Ints wide;
+  load_bytes(from, wide);
+  to = reinterpret_cast<BitLanes>(wide);
+}
+inline void load_bytes(const uint8_t* from, ShortLanes& to) {
+#ifdef __AVX512BW__
+  to = reinterpret_cast<ShortLanes>(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__)
+  to = reinterpret_cast<ShortLanes>(_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  uint8_t narrow __attribute__((vector_size(sizeof(ShortLanes) / 2)));
+  std::memcpy(&narrow, from, sizeof narrow);
+  to = __builtin_convertvector(narrow, ShortLanes);
+#endif
+}
 
 constexpr int64_t kGrainElements = 8192;
 int64_t grain_rows(int64_t row_elements) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements)); }
@@ -306,6 +330,64 @@ void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& v
   });
 }
 
+/// Writes a row of windows side by side, without padding: each gradient to the position of its maximum, zeros to the others.
+///   grad_x  the first row of the windows; row_length elements to the next one
+template <class T>
+void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t windows, int64_t window, int64_t channels, int64_t row_length, T* grad_x) {
+  using Vector = StoredLanes<T>;
+  constexpr int64_t kCount = sizeof(Vector) / sizeof(T);
+  for (int64_t q = 0; q < windows; ++q) {
+    T* const corner = grad_x + q * window * channels;
+    int64_t c = 0;
+    for (; c + kCount <= channels; c += kCount) {
+      Vector where, gradient;
+      load_bytes(indices + c, where);
+      std::memcpy(&gradient, grad_y + c, sizeof gradient);
+      for (int64_t i = 0; i < window; ++i) {
+        for (int64_t j = 0; j < window; ++j) {
+          const Vector here = where == static_cast<std::remove_reference_t<decltype(where[0])>>(i * window + j) ? gradient : Vector{};
+          std::memcpy(corner + i * row_length + j * channels + c, &here, sizeof here);
+        }
+      }
+    }
+    for (; c < channels; ++c) {
+      for (int64_t i = 0; i < window; ++i) {
+        for (int64_t j = 0; j < window; ++j) corner[i * row_length + j * channels + c] = indices[c] == i * window + j ? grad_y[c] : T{};
+      }
+    }
+    grad_y += channels;
+    indices += channels;
+  }
+  const int64_t covered = windows * window * channels;
+  for (int64_t i = 0; i < window; ++i) std::fill(grad_x + i * row_length + covered, grad_x + (i + 1) * row_length, T{});
+}
+
+/// Where windows of at most kMostReluWindow lie side by side, without padding. The sums are those of grad_x: each gradient is in one element of it,
+/// or cut off.
+template <class T>
+void max_backward_side_by_side(int64_t window, const ConstView& grad_y, const ConstView& indices, const View& grad_x, float* sums, GradMode mode) {
+  const int64_t rows = grad_y.shape[1], columns = grad_y.shape[2], channels = grad_y.shape[3];
+  const int64_t height = grad_x.shape[1], row_length = grad_x.shape[2] * channels, small_row = columns * channels;
+  const T* const from = grad_y.as<T>();
+  const uint8_t* const where = indices.as<uint8_t>();
+  T* const to = grad_x.as<T>();
+  parallel_for(grad_y.shape[0] * rows, grain_rows(window * row_length), [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      T* const image = to + row / rows * height * row_length;
+      const int64_t p = row % rows;
+      spread_max_gradient(from + row * small_row, where + row * small_row, columns, window, channels, row_length, image + p * window * row_length);
+      if (p == rows - 1) std::fill(image + rows * window * row_length, image + height * row_length, T{});
+    }
+  });
+  if (sums == nullptr) return;
+  sum_columns(grad_y.numel() / channels, channels, sums, mode, [=](int64_t row, int64_t channel, auto& gradient) {
+    PositionsOf<std::remove_reference_t<decltype(gradient)>> position;
+    load_bytes(where + row * channels + channel, position);
+    load(from + row * channels + channel, gradient);
+    gradient = position != int32_t{kCutOff} ? gradient : std::remove_reference_t<decltype(gradient)>{};
+  });
+}
+
 template <class T>
 void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const ConstView& indices, const View& grad_x) {
   const FixedWindows vertical = fixed_windows(config, grad_x.shape, grad_y.shape, 1);
@@ -339,6 +421,11 @@ void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, V
 }
 
 void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
+  if (config.stride == config.window && config.pad == 0 && config.window <= kMostReluWindow) {
+    with_storage(grad_y.dtype,
+                 [&]<class T>(T) { max_backward_side_by_side<T>(config.window, grad_y, indices, grad_x, sums ? sums.as<float>() : nullptr, mode); });
+    return;
+  }
   with_storage(grad_y.dtype, [&]<class T>(T) { max_backward<T>(config, grad_y, indices, grad_x); });
   if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
 }

@@ -57,7 +57,7 @@ void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradien
   if (stage_ != Stage::summed) throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
-  const PhaseScope phase(ctx, Phase::unscale);
+  const PhaseScope phase(ctx, Phase::decide);
   if (checked_) {
     check_and_decide_step(ctx, nominal, non_finite, gradients, totals, state_, control_, count, squared);
   } else {
@@ -76,7 +76,7 @@ void LossScaler::clip_gradients(ExecContext& ctx, double max_norm) {
   if (!checked_) {
     throw OrderError("LossScaler: clip_gradients needs the norm, which decide_step did not measure; pass it NonFinite::skip or NonFinite::stop");
   }
-  const PhaseScope phase(ctx, Phase::unscale);
+  const PhaseScope phase(ctx, Phase::decide);
   vitrine::clip_gradients(ctx, max_norm, control_);
   stage_ = Stage::clipped;
 }
@@ -92,7 +92,7 @@ void LossScaler::update_loss_scale(ExecContext& ctx) {
   if (stage_ != Stage::stepped) throw OrderError("LossScaler: update_loss_scale before step; call it once, after the optimizer");
   stage_ = Stage::summed;
   if (!state_ || scaling_.kind != LossScaling::Kind::dynamic) return;
-  const PhaseScope phase(ctx, Phase::unscale);
+  const PhaseScope phase(ctx, Phase::decide);
   vitrine::update_loss_scale(ctx, scaling_.constants, control_, state_);
 }
 

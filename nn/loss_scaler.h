@@ -39,7 +39,7 @@ class LossScaler {
 
   /// Decides whether the step is taken, and the factor by which the update multiplies gradients. gradients (n) f32: summed over all replicas. With
   /// scaling, NonFinite::accept becomes NonFinite::skip. Measures the norm of the gradient unless non-finite steps are accepted. Counts the update
-  /// if `count` has a step. Phase::unscale.
+  /// if `count` has a step. Phase::decide.
   /// squared: elements that need not be read again for that.
   void decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite, const UpdateCount& count = {},
                    const SquaredElements& squared = {});

@@ -65,8 +65,9 @@ Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::func
   return Tensor(std::make_shared<Adopted>(stream_, pool_, view.bytes(), std::move(release)), view);
 }
 
-void ExecContext::reserve_workspace(int64_t bytes) {
+void ExecContext::reserve_workspace(int64_t bytes, Setting setting) {
   release_workspace();
+  workspace_setting_ = setting;
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
   if (!options_.for_gpu) return;
   counters_ = allocate({kCounters}, DType::i32, Category::workspace, "counters of blocks");

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <vitrine/runtime/cpu/stream.h>
+#include <vitrine/runtime/settings.h>
 #include <vitrine/runtime/tensor.h>
 
 namespace vitrine {
@@ -41,7 +42,8 @@ class PlanCache {
 /// Where operations run: a stream of a device, with the device's pool, a workspace arena, a plan cache, and the position (phase, layer, step) that
 /// memory and spans are attributed to. Every kernel and collective takes one as its first argument. One thread at a time issues to it.
 ///
-/// Implementations under kernels/cpu run later, on the stream's worker, and may use only plans(), workspace() and thread_count() of the context.
+/// Implementations under kernels/cpu run later, on the stream's worker, and may use only plans(), workspace(), workspace_setting() and
+/// thread_count() of the context.
 /// Those under kernels/cuda run immediately, on the issuing thread, and queue work on the GPU. Neither allocates.
 class ExecContext {
  public:
@@ -79,11 +81,13 @@ class ExecContext {
 
   /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit. For a GPU,
   /// reserves counters(), too.
-  void reserve_workspace(int64_t bytes);
+  ///   setting  of the caller, which sets the size: operations that need a larger arena propose it
+  void reserve_workspace(int64_t bytes, Setting setting = settings::kReserveWorkspace);
   /// Returns the arena and the counters to the pool. requires an idle stream
   void release_workspace() { workspace_ = counters_ = Tensor(); }
   /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
+  Setting workspace_setting() const { return workspace_setting_; }
   /// Counters of the blocks of a GPU kernel that are done, (kCounters) i32: 0 between operations, because the last block resets what it used. Empty
   /// before reserve_workspace, and on CPU devices.
   View counters() const { return counters_.view(); }
@@ -146,6 +150,7 @@ class ExecContext {
   std::shared_ptr<Pool> pool_;
   Options options_;
   Tensor workspace_, counters_;
+  Setting workspace_setting_ = settings::kReserveWorkspace;
   PlanCache plans_;
   Phase phase_ = Phase::setup;
   const char* layer_ = "";

@@ -12,6 +12,16 @@ namespace vitrine {
 /// parts, pass the hash of the previous part as `seed`. Not cryptographic: it finds accidental differences, not deliberate ones.
 uint64_t hash_bytes(uint64_t seed, const void* bytes, int64_t count);
 
+/// Returns the hash of a number that follows what `seed` is the hash of: a step of SplitMix64, in a few cycles, for a few numbers. Start with seed 0,
+/// not with a number: seed and number are added. The result is the same on all machines.
+/// source  Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014
+constexpr uint64_t hash_number(uint64_t seed, uint64_t number) {
+  uint64_t hash = seed + number + 0x9e3779b97f4a7c15U;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9U;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebU;
+  return hash ^ (hash >> 31);
+}
+
 /// The XXH3 hash of bytes that arrive in parts: hash_bytes(0, ...) of all of them, whatever the parts are (and what `xxhsum -H3` prints for a file).
 class StreamingHash {
  public:

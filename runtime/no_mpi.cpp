@@ -5,6 +5,7 @@
 #include "runtime/comm/process_exchange.h"
 #include "runtime/error.h"
 #include "runtime/process_group/mpi_session.h"
+#include "runtime/settings.h"
 
 namespace vitrine {
 
@@ -15,7 +16,7 @@ std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(const ProcessGrou
 
 std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {
   throw UnsupportedError({"MPI is not built in, so the processes cannot connect over it; build with libopenmpi-dev installed, or, with GPUs, use ",
-                          propose(Setting::rendezvous, "tcp://HOST:PORT"), " or ", propose(Setting::rendezvous, "file:PATH")});
+                          propose(settings::kRendezvous, "tcp://HOST:PORT"), " or ", propose(settings::kRendezvous, "file:PATH")});
 }
 
 }  // namespace vitrine

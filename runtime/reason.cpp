@@ -8,43 +8,14 @@ namespace vitrine {
 
 namespace {
 
-constexpr std::pair<Setting, const char*> kNames[] = {
-    {Setting::batch_size, "EngineConfig::batch_size"},
-    {Setting::accumulate, "EngineConfig::accumulate"},
-    {Setting::recompute_segments, "EngineConfig::recompute_segments"},
-    {Setting::recompute, "EngineConfig::recompute"},
-    {Setting::resident_images, "EngineConfig::resident_images"},
-    {Setting::workspace_bytes, "EngineConfig::workspace_bytes"},
-    {Setting::optimizer, "EngineConfig::optimizer"},
-    {Setting::momentum, "SgdConfig::momentum"},
-    {Setting::scheme, "EngineConfig::scheme"},
-    {Setting::split, "Scheme::split"},
-    {Setting::staging, "Scheme::staging"},
-    {Setting::loss_at, "Scheme::loss_at"},
-    {Setting::reduce, "Scheme::reduce"},
-    {Setting::image_size, "ModelOptions::image_size"},
-    {Setting::memory_bytes, "DeviceGroupOptions::memory_bytes"},
-    {Setting::tf32, "DeviceGroupOptions::tf32"},
-    {Setting::rendezvous, "ProcessGroupOptions::rendezvous"},
-    {Setting::timeout_ms, "ProcessGroupOptions::timeout_ms"},
-    {Setting::rank, "ProcessGroupOptions::rank"},
-    {Setting::size, "ProcessGroupOptions::size"},
-    {Setting::launch_rank, "LaunchFlags::rank"},
-    {Setting::launch_world_size, "LaunchFlags::world_size"},
-    {Setting::launch_local_rank, "LaunchFlags::local_rank"},
-};
-static_assert(names_every_setting(kNames));
-
 std::string render(const Reason::Part& part, const char* (*name)(Setting)) {
   if (part.kind == Reason::Part::Kind::text) return part.text;
-  std::string text = name(part.setting);
+  std::string text = name(Setting(part.setting.c_str()));
   if (!part.text.empty()) text.append(" ").append(part.text);
   return text;
 }
 
 }  // namespace
-
-const char* setting_name(Setting setting) { return kNames[static_cast<size_t>(setting)].second; }
 
 Reason::Reason(std::initializer_list<Part> parts) {
   for (const Part& part : parts) append(part);
@@ -70,7 +41,7 @@ Reason& Reason::operator+=(const Reason& other) {
 
 void Reason::append(Part part) {
   if (part.kind == Part::Kind::text && part.text.empty()) return;
-  text_ += render(part, setting_name);
+  text_ += render(part, [](Setting setting) { return setting.name(); });
   if (part.kind == Part::Kind::text && !parts_.empty() && parts_.back().kind == Part::Kind::text) {
     parts_.back().text += part.text;
   } else {

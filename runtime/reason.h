@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -11,44 +10,19 @@
 
 namespace vitrine {
 
-/// Settings of the API that messages refer to. Programs can render messages with their own names of the settings: see Reason::str().
-enum class Setting : uint8_t {
-  batch_size,
-  accumulate,
-  recompute_segments,
-  recompute,
-  resident_images,
-  workspace_bytes,
-  optimizer,
-  momentum,
-  scheme,
-  split,
-  staging,
-  loss_at,
-  reduce,
-  image_size,
-  memory_bytes,
-  tf32,
-  rendezvous,
-  timeout_ms,
-  rank,
-  size,
-  launch_rank,
-  launch_world_size,
-  launch_local_rank,
-};
-inline constexpr int kSettingCount = static_cast<int>(Setting::launch_local_rank) + 1;
+/// A setting that messages refer to, by its name in the API: "DeviceGroupOptions::memory_bytes". Each layer declares its own in its settings.h.
+/// Programs can render messages with their own names of the settings: see Reason::str().
+class Setting {
+ public:
+  /// requires  `name` outlives this object; declared settings are made of literals
+  constexpr explicit Setting(const char* name) : name_(name) {}
+  constexpr const char* name() const { return name_; }
+  friend constexpr bool operator==(Setting a, Setting b) { return std::string_view(a.name_) == b.name_; }
+  friend constexpr bool operator==(Setting setting, std::string_view name) { return setting.name_ == name; }
 
-/// Name in the API: "EngineConfig::batch_size".
-const char* setting_name(Setting setting);
-/// Whether a table has an entry for every setting, in their order: for a static_assert beside the names that a program gives them.
-template <size_t kSize>
-constexpr bool names_every_setting(const std::pair<Setting, const char*> (&names)[kSize]) {
-  for (size_t s = 0; s < kSize; ++s) {
-    if (static_cast<size_t>(names[s].first) != s) return false;
-  }
-  return kSize == static_cast<size_t>(kSettingCount);
-}
+ private:
+  const char* name_;
+};
 
 /// Why something failed: text, in which settings are typed values. Converts from and to text, in the API's words.
 class Reason {
@@ -63,14 +37,14 @@ class Reason {
     // NOLINTBEGIN(google-explicit-constructor): messages are lists of texts and settings
     Part(const char* words) : text(words) {}
     Part(std::string words) : text(std::move(words)) {}
-    Part(Setting named) : kind(Kind::setting), setting(named) {}
+    Part(Setting named) : kind(Kind::setting), setting(named.name()) {}
     // NOLINTEND(google-explicit-constructor)
-    Part(Kind of, Setting named, std::string value) : kind(of), setting(named), text(std::move(value)) {}
+    Part(Kind of, Setting named, std::string value) : kind(of), setting(named.name()), text(std::move(value)) {}
     friend bool operator==(const Part&, const Part&) = default;
 
     Kind kind = Kind::text;
-    Setting setting{};  // unless it is text
-    std::string text;   // or the value of the setting; may be empty
+    std::string setting;  // its name in the API; empty for text
+    std::string text;     // or the value of the setting; may be empty
   };
 
   Reason() = default;
@@ -84,7 +58,8 @@ class Reason {
   const std::string& str() const { return text_; }
   operator const std::string&() const { return text_; }
   // NOLINTEND(google-explicit-constructor)
-  /// With the names that a program or binding gives the settings: "set workspace 64MiB".
+  /// With the names that a program or binding gives the settings: "set workspace 64MiB". `name` may be given settings that it does not know, such as
+  /// those of other libraries: Setting::name() names them. What it returns must stay valid as long as its argument.
   std::string str(const char* (*name)(Setting)) const;
   bool empty() const { return text_.empty(); }
   const std::vector<Part>& parts() const { return parts_; }

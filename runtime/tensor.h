@@ -16,10 +16,8 @@ class Tensor {
   Tensor() = default;
   /// Owns a block of the pool. Called by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
-  /// Refers to other memory, which `storage` keeps alive. Called by ExecContext::adopt.
+  /// Refers to other memory, which `storage` keeps alive; null: the caller does. Called by ExecContext::adopt.
   Tensor(std::shared_ptr<void> storage, const View& view) : storage_(std::move(storage)), view_(view) {}
-  /// Wraps memory that the caller keeps alive.
-  static Tensor borrow(const View& view);
 
   explicit operator bool() const { return static_cast<bool>(view_); }
   const View& view() const { return view_; }

@@ -5,8 +5,7 @@
 namespace vitrine::cpu::onednn {
 
 std::optional<LibraryInfo> library() { return std::nullopt; }
-bool multiplies(DType) { return false; }
-bool convolves(DType) { return false; }
+bool computes(DType) { return false; }
 bool gemm(ExecContext&, const View&, bool, bool, ConstView, ConstView, View, int64_t, GradMode) { return false; }
 bool linear_forward(ExecContext&, const View&, ConstView, ConstView, ConstView, bool, View) { return false; }
 bool conv2d_forward(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return false; }

@@ -15,17 +15,16 @@ namespace vitrine::cpu::onednn {
 /// Version and use of oneDNN, if built in.
 std::optional<LibraryInfo> library();
 
-/// Matrix products: true for f32, and for bf16 on CPUs with AVX-512 BF16.
-bool multiplies(DType dtype);
-/// Convolutions: true for f32, and for bf16 on CPUs with AMX, where gradients of weights and biases are f32. With AVX-512 BF16 alone, oneDNN's
-/// convolutions of bf16 images take up to twice as long as those of images widened to f32 (docs/performance.md).
-bool convolves(DType dtype);
+/// True for f32, and for bf16 on CPUs with AMX. With AVX-512 BF16 alone, oneDNN's convolutions and products of bf16 take up to twice as long as those
+/// of tensors widened to f32 (docs/performance.md).
+bool computes(DType dtype);
 
 /// c (m, n) = a (m, k) b (k, n); rows of c are c_stride elements apart.
 struct Product {
   int64_t m = 0, n = 0, k = 0, c_stride = 0;
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
+  int64_t a_stride = 0;  // elements between rows of a, if it is not transposed; 0: k
 };
 
 /// True when oneDNN has a fast implementation of the product that fits into the workspace. Only with oneDNN.

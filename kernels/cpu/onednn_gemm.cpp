@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/onednn_descriptors.h"
 #include "kernels/cpu/onednn_plans.h"
@@ -9,8 +11,8 @@ namespace {
 using dnnl::memory;
 
 PlanKey key(const Product& p) {
-  return {p.m,           p.n,    p.k,    p.c_stride,  static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.c_dtype), p.transpose_a,
-          p.transpose_b, p.bias, p.relu, p.accumulate};
+  return {p.m,    p.n,    p.k,          p.c_stride, static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.c_dtype), p.transpose_a, p.transpose_b,
+          p.bias, p.relu, p.accumulate, p.a_stride};
 }
 
 memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
@@ -28,7 +30,8 @@ bool skip_unfit(dnnl::matmul::primitive_desc& descriptor, int64_t most_scratch) 
 }
 
 Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch) {
-  const memory::desc a = matrix(p.m, p.k, p.transpose_a, p.dtype);
+  const memory::desc a =
+      p.a_stride > 0 ? memory::desc({p.m, p.k}, data_type_of(p.dtype), memory::dims{p.a_stride, 1}) : matrix(p.m, p.k, p.transpose_a, p.dtype);
   const memory::desc b = matrix(p.k, p.n, p.transpose_b, p.dtype);
   const memory::desc c({p.m, p.n}, data_type_of(p.c_dtype), memory::dims{p.c_stride, 1});
   const memory::desc bias = matrix(1, p.n, false, p.dtype);
@@ -73,6 +76,23 @@ bool multiply(ExecContext& ctx, const View& workspace, const Product& product, c
   return true;
 }
 
+/// Calls body(product, row of b) for the products that make up one. With two large matrices that are not transposed, oneDNN 2.6 and 3.7 take up to
+/// three times as long as with blocks of K, which are added up (docs/performance.md).
+template <class Body>
+void for_each_block(const Product& whole, const Body& body) {
+  constexpr int64_t kLarge = int64_t{1} << 23, kDepth = 256;
+  const bool blocks =
+      whole.dtype == DType::f32 && !whole.transpose_a && !whole.transpose_b && !whole.bias && !whole.relu && whole.n * whole.k >= kLarge;
+  if (!blocks) return body(whole, int64_t{0});
+  for (int64_t row = 0; row < whole.k; row += kDepth) {
+    Product block = whole;
+    block.k = std::min(kDepth, whole.k - row);
+    block.a_stride = whole.k;
+    block.accumulate = whole.accumulate || row > 0;
+    body(block, row);
+  }
+}
+
 }  // namespace
 
 bool eigen_is_faster(bool transpose_a, bool transpose_b) {
@@ -86,10 +106,14 @@ bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
 }
 
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowed_bytes) {
-  if (!multiplies(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
-  const Product product{p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate};
-  const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), product, allowed_bytes - Arena::kAlignment);
-  return plan ? Arena::kAlignment + Arena::aligned(plan.scratch_bytes) : -1;
+  if (!computes(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
+  int64_t most = 0;
+  for_each_block({p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate},
+                 [&](const Product& block, int64_t) {
+                   const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
+                   most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
+                 });
+  return most;
 }
 
 bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
@@ -98,7 +122,16 @@ bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transp
   const int64_t k = a.shape[transpose_a ? 0 : 1];
   const bool accumulate = mode == GradMode::accumulate;
   const Product product{c.shape[0], c.shape[1], k, c_stride, a.dtype, c.dtype, transpose_a, transpose_b, false, false, accumulate};
-  return multiply(ctx, workspace, product, a.data, b.data, nullptr, c.data);
+  bool fits = true;  // all blocks, before the first one is computed
+  for_each_block(product, [&](const Product& block, int64_t) { fits = fits && takes(ctx, workspace, block); });
+  if (!fits) return false;
+  for_each_block(product, [&](const Product& block, int64_t row) {
+    const int64_t bytes = size_of(a.dtype);
+    const auto* const from_a = static_cast<const char*>(a.data) + row * bytes;
+    const auto* const from_b = static_cast<const char*>(b.data) + row * block.n * bytes;
+    multiply(ctx, workspace, block, from_a, from_b, nullptr, c.data);
+  });
+  return true;
 }
 
 bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y) {

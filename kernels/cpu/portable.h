@@ -33,10 +33,11 @@ void linear_backward_weight(ConstView x, ConstView grad_y, View grad_w, View gra
 
 /// Convolution needs workspace for one row of columns (R * S * C floats) and runs on as many threads as it has rows; more rows per thread make it
 /// faster. 1 x 1 windows with stride 1 and no padding need none.   throws  OutOfMemory when not one row fits
-void conv2d_forward(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-void conv2d_backward_weight(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
-                            GradMode mode);
+///   workspace  ctx's, or a part of it
+void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode);
 
 /// Bytes of workspace that a convolution needs, and that it can use.
 struct Conv2dBytes {

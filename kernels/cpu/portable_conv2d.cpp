@@ -89,12 +89,13 @@ struct Blocking {
   int64_t parts, rows;  // parts that run in parallel, rows of columns in each
 };
 
-Blocking block_workspace(const char* name, const View& workspace, const Columns& geometry, const Shape& x, int64_t max_parts) {
+Blocking block_workspace(const ExecContext& ctx, const char* name, const View& workspace, const Columns& geometry, const Shape& x,
+                         int64_t max_parts) {
   const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
   if (total_rows == 0) {
     const int64_t needed = geometry.count * size_of(DType::f32);
-    check::throw_small_workspace(name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width), needed,
-                                 needed * 64 * team_size(), workspace);
+    check::throw_small_workspace(ctx, name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width),
+                                 needed, needed * 64 * team_size());
   }
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
   return {static_cast<float*>(workspace.data), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
@@ -112,13 +113,13 @@ View as_matrix(const View& v) { return v.reshape({v.numel() / v.shape[v.shape.ra
 
 }  // namespace
 
-void conv2d_forward(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   const Columns geometry(config, x.shape, w.shape);
   if (geometry.is_identity()) {
     portable::linear_forward(as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
     return;
   }
-  const Blocking blocking = block_workspace("conv2d_forward", workspace, geometry, x.shape, geometry.rows);
+  const Blocking blocking = block_workspace(ctx, "conv2d_forward", workspace, geometry, x.shape, geometry.rows);
   const int64_t outputs = w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     float* columns = blocking.arena + part * blocking.rows * geometry.count;
@@ -133,7 +134,7 @@ void conv2d_forward(const View& workspace, const Conv2dConfig& config, ConstView
   });
 }
 
-void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const Columns geometry(config, grad_x.shape, w.shape);
   if (geometry.is_identity()) {
     portable::linear_backward_data(as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
@@ -141,7 +142,7 @@ void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, Con
   }
   // One thread handles a whole image: windows overlap, and their sums must have a fixed order.
   const int64_t images = grad_x.shape[0];
-  const Blocking blocking = block_workspace("conv2d_backward_data", workspace, geometry, grad_x.shape, images);
+  const Blocking blocking = block_workspace(ctx, "conv2d_backward_data", workspace, geometry, grad_x.shape, images);
   const int64_t outputs = w.shape[0];
   const int64_t image_rows = geometry.out_height * geometry.out_width;
   const int64_t image_size = grad_x.numel() / images;
@@ -159,15 +160,15 @@ void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, Con
   });
 }
 
-void conv2d_backward_weight(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
-                            GradMode mode) {
+void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode) {
   const Columns geometry(config, x.shape, grad_w.shape);
   if (geometry.is_identity()) {
     portable::linear_backward_weight(as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
     return;
   }
   // Each thread owns some columns of grad_w and walks through all rows: no partial sums to reduce.
-  const Blocking blocking = block_workspace("conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
+  const Blocking blocking = block_workspace(ctx, "conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
   const int64_t outputs = grad_w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     const Range owned = part_of(geometry.count, part, blocking.parts);

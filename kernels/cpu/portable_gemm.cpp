@@ -3,6 +3,7 @@
 
 #include <Eigen/Core>
 
+#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "runtime/cpu/parallel.h"
@@ -15,9 +16,7 @@ using Stride = Eigen::OuterStride<>;
 using ConstMap = Eigen::Map<const RowMajor, Eigen::Unaligned, Stride>;
 using Map = Eigen::Map<RowMajor, Eigen::Unaligned, Stride>;
 
-constexpr int64_t kGrain = 16;       // rows or columns of c; a multiple of Eigen's register block
-constexpr int64_t kSumBlock = 128;   // rows summed before they are added to the total, for accuracy
-constexpr int64_t kSumColumns = 32;  // columns that one pass keeps in registers
+constexpr int64_t kGrain = 16;  // rows or columns of c; a multiple of Eigen's register block
 
 template <class A, class B>
 void assign(Map& c, const A& a, const B& b, bool accumulate) {
@@ -45,29 +44,6 @@ void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     multiply(m, end - begin, k, a, columns_from(b, begin), c + begin, c_stride, accumulate);
     epilogue(0, m, begin, end);
-  });
-}
-
-template <class T>
-void column_sums_of(const T* values, int64_t rows, int64_t columns, float* sums, GradMode mode) {
-  parallel_for(columns, kSumColumns, [=](int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kSumColumns) {
-      const int64_t count = std::min(kSumColumns, end - first);
-      float total[kSumColumns] = {};
-      for (int64_t block = 0; block < rows; block += kSumBlock) {
-        float partial[kSumColumns] = {};
-        for (int64_t i = block; i < std::min(rows, block + kSumBlock); ++i) {
-          for_lanes(0, count, [&](auto& value, int64_t j) {
-            auto sum = value;
-            load(values + i * columns + first + j, value);
-            load(partial + j, sum);
-            store(sum + value, partial + j);
-          });
-        }
-        for (int64_t j = 0; j < count; ++j) total[j] += partial[j];
-      }
-      for (int64_t j = 0; j < count; ++j) sums[first + j] = mode == GradMode::accumulate ? sums[first + j] + total[j] : total[j];
-    }
   });
 }
 
@@ -103,7 +79,11 @@ void add_bias_relu(float* y, int64_t rows, int64_t columns, const float* bias, b
 
 void column_sums(const ConstView& values, float* sums, GradMode mode) {
   const int64_t columns = values.shape[values.shape.rank() - 1];
-  with_storage(values.dtype, [&]<class T>(T) { column_sums_of(values.as<T>(), values.numel() / columns, columns, sums, mode); });
+  with_storage(values.dtype, [&]<class T>(T) {
+    const T* const data = values.as<T>();
+    sum_columns(values.numel() / columns, columns, sums, mode,
+                [=](int64_t row, int64_t column, auto& value) { load(data + row * columns + column, value); });
+  });
 }
 
 void gemm(bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride, GradMode mode) {

@@ -52,27 +52,34 @@ struct Convolution {
   }
 };
 
-/// Images per chunk: as many as leave the f32 convolution the workspace to run at full speed, or at all; chunks have about equal sizes.
+/// Images per chunk, at most `most`, so that chunks have about equal sizes.
+int64_t even(const Convolution& c, int64_t most) {
+  const int64_t chunks = (c.images() + most - 1) / most;
+  return (c.images() + chunks - 1) / chunks;
+}
+
+/// More images at once gain nothing: widened, they no longer fit into the caches of the cores. Fewer images per core take longer.
+int64_t useful_images(const Convolution& c) {
+  constexpr int64_t kCacheOfThread = int64_t{2} << 20, kLeastOfThread = 4;
+  return std::min(c.images(), team_size() * std::max(kCacheOfThread / c.image_bytes(), kLeastOfThread));
+}
+
+/// Images per chunk: as many as are useful and leave the f32 convolution the workspace to run at full speed, or at all.
 int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
-  const View workspace = ctx.workspace();
-  const int64_t room = Arena(workspace).left_bytes() - c.weight_bytes();
+  const int64_t room = Arena(ctx.workspace()).left_bytes() - c.weight_bytes();
   const auto most_beside = [&](int64_t bytes) { return room > bytes ? (room - bytes) / c.image_bytes() : 0; };
-  const auto even = [&](int64_t most) {
-    const int64_t chunks = (c.images() + most - 1) / most;
-    return (c.images() + chunks - 1) / chunks;
-  };
-  int64_t most = std::min(c.images(), most_beside(0));
+  int64_t most = std::min(useful_images(c), most_beside(0));
   while (most > 0) {
-    const int64_t images = even(most);
+    const int64_t images = even(c, most);
     const int64_t bytes = f32::conv2d_bytes(ctx, c.pass, c.config, c.x.with_dim0(images), c.w, c.with_bias);
     if (images <= most_beside(bytes)) return images;
     most = std::min(images - 1, most_beside(bytes));
   }
   const int64_t least = portable::conv2d_bytes(c.config, c.x, c.w).least;
-  most = std::min(c.images(), most_beside(least));
-  if (most > 0) return even(most);
+  most = std::min(useful_images(c), most_beside(least));
+  if (most > 0) return even(c, most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  check::throw_small_workspace(c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed, workspace);
+  check::throw_small_workspace(ctx, c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
 }
 
 /// Calls body(first, end) for each chunk of images [first, end).
@@ -131,9 +138,9 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
 
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& r) {
   const Convolution c{r.pass, r.config, r.x, r.y, r.w, r.bias};
-  const int64_t fixed = Arena::kAlignment + c.weight_bytes();
+  const int64_t fixed = Arena::kAlignment + c.weight_bytes(), at_once = even(c, useful_images(c));
   return {fixed + c.image_bytes() + portable::conv2d_bytes(r.config, r.x, r.w).least,
-          fixed + c.images() * c.image_bytes() + f32::conv2d_bytes(ctx, r.pass, r.config, r.x, r.w, r.bias)};
+          fixed + at_once * c.image_bytes() + f32::conv2d_bytes(ctx, r.pass, r.config, r.x.with_dim0(at_once), r.w, r.bias)};
 }
 
 }  // namespace vitrine::cpu::widened

@@ -119,17 +119,17 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
 }
 
 /// Floats for tiles in the workspace; the rest is left to the library that multiplies them.
-int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena) {
+int64_t tile_floats(const ExecContext& ctx, const Product& p, const Arena& arena) {
+  const View workspace = ctx.workspace();
   if ((workspace ? workspace.bytes() : 0) < kWidenedGemmWorkspaceBytes)
-    check::throw_small_workspace(p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20, workspace);
+    check::throw_small_workspace(ctx, p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20);
   const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
   return std::min(kMostFloats, usable / size_of(DType::f32));
 }
 
 void multiply(ExecContext& ctx, const Product& p) {
-  const View workspace = ctx.workspace();
-  Arena arena(workspace);
-  const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(p, workspace, arena));
+  Arena arena(ctx.workspace());
+  const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(ctx, p, arena));
   WideTile a(p.a, p.transpose_a, arena.take_floats(tile.m * tile.k));
   WideTile b(p.b, p.transpose_b, arena.take_floats(tile.k * tile.n));
   float* sums = p.rounds() ? arena.take_floats(tile.m * tile.n) : nullptr;

@@ -32,7 +32,7 @@ struct Bytes {
 };
 
 Bytes bytes_of(ExecContext& ctx, const RecordedConv2d& c) {
-  if (onednn::convolves(c.dtype)) {
+  if (onednn::computes(c.dtype)) {
     const int64_t bytes = onednn::conv2d_bytes(ctx, c.pass, c.config, c.x, c.w, c.bias, c.dtype);
     if (bytes >= 0 && c.dtype != DType::f32) return {bytes, widened::conv2d_bytes(ctx, c).most, widened::conv2d_bytes(ctx, c).least};
     const portable::Conv2dBytes other = portable::conv2d_bytes(c.config, c.x, c.w);

@@ -19,6 +19,7 @@
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
+#include "runtime/settings.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -260,7 +261,7 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   Reason reason = fmt::format("{}: {}: {} (cuda:{}, {}:{})", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status), device,
                               file, line);
   if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED)
-    reason += {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
+    reason += {"; the GPU's memory may be full: leave some outside the pools (", settings::kMemoryBytes, ")"};
   throw CudaError(reason);
 }
 

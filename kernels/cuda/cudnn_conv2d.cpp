@@ -157,7 +157,7 @@ Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstV
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
     if (arena.end == nullptr)
-      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros), Setting::workspace_bytes};
+      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros), ctx.workspace_setting()};
     VITRINE_CUDA_CHECK(cudaMemsetAsync(arena.end, 0, static_cast<size_t>(zeros), native_stream(ctx)));
     summand = arena.end;
     workspace = arena.workspace;
@@ -185,7 +185,7 @@ Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig
   if (arena.end == nullptr) {
     return {fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ", rounded.numel(), dtype_name(x.dtype),
                         rounded.bytes()),
-            Setting::workspace_bytes};
+            ctx.workspace_setting()};
   }
   rounded.data = arena.end;
   Reason refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data, nullptr);

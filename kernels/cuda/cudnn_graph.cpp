@@ -13,6 +13,7 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/error.h"
+#include "runtime/settings.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -24,7 +25,7 @@ Reason remedy(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_NOT_INITIALIZED:
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
-      return {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
+      return {"; the GPU's memory may be full: leave some outside the pools (", settings::kMemoryBytes, ")"};
     case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
     case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
       return "; all libraries of cuDNN must have the same version and be in one folder: see LD_LIBRARY_PATH";
@@ -69,7 +70,7 @@ struct Reasons {
       if (count > 0) result += fmt::format("{} {} ", std::exchange(separator, ","), count) + why;
     };
     add(not_deterministic, "not deterministic");
-    add(tensor_cores, {"on tensor cores only (", Setting::tf32, " allows them)"});
+    add(tensor_cores, {"on tensor cores only (", settings::kTf32, " allows them)"});
     add(inaccurate, "of lower accuracy");
     add(compiled, "compiled at run time");
     add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));

@@ -31,8 +31,8 @@ struct Ranges {
     const int64_t least_bytes = least_lines * line_bytes;
     if (least_bytes > bytes) {
       const Shape x{sizes.N, sizes.H, sizes.W, sizes.C};
-      check::throw_small_workspace(operation, fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes, 2 * least_bytes,
-                                   arena);
+      check::throw_small_workspace(ctx, operation, fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes,
+                                   2 * least_bytes);
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - least_bytes}) / kAlignment * kAlignment;
     scratch = arena.rows(0, for_matmul);

@@ -11,7 +11,7 @@ template <class T>
 T* scratch(ExecContext& ctx, const char* operation, int64_t count = 1) {
   const int64_t needed = count * static_cast<int64_t>(sizeof(T));
   const View workspace = ctx.workspace();
-  if ((workspace ? workspace.bytes() : 0) < needed) check::throw_small_workspace(operation, "", needed, needed, workspace);
+  if ((workspace ? workspace.bytes() : 0) < needed) check::throw_small_workspace(ctx, operation, "", needed, needed);
   return static_cast<T*>(workspace.data);
 }
 

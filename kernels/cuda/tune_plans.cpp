@@ -74,7 +74,7 @@ std::string name_of(const RecordedProduct& p) { return fmt::format("a product of
 }  // namespace
 
 TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>& operations, const TunedPlans& known, int64_t workspace_bytes,
-                      double most_seconds) {
+                      double most_seconds, Setting workspace_setting) {
   if (ctx.backend() != Backend::cuda)
     throw UnsupportedError("tune_plans: " + ctx.device().str() + " is not a GPU, so its libraries have no plans to time");
   VITRINE_ASSERT(!ctx.workspace(), "a workspace is reserved while plans are timed");
@@ -82,7 +82,7 @@ TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>& operatio
   for (const std::string& line : operations) recorded.add_line(line);
   const OnDevice on_device(ctx);
   auto& tuner = ctx.plans().get<PlanTuner>();
-  ctx.reserve_workspace(workspace_bytes);
+  ctx.reserve_workspace(workspace_bytes, workspace_setting);
   tuner.begin(known, steady_now_ns() + static_cast<int64_t>(most_seconds * 1e9));
   const auto end = [&] {
     ctx.release_workspace();

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/engine_state.h"
+#include "nn/parallel/settings.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/process_group/process_group.h"
 
@@ -79,7 +80,7 @@ TunedPlans Engine::State::search_plans(const std::vector<std::string>& operation
     }
   }
   ExecContext& ctx = devices[device].compute();
-  TuneResult result = vitrine::tune_plans(ctx, operations, known, known.workspace_bytes, config.autotune.most_seconds);
+  TuneResult result = vitrine::tune_plans(ctx, operations, known, known.workspace_bytes, config.autotune.most_seconds, settings::kWorkspaceBytes);
   // Resets the pool's statistics: a plan does not contain the search.
   ctx.pool().reserve(plans[static_cast<size_t>(device)].peak_bytes);
   ctx.pool().follow(plans[static_cast<size_t>(device)].placement);

@@ -11,6 +11,7 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
+#include "nn/parallel/settings.h"
 #include "nn/segments.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
@@ -39,8 +40,8 @@ std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfi
   const Shape input = model.input_shape(1);
   if (config.recompute.empty()) return cut_in_segments(*model.net, input, config.precision.compute, config.recompute_segments);
   if (config.recompute_segments != 1) {
-    throw ConfigError({"engine: ", given(Setting::recompute, fmt::format("{}", fmt::join(config.recompute, ","))), " and ",
-                       given(Setting::recompute_segments, std::to_string(config.recompute_segments)), " both say what is recomputed; give one"});
+    throw ConfigError({"engine: ", given(settings::kRecompute, fmt::format("{}", fmt::join(config.recompute, ","))), " and ",
+                       given(settings::kRecomputeSegments, std::to_string(config.recompute_segments)), " both say what is recomputed; give one"});
   }
   return find_segments(*model.net, config.recompute);
 }
@@ -238,7 +239,8 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   const bool from_dataset = gathers(batch);
   if (!config.augments() && !from_dataset) return;
   if (rows > 0 && !batch.samples) {
-    const Reason what = from_dataset ? Reason({"on the devices (", Setting::resident_images, ")"}) : Reason("augmented (EngineConfig::augmentation)");
+    const Reason what =
+        from_dataset ? Reason({"on the devices (", settings::kResidentImages, ")"}) : Reason("augmented (EngineConfig::augmentation)");
     throw ConfigError(Reason("train_step: images are ") + what +
                       ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
   }
@@ -252,7 +254,7 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
     const int64_t sample = batch.samples.as<int32_t>()[row], count = config.resident_images.count;
     if (sample >= 0 && sample < count) continue;
     throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (", sample, row, count),
-                       Setting::resident_images, ")"});
+                       settings::kResidentImages, ")"});
   }
 }
 

@@ -79,8 +79,10 @@ struct WorkspacePlan {
   std::vector<WorkspaceShortage> shortages;  // what runs by another algorithm than the best, because the arena shrank
   Reason unknown;                            // why cuDNN could not be asked
 };
-/// GPUs: for cuBLASLt, and for GPUs whose cuDNN cannot be asked. CPU devices get at most kMostCpuWorkspace.
-inline constexpr int64_t kLeastGpuWorkspace = int64_t{256} << 20, kLeastCpuWorkspace = int64_t{1} << 20, kMostCpuWorkspace = int64_t{32} << 20;
+/// GPUs: what cuBLASLt's documentation recommends for compute capability 9.0. CPU devices get at most kMostCpuWorkspace.
+inline constexpr int64_t kLeastGpuWorkspace = int64_t{32} << 20, kLeastCpuWorkspace = int64_t{1} << 20, kMostCpuWorkspace = int64_t{32} << 20;
+/// For GPUs whose cuDNN cannot be asked.
+inline constexpr int64_t kUnaskedGpuWorkspace = int64_t{256} << 20;
 
 /// The plan of one device.
 struct DevicePlan {

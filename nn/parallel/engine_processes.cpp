@@ -11,6 +11,7 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_fields.h"
+#include "nn/parallel/settings.h"
 #include "runtime/copy.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/process_group.h"
@@ -21,7 +22,7 @@ void Engine::State::agree_with_processes() {
   const Scheme& scheme = config.scheme;
   const auto refuse = [](const char* axis, const char* why) {
     return ConfigError(
-        {fmt::format("{}: with several processes {}; use ", axis, why), propose(Setting::scheme, "ddp"), ", or one process with all devices"});
+        {fmt::format("{}: with several processes {}; use ", axis, why), propose(settings::kScheme, "ddp"), ", or one process with all devices"});
   };
   if (scheme.staging == Staging::device0) throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");

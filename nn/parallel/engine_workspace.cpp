@@ -12,7 +12,10 @@ bool on_gpus(const DeviceGroup& devices) { return devices.target().backend == Ba
 
 int64_t most_allowed(const DeviceGroup& devices) { return on_gpus(devices) ? std::numeric_limits<int64_t>::max() / 2 : kMostCpuWorkspace; }
 
-int64_t at_least(const DeviceGroup& devices) { return on_gpus(devices) ? kLeastGpuWorkspace : kLeastCpuWorkspace; }
+int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {
+  if (!on_gpus(devices)) return kLeastCpuWorkspace;
+  return unknown.empty() ? kLeastGpuWorkspace : kUnaskedGpuWorkspace;
+}
 
 /// Bytes that the device with least room lacks; below 0 if the plans fit.
 int64_t largest_lack(const std::vector<DevicePlan>& plans, const DeviceGroup& devices) {
@@ -27,7 +30,7 @@ WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGrou
                                             int64_t allowed_bytes) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   EngineConfig sized = config;
-  sized.workspace_bytes = at_least(devices);  // nothing runs in it
+  sized.workspace_bytes = at_least(devices, {});  // nothing runs in it
   walk(model, *twin, sized, workload, nullptr);
   WorkspaceNeed all;
   for (int d = 0; d < twin->size(); ++d) {
@@ -46,15 +49,17 @@ WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGrou
 
 int64_t Engine::full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
   if (config.workspace_bytes) return *config.workspace_bytes;
-  return std::max(at_least(devices), State::workspace_need(model, devices, config, workload, most_allowed(devices)).best_bytes);
+  const WorkspaceNeed need = State::workspace_need(model, devices, config, workload, most_allowed(devices));
+  return std::max(at_least(devices, need.unknown), need.best_bytes);
 }
 
 std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                                            const Workload& workload, PlanDetail detail) {
   const WorkspaceNeed full = workspace_need(model, devices, config, workload, most_allowed(devices));
+  const int64_t least = at_least(devices, full.unknown);
   WorkspacePlan workspace;
-  workspace.bytes = std::max(at_least(devices), full.best_bytes);
-  workspace.least_bytes = std::min(workspace.bytes, std::max(at_least(devices), full.least_bytes));
+  workspace.bytes = std::max(least, full.best_bytes);
+  workspace.least_bytes = std::min(workspace.bytes, std::max(least, full.least_bytes));
   workspace.unknown = full.unknown;
   EngineConfig sized = config;
   std::vector<DevicePlan> plans;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/settings.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -127,7 +128,7 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
     config.sgd = {checked("lr", lr, defaults.lr), checked("momentum", momentum, defaults.momentum),
                   checked("weight decay", weight_decay, defaults.weight_decay), nesterov};
     if (nesterov && config.sgd.momentum == 0.0)
-      throw ConfigError({"optimizer: nesterov needs a momentum above 0, for example ", propose(Setting::momentum, "0.9")});
+      throw ConfigError({"optimizer: nesterov needs a momentum above 0, for example ", propose(settings::kMomentum, "0.9")});
     return config;
   }
   if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));

@@ -8,8 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/settings.h"
 #include "nn/segments.h"
+#include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/settings.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -82,7 +85,7 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
     if (!sized.workspace_bytes) {
       // cuDNN would need seconds for the convolutions of all batches that a search tries.
       const bool on_gpus = devices_.target().backend == Backend::cuda;
-      sized.workspace_bytes = on_gpus ? kLeastGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
+      sized.workspace_bytes = on_gpus ? kUnaskedGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
     }
     fit.plans = Engine::plan(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
@@ -304,23 +307,23 @@ void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
     if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = name;
   }
   if (from_is_preset) {
-    remedy.push_back(propose(Setting::scheme, mode));
+    remedy.push_back(propose(settings::kScheme, mode));
     return;
   }
-  remedy.push_back(propose(Setting::staging, to.staging == Staging::host ? "host" : "device0"));
-  remedy.push_back(propose(Setting::loss_at, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
-  remedy.push_back(propose(Setting::reduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
+  remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
+  remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
+  remedy.push_back(propose(settings::kReduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
 }
 
 /// The settings of a fit that differ from those of `config`.
 Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
   Remedy remedy;
   if (!same_axes(config.scheme, fit.scheme)) add_scheme(remedy, config.scheme, fit.scheme);
-  if (fit.batch_size != config.batch_size) remedy.push_back(propose(Setting::batch_size, fit.batch_size));
-  if (fit.accumulate != config.accumulate) remedy.push_back(propose(Setting::accumulate, fit.accumulate));
-  if (fit.resident_images.count != config.resident_images.count) remedy.push_back(propose(Setting::resident_images, "off"));
-  if (fit.recompute_segments != config.recompute_segments) remedy.push_back(propose(Setting::recompute_segments, fit.recompute_segments));
-  if (fit.scheme.split.str() != config.scheme.split.str()) remedy.push_back(propose(Setting::split, fit.scheme.split.str()));
+  if (fit.batch_size != config.batch_size) remedy.push_back(propose(settings::kBatchSize, fit.batch_size));
+  if (fit.accumulate != config.accumulate) remedy.push_back(propose(settings::kAccumulate, fit.accumulate));
+  if (fit.resident_images.count != config.resident_images.count) remedy.push_back(propose(settings::kResidentImages, "off"));
+  if (fit.recompute_segments != config.recompute_segments) remedy.push_back(propose(settings::kRecomputeSegments, fit.recompute_segments));
+  if (fit.scheme.split.str() != config.scheme.split.str()) remedy.push_back(propose(settings::kSplit, fit.scheme.split.str()));
   return remedy;
 }
 
@@ -353,10 +356,10 @@ namespace {
 Reason last_resorts(const PlanSearch& search) {
   Reason text = search.trains() ? Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ")
                                 : Reason("No batch size makes it fit. Raise ");
-  text += Reason({Setting::memory_bytes, ", or choose a smaller model or a smaller ", Setting::image_size});
-  if (search.config().workspace_bytes) text += Reason({" or ", Setting::workspace_bytes});
+  text += Reason({settings::kMemoryBytes, ", or choose a smaller model or a smaller ", settings::kImageSize});
+  if (search.config().workspace_bytes) text += Reason({" or ", settings::kWorkspaceBytes});
   if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
-    text += Reason({", or an optimizer with less state (", propose(Setting::optimizer, "sgd"), ")"});
+    text += Reason({", or an optimizer with less state (", propose(settings::kOptimizer, "sgd"), ")"});
   }
   return text;
 }
@@ -374,7 +377,7 @@ Reason describe_remedies(const PlanSearch& search) {
     separator = kNextRemedy;
     for (size_t i = 0; i < remedy.size(); ++i) {
       text += Reason({i == 0 ? "" : " ", remedy[i]});
-      if (had_share && remedy[i].setting == Setting::split) text += " (instead of the given share of device 0)";
+      if (had_share && remedy[i].setting == settings::kSplit) text += " (instead of the given share of device 0)";
     }
   }
   return text;

@@ -37,7 +37,7 @@ class PlanSearch {
   const EngineConfig& config() const { return config_; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
-  /// With a workspace that does not shrink: on GPUs kLeastGpuWorkspace, on CPU devices what the libraries want.
+  /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
   /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says so.
   Fit plan(const EngineConfig& config) const;
   /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split becomes weights). Starts as if

@@ -23,6 +23,23 @@ bool is_comm_error(const std::exception_ptr& error) {
   }
 }
 
+/// Waits for the replica's streams. The first error of a stream becomes `cause`, or `consequence` if it may be a consequence of another.
+void wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
+  for (ExecContext* ctx : r.contexts()) {
+    try {
+      ctx->stream().synchronize();
+    } catch (...) {
+      try {
+        rethrow_with_prefix(std::current_exception(), r.device.name() + ": ");
+      } catch (const CommError&) {
+        if (!consequence) consequence = std::current_exception();
+      } catch (...) {
+        if (!cause) cause = std::current_exception();
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void Engine::State::for_each_at_once(const std::function<void(Replica&)>& work) {
@@ -102,6 +119,29 @@ void Engine::State::report_failure(const std::exception_ptr& error) {
   devices.process_group()->fail(reason_of(error), is_comm_error(error) ? kEchoPatienceMs : 0);
 }
 
+void Engine::State::equalize_buffers() {
+  if (devices.process_count() > 1 || !replica(0).buffers || config.forward_only) return;
+  for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::replicate);
+    if (r.ordinal != 0) vitrine::copy(r.compute(), replica(0).buffers, r.buffers);
+  });
+  devices.synchronize();
+}
+
+void Engine::State::reopen_communicators() {
+  if (!devices.options().nccl_communicators.empty() || devices.process_count() > 1) return;
+  retired.push_back(communicators);
+  close_communicators();
+  try {
+    open_communicators();
+  } catch (...) {
+    // A lost GPU cannot join again. The aborted communicators stay and fail every later step with their reason.
+    communicators = retired.back();
+    for (auto& r : replicas) r->reduction.communicator = (*communicators)[static_cast<size_t>(r->ordinal)].get();
+    throw;
+  }
+}
+
 std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   // The root cause is the first failure that is not a consequence of another one.
   std::exception_ptr cause, consequence;
@@ -114,19 +154,7 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   if (known || aborts) report_failure(reported ? reported : std::make_exception_ptr(CommError("a step was given up")));
   if (aborts) (*communicators)[0]->abort("a step was given up");
   for (auto& r : replicas) {
-    for (ExecContext* ctx : r->contexts()) {
-      try {
-        ctx->stream().synchronize();
-      } catch (...) {
-        try {
-          rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
-        } catch (const CommError&) {
-          if (!consequence) consequence = std::current_exception();
-        } catch (...) {
-          if (!cause) cause = std::current_exception();
-        }
-      }
-    }
+    wait_for_streams(*r, cause, consequence);
     r->forget_micro_batch();
   }
   gathered = scattered = Tensor();
@@ -134,36 +162,18 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   disturbed = true;
   searches_non_finite = false;
   if (graphs) graphs->forget();
-  try {
+  const auto attempt = [&cause](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!cause) cause = std::current_exception();
+    }
+  };
+  attempt([&] {  // a lost GPU makes no events; nothing will run on it again
     for (auto& r : replicas) r->make_events();
-  } catch (...) {  // a lost GPU makes no events; nothing will run on it again
-    if (!cause) cause = std::current_exception();
-  }
-  if (devices.process_count() == 1 && replica(0).buffers && !config.forward_only) {
-    // A replica may have updated its running statistics in the step that was cut short, and another not.
-    try {
-      for_each([&](Replica& r) {
-        const PhaseScope phase(r.compute(), Phase::replicate);
-        if (r.ordinal != 0) vitrine::copy(r.compute(), replica(0).buffers, r.buffers);
-      });
-      devices.synchronize();
-    } catch (...) {
-      if (!cause) cause = std::current_exception();
-    }
-  }
-  // Communicators of the caller cannot be opened again, nor those with other processes: they stay aborted and fail with their reason.
-  if (aborts && devices.options().nccl_communicators.empty() && devices.process_count() == 1) {
-    retired.push_back(communicators);
-    close_communicators();
-    try {
-      open_communicators();
-    } catch (...) {
-      // A lost GPU cannot join again. The aborted communicators stay and fail every later step with their reason.
-      communicators = retired.back();
-      for (auto& r : replicas) r->reduction.communicator = (*communicators)[static_cast<size_t>(r->ordinal)].get();
-      if (!cause) cause = std::current_exception();
-    }
-  }
+  });
+  attempt([&] { equalize_buffers(); });
+  if (aborts) attempt([&] { reopen_communicators(); });
   if (devices.checker() != nullptr) devices.checker()->forget_accesses();
   if (cause) report_failure(cause);
   if (const Reason verdict = devices.process_group() != nullptr ? devices.process_group()->failure() : Reason(); !verdict.empty()) {

@@ -2,6 +2,7 @@
 #include "nn/parallel/replica.h"
 
 #include "kernels/cast.h"
+#include "nn/parallel/settings.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -57,7 +58,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     if (config.ema_decay > 0.0) average = allocate(updated, DType::f32, Category::optimizer, "parameter averages");
   }
   evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
-  ctx.reserve_workspace(config.workspace_bytes.value());
+  ctx.reserve_workspace(config.workspace_bytes.value(), settings::kWorkspaceBytes);
 
   const PhaseScope copy_setup(copy(), Phase::setup);
   if (resident > 0) {

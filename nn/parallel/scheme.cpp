@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/settings.h"
 #include "runtime/error.h"
 #include "runtime/text.h"
 
@@ -104,7 +105,7 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ", propose(Setting::split, "gpu0=N"), ", N samples per step"});
+    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ", propose(settings::kSplit, "gpu0=N"), ", N samples per step"});
   }
   if (split.gpu0 > batch_size) {
     throw ConfigError(
@@ -113,7 +114,7 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
   if (device_count == 1 && split.gpu0 < batch_size) {
     throw ConfigError({fmt::format("split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ", split.gpu0,
                                    batch_size - split.gpu0, batch_size),
-                       propose(Setting::split, "equal")});
+                       propose(settings::kSplit, "equal")});
   }
 }
 

@@ -15,6 +15,15 @@
 #include "runtime/copy.h"
 
 namespace vitrine {
+namespace {
+
+/// Copies rows of a micro-batch to the start of a tensor. first_row: where the micro-batch begins in `from`.
+void copy_rows(ExecContext& ctx, const ConstView& from, int64_t first_row, const RowRange& rows, const Tensor& to) {
+  if (rows.size() == 0) return;
+  vitrine::copy(ctx, from.rows(first_row + rows.begin, first_row + rows.end), to.view().rows(0, rows.size()));
+}
+
+}  // namespace
 
 void Engine::State::begin_section() {
   for (auto& r : replicas) r->device.pool().begin_section(section);
@@ -70,49 +79,61 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
   begin_micro_batch(next);
   augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
   const bool from_dataset = training && gathers(batch);
+  const bool through_device0 = staging == Staging::device0;
   const RowRange all{0, next.samples()};
-  const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
   for_each([&](Replica& r) {
-    StagingSlot& slot = r.slot(micro_batch);
     const RowRange mine{before, before + r.samples};
     before = mine.end;
-    const bool whole = staging == Staging::device0 && r.ordinal == 0;     // takes all rows, for the other devices to copy theirs from
-    const bool scatters = staging == Staging::device0 && r.ordinal != 0;  // copies its rows from there
-    ExecContext& ctx = r.copy();
-    const PhaseScope phase(ctx, scatters ? Phase::scatter : Phase::stage);
-    ctx.wait(*slot.used, "compute");
-    if (config.scheme.staging == Staging::device0 && r.ordinal == 0) {
-      // Copies of an earlier micro-batch to the other devices may still read this slot.
-      for (auto& other : replicas) ctx.wait(*other->slot(micro_batch).staged, "scatter");
-    }
-    if (scatters) ctx.wait(*on_device0.staged, "stage on device 0");
-    const auto fill = [&](const Tensor& target, const ConstView& on_host, const Tensor& staged, const RowRange& rows) {
-      if (rows.size() == 0) return;
-      const ConstView source =
-          staged ? ConstView(staged.view().rows(rows.begin, rows.end)) : on_host.rows(next.first_row + rows.begin, next.first_row + rows.end);
-      vitrine::copy(ctx, source, target.view().rows(0, rows.size()));
-    };
-    const auto label = [&](const RowRange& rows) {
-      if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
-    };
-    const RowRange& taken = whole ? all : mine;
-    const bool gathers_here = from_dataset && !scatters;
-    if (augmented_epoch || gathers_here) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), taken);
-    if (!gathers_here) {
-      fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), taken);
-    } else if (taken.size() > 0) {
-      gather_rows(ctx, r.resident_images, slot.samples.rows(0, taken.size()), slot.images.rows(0, taken.size()));
+    const bool scatters = through_device0 && r.ordinal != 0;
+    const PhaseScope phase(r.copy(), scatters ? Phase::scatter : Phase::stage);
+    wait_for_slot(r);
+    if (scatters) {
+      stage_from_device0(r, mine, loss_at);
+    } else {
+      stage_from_host(r, batch, next.first_row, through_device0 ? all : mine, from_dataset, loss_at);
     }
     if (loss_at == LossAt::parallel) {
-      fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
-      label(mine);
+      set_targets(r, mine);
     } else if (r.ordinal == config.scheme.output_device) {
-      fill(slot.labels, batch.labels, Tensor(), all);
-      label(all);
+      copy_rows(r.copy(), batch.labels, next.first_row, all, r.slot(micro_batch).labels);
+      set_targets(r, all);
     }
-    ctx.record(*slot.staged);
+    r.copy().record(*r.slot(micro_batch).staged);
   });
+}
+
+void Engine::State::wait_for_slot(Replica& r) {
+  ExecContext& ctx = r.copy();
+  ctx.wait(*r.slot(micro_batch).used, "compute");
+  if (config.scheme.staging != Staging::device0 || r.ordinal != 0) return;
+  // Copies of an earlier micro-batch to the other devices may still read this slot.
+  for (auto& other : replicas) ctx.wait(*other->slot(micro_batch).staged, "scatter");
+}
+
+void Engine::State::stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows, bool from_dataset, LossAt loss_at) {
+  ExecContext& ctx = r.copy();
+  const StagingSlot& slot = r.slot(micro_batch);
+  if (augmented_epoch || from_dataset) copy_rows(ctx, batch.samples, first_row, rows, slot.samples);
+  if (!from_dataset) {
+    copy_rows(ctx, batch.images, first_row, rows, slot.images);
+  } else if (rows.size() > 0) {
+    gather_rows(ctx, r.resident_images, slot.samples.rows(0, rows.size()), slot.images.rows(0, rows.size()));
+  }
+  if (loss_at == LossAt::parallel) copy_rows(ctx, batch.labels, first_row, rows, slot.labels);
+}
+
+void Engine::State::stage_from_device0(Replica& r, const RowRange& rows, LossAt loss_at) {
+  ExecContext& ctx = r.copy();
+  const StagingSlot &from = replica(0).slot(micro_batch), &to = r.slot(micro_batch);
+  ctx.wait(*from.staged, "stage on device 0");
+  if (augmented_epoch) copy_rows(ctx, from.samples, 0, rows, to.samples);
+  copy_rows(ctx, from.images, 0, rows, to.images);
+  if (loss_at == LossAt::parallel) copy_rows(ctx, from.labels, 0, rows, to.labels);
+}
+
+void Engine::State::set_targets(Replica& r, const RowRange& rows) {
+  if (rows.size() > 0) r.targets = r.slot(micro_batch).labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
 }
 
 void Engine::State::prepare_input(Replica& r) {

@@ -2,19 +2,9 @@
 #include "runtime/comm/record.h"
 
 #include "runtime/exec_context.h"
+#include "runtime/hash.h"
 
 namespace vitrine::comm {
-namespace {
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  // source  Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014
-  hash += value + 0x9e3779b97f4a7c15ULL;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebULL;
-  return hash ^ (hash >> 31);
-}
-
-}  // namespace
 
 CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence) {
   CollectiveRecord record;
@@ -24,12 +14,12 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   record.phase = phase_name(ctx.phase());
   record.step = ctx.step();
   record.bytes = call.count * size_of(call.dtype);
-  uint64_t hash = mix(static_cast<uint64_t>(call.operation), static_cast<uint64_t>(call.root) + 1);
-  hash = mix(hash, static_cast<uint64_t>(call.reduction.op));
-  if (call.counts.empty()) hash = mix(mix(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
-  for (const int64_t count : call.counts) hash = mix(hash, static_cast<uint64_t>(count));
-  for (const char letter : record.label) hash = mix(hash, static_cast<uint64_t>(static_cast<unsigned char>(letter)));
-  record.signature = mix(hash, static_cast<uint64_t>(record.step));
+  uint64_t hash = hash_number(hash_number(0, static_cast<uint64_t>(call.operation)), static_cast<uint64_t>(call.root));
+  hash = hash_number(hash, static_cast<uint64_t>(call.reduction.op));
+  if (call.counts.empty()) hash = hash_number(hash_number(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
+  for (const int64_t count : call.counts) hash = hash_number(hash, static_cast<uint64_t>(count));
+  hash = hash_bytes(hash, record.label.data(), static_cast<int64_t>(record.label.size()));
+  record.signature = hash_number(hash, static_cast<uint64_t>(record.step));
   return record;
 }
 

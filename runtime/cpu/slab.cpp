@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "runtime/error.h"
+#include "runtime/settings.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -46,7 +47,7 @@ CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMem
   if (mapping_ == MAP_FAILED) {
     throw OutOfMemory(
         {fmt::format("cpu:{}: cannot reserve {} of address space ({}); lower ", ordinal, format_bytes(mapping_bytes_), std::strerror(errno)),
-         Setting::memory_bytes},
+         settings::kMemoryBytes},
         {.device = fmt::format("cpu:{}", ordinal), .needed_bytes = mapping_bytes_});
   }
   const auto start = (reinterpret_cast<uintptr_t>(mapping_) + kHugePage - 1) / kHugePage * kHugePage;

@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/available.h"
+#include "runtime/settings.h"
 #include "runtime/units.h"
 
 namespace vitrine::cuda {
@@ -101,7 +102,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   if (capacity > memory.total_bytes) {
     throw OutOfMemory({fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less with ", id.str(), format_bytes(capacity),
                                    format_bytes(memory.total_bytes)),
-                       Setting::memory_bytes, ", or no capacity"},
+                       settings::kMemoryBytes, ", or no capacity"},
                       {.device = id.str(), .needed_bytes = capacity, .capacity_bytes = memory.total_bytes, .free_bytes = memory.free_bytes});
   }
   const int ordinal = static_cast<int>(i);

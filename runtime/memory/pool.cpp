@@ -8,22 +8,13 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/hash.h"
 #include "runtime/memory/block_allocator.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/memory/recorder.h"
 #include "runtime/units.h"
 
 namespace vitrine {
-namespace {
-
-/// The finalizer of splitmix64.
-uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBU;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
 
 Pool::Pool(std::string device_name, std::unique_ptr<Slab> slab, int64_t capacity_bytes)
     : device_name_(std::move(device_name)),
@@ -75,9 +66,9 @@ void Pool::note_peak() {
 
 void Pool::note_range(int64_t offset, int64_t bytes, bool allocated) noexcept {
   if (bytes == 0) return;
-  const uint64_t range = mix(mix(static_cast<uint64_t>(offset) + 1) + static_cast<uint64_t>(bytes));
+  const uint64_t range = hash_number(hash_number(0, static_cast<uint64_t>(offset)), static_cast<uint64_t>(bytes));
   in_use_hash_ ^= range;
-  section_hash_ = mix(section_hash_ ^ (range + (allocated ? 1 : 2)));
+  section_hash_ = hash_number(section_hash_, range + (allocated ? 1 : 2));
 }
 
 void Pool::reserve(int64_t bytes) {

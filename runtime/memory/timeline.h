@@ -37,6 +37,9 @@ struct MemoryTimeline {
   std::vector<HeldBlock> blocks;      // in order of allocation; those from before the beginning by offset
   size_t peak = 0;                    // the first moment with the largest sum of blocks (of equal sums the one with the larger categories)
   int64_t peak_bytes = 0;             // the largest extent
+
+  /// Whether a block of `blocks` was allocated at the peak.
+  bool holds_at_peak(const HeldBlock& block) const { return block.first <= peak && peak < block.end; }
 };
 
 MemoryTimeline make_memory_timeline(const MemoryHistory& history);

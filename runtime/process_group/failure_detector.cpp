@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/process_group/rank_list.h"
+#include "runtime/settings.h"
 
 namespace vitrine::process_group {
 
@@ -285,7 +286,7 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
                               position(static_cast<int>(behind - members_.begin())), waiting));
   }
   decide({waiting, ", which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer ",
-          Setting::timeout_ms, " if it is only slow"});
+          settings::kTimeoutMs, " if it is only slow"});
 }
 
 }  // namespace vitrine::process_group

@@ -7,6 +7,7 @@
 #include <poll.h>
 
 #include "runtime/process_group/process_group_state.h"
+#include "runtime/settings.h"
 #include "runtime/trace/span.h"
 
 namespace vitrine {
@@ -127,7 +128,7 @@ bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::st
   if (!answer) return false;
   if (const auto* const refused = std::get_if<Refused>(&*answer)) {
     throw CommError({fmt::format("rank {} cannot join: {} refused it: {}; give every process its own ", rank, server_at, refused->reason),
-                     Setting::rank, " and the same ", Setting::size});
+                     settings::kRank, " and the same ", settings::kSize});
   }
   if (const auto* const verdict = std::get_if<Verdict>(&*answer)) throw CommError(verdict->reason);
   if (auto* const welcome = std::get_if<Welcome>(&*answer)) {

@@ -15,6 +15,7 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/slurm.h"
+#include "runtime/settings.h"
 #include "runtime/text.h"
 
 namespace vitrine {
@@ -71,7 +72,7 @@ Reason join(const std::vector<Reason::Part>& parts) {
 
 /// A given local rank replaces a launcher's variable.
 Wanted want_local_rank(const LaunchFlags& flags, const Environment& env, const char* name) {
-  return flags.local_rank ? want(Setting::launch_local_rank, flags.local_rank) : want(env, name);
+  return flags.local_rank ? want(settings::kLaunchLocalRank, flags.local_rank) : want(env, name);
 }
 
 /// Returns the values of a set in the given order. throws ConfigError if one is missing.
@@ -129,7 +130,7 @@ void read_master(const Environment& env, Launch& launch) {
 
 Launch from_flags(const LaunchFlags& flags, const Environment& env) {
   const auto found = complete("flags are", "give both, or neither for a single process",
-                              {want(Setting::launch_rank, flags.rank), want(Setting::launch_world_size, flags.world_size)});
+                              {want(settings::kLaunchRank, flags.rank), want(settings::kLaunchWorldSize, flags.world_size)});
   const Given& rank = found[0];
   const Given& world_size = found[1];
   const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
@@ -178,7 +179,7 @@ void reject_prterun(const Environment& env) {
   if (!launched || !rank) return;
   throw ConfigError({"launch: ", launched->str(), " and ", rank->str(),
                      " are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give ",
-                     Setting::launch_rank, " and ", Setting::launch_world_size, ", or unset PRTE_LAUNCHED for a single process"});
+                     settings::kLaunchRank, " and ", settings::kLaunchWorldSize, ", or unset PRTE_LAUNCHED for a single process"});
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -245,10 +246,10 @@ std::string why_single(const Environment& env) {
 
 Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
   Launch launch;
-  if (const auto local_rank = get(Setting::launch_local_rank, flags.local_rank)) {
+  if (const auto local_rank = get(settings::kLaunchLocalRank, flags.local_rank)) {
     read_number(
         *local_rank, 0, 0,
-        {"this is a single process: neither ", Setting::launch_rank, " and ", Setting::launch_world_size, " nor a launcher's variables are set"});
+        {"this is a single process: neither ", settings::kLaunchRank, " and ", settings::kLaunchWorldSize, " nor a launcher's variables are set"});
   }
   launch.note = fmt::format("single process: {}", why_single(env));
   return launch;
@@ -259,7 +260,7 @@ Reason describe(const Launch& launch, const LaunchFlags& flags, const Environmen
   using Launcher = Launch::Launcher;
   Reason line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
                             launch.local_rank, launch.local_world_size);
-  if (flags.local_rank) line += {" (", Setting::launch_local_rank, ")"};
+  if (flags.local_rank) line += {" (", settings::kLaunchLocalRank, ")"};
   const bool colons = launch.master_address.find(':') != std::string::npos;
   if (!launch.master_address.empty()) line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
   if (launch.master_port > 0) line += fmt::format(":{}", launch.master_port);

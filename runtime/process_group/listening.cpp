@@ -19,6 +19,7 @@
 #include "runtime/error.h"
 #include "runtime/process_group/connection.h"
 #include "runtime/process_group/rendezvous.h"
+#include "runtime/settings.h"
 
 namespace vitrine::process_group {
 namespace {
@@ -132,7 +133,7 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
     if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, true)) {
       listeners.push_back(std::move(listener));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      throw refuse({describe_error(errno), kChooseAnotherPort, propose(Setting::rendezvous, "tcp://HOST:PORT")});
+      throw refuse({describe_error(errno), kChooseAnotherPort, propose(settings::kRendezvous, "tcp://HOST:PORT")});
     }
   }
   if (listeners.empty()) {
@@ -157,7 +158,7 @@ Descriptor listen_on(int port) {
   }
   if (!listener) {
     throw CommError({fmt::format("rank 0 cannot listen on port {}: {}", port, describe_error(errno)), kChooseAnotherPort,
-                     propose(Setting::rendezvous, "tcp://HOST:PORT")});
+                     propose(settings::kRendezvous, "tcp://HOST:PORT")});
   }
   return listener;
 }

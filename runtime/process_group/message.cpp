@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 // A record without texts.
 constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 2;
-// A part of a reason: its kind, its setting, and an empty text.
-constexpr size_t kLeastPartBytes = 2 + kLengthBytes;
+// A part of a reason: its kind, no setting, and an empty text.
+constexpr size_t kLeastPartBytes = 1 + 2 * kLengthBytes;
 
 Hello read_hello(Reader& reader) {
   Hello hello;
@@ -139,7 +139,7 @@ Writer& Writer::record(const CollectiveRecord& value) {
 
 Writer& Writer::reason(const Reason& value) {
   number(static_cast<uint64_t>(value.parts().size()));
-  for (const Reason::Part& part : value.parts()) number(part.kind).number(part.setting).text(part.text);
+  for (const Reason::Part& part : value.parts()) number(part.kind).text(part.setting).text(part.text);
   return *this;
 }
 
@@ -190,11 +190,11 @@ Reason Reader::reason() {
   Reason reason;
   for (size_t parts = count(kLeastPartBytes); parts > 0; --parts) {
     const auto kind = number<uint8_t>();
-    const auto setting = number<uint8_t>();
     if (kind > static_cast<uint8_t>(Reason::Part::Kind::proposed)) refuse("an unknown kind of text");
-    if (setting >= kSettingCount) refuse("an unknown setting");
-    const std::string_view text = take(number<uint64_t>());
-    reason.append({static_cast<Reason::Part::Kind>(kind), static_cast<Setting>(setting), printable_lines(text)});
+    const std::string setting = shown();
+    const std::string text = printable_lines(take(number<uint64_t>()));
+    if (setting.empty() != (kind == static_cast<uint8_t>(Reason::Part::Kind::text))) refuse("a text with a setting, or a setting without a name");
+    reason.append({static_cast<Reason::Part::Kind>(kind), Setting(setting.c_str()), text});
   }
   return reason;
 }

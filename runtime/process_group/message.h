@@ -15,7 +15,7 @@
 namespace vitrine::process_group {
 
 /// First value of a hello: "VIT" and the protocol's version as a digit.
-inline constexpr uint32_t kMagic = 0x56495434;
+inline constexpr uint32_t kMagic = 0x56495435;
 /// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 

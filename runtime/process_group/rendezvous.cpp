@@ -19,6 +19,7 @@
 #include "runtime/process_group/connection.h"
 #include "runtime/process_group/handshake.h"
 #include "runtime/process_group/private_file.h"
+#include "runtime/settings.h"
 #include "runtime/text.h"
 
 namespace vitrine::process_group {
@@ -76,8 +77,8 @@ std::vector<std::string> interface_addresses() {
 void write_address(const std::string& path, const Address& address) {
   const std::string problem = write_private_file(path, address.str());
   if (problem.empty()) return;
-  throw CommError(
-      {given(Setting::rendezvous, "file:" + path), fmt::format(": cannot write it ({}); give a file in a folder that all processes share", problem)});
+  throw CommError({given(settings::kRendezvous, "file:" + path),
+                   fmt::format(": cannot write it ({}); give a file in a folder that all processes share", problem)});
 }
 
 std::string read_address(const std::string& path) {
@@ -86,7 +87,8 @@ std::string read_address(const std::string& path) {
   if (!file) return {};
   struct stat status {};
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw CommError({given(Setting::rendezvous, "file:" + path), ": it is not a regular file; give a new file in a folder that all processes share"});
+    throw CommError(
+        {given(settings::kRendezvous, "file:" + path), ": it is not a regular file; give a new file in a folder that all processes share"});
   }
   std::string text(kLongestAddress, '\0');
   size_t size = 0;
@@ -107,9 +109,10 @@ std::string read_private_address(const std::string& path, std::string& problem) 
 
 InitMethod parse_init_method(const std::string& text) {
   const auto bad = [&](const char* why) {
-    return ConfigError({given(Setting::rendezvous, text), fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
-                                                                      "that all processes share",
-                                                                      why)});
+    return ConfigError(
+        {given(settings::kRendezvous, text), fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
+                                                         "that all processes share",
+                                                         why)});
   };
   InitMethod method;
   if (text.rfind("file:", 0) == 0) {
@@ -140,7 +143,7 @@ Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, b
   if (!secret.empty()) return plan;
   if (!names_loopback(plan.method.host)) {
     throw ConfigError(
-        {given(Setting::rendezvous, init),
+        {given(settings::kRendezvous, init),
          ": a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or VITRINE_SECRET_FILE to a "
          "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32"});
   }

@@ -101,11 +101,8 @@ CommunicationRow CommunicationTable::total() const {
 }
 
 size_t least_late(std::span<const CommunicationTable> tables) {
-  const auto late_seconds = [](const CommunicationTable& table) {
-    const CommunicationRow all = table.total();
-    return all.late_hidden_seconds + all.late_exposed_seconds;
-  };
-  const auto least = std::min_element(tables.begin(), tables.end(), [&](const auto& a, const auto& b) { return late_seconds(a) < late_seconds(b); });
+  const auto later = [](const CommunicationTable& a, const CommunicationTable& b) { return a.total().late_seconds() < b.total().late_seconds(); };
+  const auto least = std::min_element(tables.begin(), tables.end(), later);
   return static_cast<size_t>(least - tables.begin());
 }
 

@@ -38,6 +38,10 @@ struct CommunicationRow {
   /// The layer, or the phase if there is no layer.
   std::string name() const { return layer.empty() ? phase_name(phase) : layer; }
   double seconds() const { return hidden_seconds + exposed_seconds; }
+  double late_seconds() const { return late_hidden_seconds + late_exposed_seconds; }
+  /// Shares of seconds(); 0 if it took no time.
+  double hidden_share() const { return seconds() > 0 ? hidden_seconds / seconds() : 0; }
+  double exposed_share() const { return seconds() > 0 ? exposed_seconds / seconds() : 0; }
   /// buffer_bytes / seconds, in bytes per second; 0 if it took no time.
   double algbw() const { return seconds() > 0 ? static_cast<double>(buffer_bytes) / seconds() : 0; }
   double busbw() const { return algbw() * bus_factor; }

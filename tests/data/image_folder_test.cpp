@@ -174,7 +174,7 @@ TEST(ImageFile, EveryKindOfJpegBecomesRgb) {
   write_jpeg(path, 20, 10, filled(20, 10, {90}), JCS_GRAYSCALE);
   expect({90, 90, 90}, "grey");
   write_jpeg(path, 20, 10, filled(20, 10, {10, 120, 240}));
-  expect({10, 120, 240}, "colour");
+  expect({10, 120, 240}, "color");
   // Adobe's CMYK is stored inverted: 255 is no ink.
   write_jpeg(path, 20, 10, filled(20, 10, {255, 128, 0, 128}), JCS_CMYK);
   expect({128, 64, 0}, "CMYK");
@@ -237,7 +237,7 @@ TEST(ImageFolder, RefusesOtherLayouts) {
   refuses([](const fs::path& f) { write_file(f / "train/ant/x.bmp", Bytes{1}); }, {"x.bmp", "only JPEG and PNG"});
   refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"), fs::remove_all(f / "val/beetle"); }, {"val", "no class folders"});
   const Folder folder;
-  expect_refused([&] { open_dataset(folder.description(), 0); }, {"ModelOptions::image_size"});
+  expect_refused([&] { open_dataset(folder.description(), 0); }, {"open_dataset::image_size 64"});
   expect_refused([&] { open_dataset("image-folder:/no/such", 0, 8); }, {"/no/such is not a folder"});
   fs::rename(folder.path() / "val", folder.path() / "test");
   EXPECT_EQ(open_dataset(folder.description(), 0, 8).test.size(), 2);

@@ -18,16 +18,16 @@ namespace vitrine::test {
 namespace {
 
 void portable_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::conv2d_forward(ctx.workspace(), config, x, w, bias, y); });
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y); });
 }
 void portable_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
-               [=, &ctx] { cpu::portable::conv2d_backward_data(ctx.workspace(), config, grad_y, w, grad_x); });
+               [=, &ctx] { cpu::portable::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x); });
 }
 void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
                               GradMode mode) {
   ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode); });
+               [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode); });
 }
 void widened_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::widened::conv2d_forward(ctx, config, x, w, bias, y); });

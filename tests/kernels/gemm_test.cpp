@@ -76,6 +76,12 @@ TEST_P(GemmTest, EqualsTheReferenceOnRandomShapes) {
   }
 }
 
+/// The CPU adds up blocks of K where the matrix on the right is large and not transposed.
+TEST_P(GemmTest, EqualsTheReferenceWithALargeMatrix) {
+  if (is_half()) GTEST_SKIP() << "16-bit matrices are widened tile by tile";
+  check(device, 3, 4099, 2053, false, false, 7);
+}
+
 TEST_P(GemmTest, GivesTheSameBitsEveryTime) {
   const Tensor a = tensor({70, 301}, random(int64_t{70} * 301, 1)), b = tensor({301, 45}, random(int64_t{301} * 45, 2));
   for (const Path& path : paths()) {

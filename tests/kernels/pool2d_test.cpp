@@ -29,7 +29,7 @@ std::vector<Case> cases() {
       {{1, 2, 0}, {1, 5, 6, 10}}, {{4, 3, 2}, {2, 12, 5, 1}},   {{2, 2, 1}, {1, 1, 1, 7}},    {{16, 5, 8}, {1, 21, 18, 9}},
       {{3, 3, 0}, {5, 3, 3, 24}}, {{8, 3, 4}, {1, 19, 12, 40}}, {{2, 3, 0}, {1, 10, 9, 260}}, {{5, 1, 2}, {1, 5, 5, 300}},
       {{3, 2, 0}, {2, 9, 7, 3}},  {{2, 2, 0}, {1, 8, 8, 8}},    {{3, 1, 1}, {3, 6, 11, 17}},  {{3, 2, 1}, {2, 13, 13, 24}},
-      {{1, 1, 0}, {1, 1, 1, 1}},  {{3, 2, 1}, {2, 7, 8, 45}},
+      {{1, 1, 0}, {1, 1, 1, 1}},  {{3, 2, 1}, {2, 7, 8, 45}},   {{2, 2, 0}, {3, 9, 7, 70}},   {{3, 3, 0}, {2, 10, 11, 33}},
   };
 }
 
@@ -79,6 +79,25 @@ TEST_P(Pool2dTest, MaxBackwardAlsoSumsTheChannelsOfTheGradient) {
             device.values(sums),
             reference_column_sums(shape.numel() / channels, channels, expected, adds ? std::span<const float>(before) : std::span<const float>()),
             dtype_name(dtype()) + (" sums of " + what));
+      }
+    }
+  }
+}
+
+TEST_P(Pool2dTest, SumsOfChannelsHaveTheSameBitsForAnyNumberOfThreads) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU has no threads to choose";
+  for (const Pool2dConfig& config : {Pool2dConfig{2, 2, 0}, Pool2dConfig{3, 2, 1}}) {
+    for (const int64_t channels : {5, 40, 70}) {
+      const Shape shape{6, 33, 20, channels}, y_shape = pool2d_output_shape(config, shape);
+      std::vector<float> first;
+      for (const int threads : {1, 2, 3}) {
+        TestDevice on(threads);
+        const Tensor indices = on.empty(y_shape, DType::u8), grad_x = on.empty(shape, dtype()), sums = on.empty({channels});
+        max_pool2d_forward(on.ctx(), config, stored_tensor(on, dtype(), shape, random(shape.numel(), 51)), on.empty(y_shape, dtype()), indices);
+        max_pool2d_backward(on.ctx(), config, stored_tensor(on, dtype(), y_shape, random(y_shape.numel(), 52)), indices, grad_x, sums);
+        const std::vector<float> values = on.values(ConstView(sums));
+        if (threads == 1) first = values;
+        expect_same_bits(values, first, shape.str());
       }
     }
   }

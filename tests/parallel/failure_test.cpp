@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/parallel/settings.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
@@ -44,7 +45,7 @@ class Planted final : public Layer {
     if (trigger_.where == on_worker) ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
     if (trigger_.where == Where::backward_memory && at_issue == Where::backward_issue)
       ctx.dispatch({"planted", {}, {}}, [] {
-        throw OutOfMemory({"planted: reserve more with ", propose(Setting::workspace_bytes, "8MiB")}, {.needed_bytes = 65536});
+        throw OutOfMemory({"planted: reserve more with ", propose(settings::kWorkspaceBytes, "8MiB")}, {.needed_bytes = 65536});
       });
   }
 
@@ -121,7 +122,7 @@ TEST(Failure, FactsOfAnErrorOfAWorkerReachTheCaller) {
     EXPECT_EQ(error.shortage().layer, "planted");
     const auto proposed = error.reason().parts(Reason::Part::Kind::proposed);
     ASSERT_EQ(proposed.size(), 1U);
-    EXPECT_EQ(proposed[0].setting, Setting::workspace_bytes);
+    EXPECT_EQ(proposed[0].setting, settings::kWorkspaceBytes);
   }
 }
 

@@ -139,12 +139,13 @@ TEST(WorkspacePlan, SixteenBitRunsWithinIt) {
   }
 }
 
-TEST(WorkspacePlan, AGpuThatIsNotHereKeepsTheLeast) {
+TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {
   const Model model = wide_model();
   DeviceGroupOptions options;
   options.devices = {DeviceId{Backend::cuda, 97}};
   const DevicePlan plan = Engine::plan(model, *DeviceGroup::planned(options), unsized(model), kWorkload)[0];
-  EXPECT_EQ(plan.workspace.bytes, kLeastGpuWorkspace);
+  EXPECT_EQ(plan.workspace.bytes, kUnaskedGpuWorkspace);
+  EXPECT_FALSE(plan.workspace.unknown.empty());
 }
 
 }  // namespace

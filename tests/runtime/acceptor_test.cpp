@@ -159,10 +159,10 @@ TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
   };
   // The hello of an earlier version, and a possible one of the next.
   expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1")),
-                  "it speaks version 2 of the protocol between processes, rank 0 version 4; start all of them with the same version of Vitrine");
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495435}).text("who knows")), "version 5 of the protocol");
+                  "it speaks version 2 of the protocol between processes, rank 0 version 5; start all of them with the same version of Vitrine");
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495436}).text("who knows")), "version 6 of the protocol");
   stop();
-  expect_contains(acceptor->last_refusal(), "version 5 of the protocol between processes, rank 0 version 4");
+  expect_contains(acceptor->last_refusal(), "version 6 of the protocol between processes, rank 0 version 5");
 }
 
 TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <functional>
 #include <random>
+#include <set>
 #include <thread>
 
+#include "runtime/comm/record.h"
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
 
@@ -29,6 +31,38 @@ std::vector<std::string> comm_errors(CommunicatorGroup& group) {
     }
   }
   return messages;
+}
+
+TEST(CollectiveRecord, SignaturesTellCollectivesApart) {
+  CommunicatorGroup group(1);
+  ExecContext& ctx = group.ctx(0);
+  std::set<uint64_t> signatures;
+  size_t calls = 0;
+  const auto add = [&](const comm::Call& call) {
+    ++calls;
+    signatures.insert(comm::record_of(ctx, call, 0).signature);
+  };
+  for (const int64_t step : {0, 1}) {
+    ctx.set_step(step);
+    for (const char* layer : {"", "bucket 1", "bucket 2"}) {
+      const LayerScope scope(ctx, layer);
+      for (int operation = 0; operation < comm::kOperationCount; ++operation) {
+        for (int root = -1; root < 4; ++root) {
+          comm::Call call{.operation = static_cast<comm::Operation>(operation), .count = 8, .root = root};
+          add(call);
+          call.count = 9;
+          add(call);
+          call.dtype = DType::f16;
+          add(call);
+          call.counts = {1, 2};
+          add(call);
+          call.counts = {2, 1};
+          add(call);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(signatures.size(), calls);
 }
 
 // Ranks are delayed at random; some collectives run on the communication stream while others run on the compute stream.

@@ -16,6 +16,7 @@
 #include "runtime/error.h"
 #include "runtime/process_group/connection.h"
 #include "runtime/process_group/message.h"
+#include "tests/runtime/upper_settings.h"
 
 namespace {
 
@@ -74,7 +75,7 @@ std::vector<std::string> valid_messages() {
   all.push_back(Writer(MessageKind::proof).raw(nonce));
   all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
   // Further forms of some kinds.
-  all.push_back(Writer(MessageKind::error).reason({"conv2d: reserve more with ", propose(Setting::workspace_bytes, "8MiB"), " or ", Setting::split}));
+  all.push_back(Writer(MessageKind::error).reason({"conv2d: reserve more with ", propose(test::kWorkspaceBytes, "8MiB"), " or ", test::kSplit}));
   all.emplace_back(MessageKind::beat);
   all.push_back(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
   all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}));
@@ -142,7 +143,7 @@ bool reads(const std::string& bytes) {
     for (const CollectiveRecord& r : progress->begun) EXPECT_LE(r.str().size(), 256 + 4 * bytes.size());
   }
   if (const auto* const hello = std::get_if<Hello>(&*read)) {
-    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 4);
+    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 5);
   }
   return true;
 }
@@ -182,12 +183,14 @@ TEST(Decoder, RefusesInvalidNumbers) {
   EXPECT_FALSE(reads(Writer(MessageKind::progress).number(-1).number(uint64_t{0}).number(uint64_t{0}).bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::refused).number(uint8_t{2}).text("why").bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::waiting).text("x").number(int64_t{-1}).bytes()));
-  const auto part = [](uint8_t kind, int setting) {
-    return Writer(MessageKind::error).number(uint64_t{1}).number(kind).number(static_cast<uint8_t>(setting)).text("why").bytes();
+  const auto part = [](uint8_t kind, const char* setting) {
+    return Writer(MessageKind::error).number(uint64_t{1}).number(kind).text(setting).text("why").bytes();
   };
-  EXPECT_TRUE(reads(part(3, kSettingCount - 1)));
-  EXPECT_FALSE(reads(part(3, kSettingCount)));
-  EXPECT_FALSE(reads(part(4, 0)));
+  EXPECT_TRUE(reads(part(0, "")));
+  EXPECT_TRUE(reads(part(3, "MyLayer::width")));
+  EXPECT_FALSE(reads(part(3, "")));
+  EXPECT_FALSE(reads(part(0, "MyLayer::width")));
+  EXPECT_FALSE(reads(part(4, "MyLayer::width")));
   for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind) EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
 }
 

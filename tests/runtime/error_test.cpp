@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/runtime/upper_settings.h"
+
 namespace vitrine {
 namespace {
 
@@ -49,7 +51,7 @@ TEST(Error, PrefixOfForeignExceptions) {
 }
 
 TEST(Error, PrefixKeepsTheFacts) {
-  const OutOfMemory thrown({"too small; reserve more with ", propose(Setting::workspace_bytes, "8MiB")},
+  const OutOfMemory thrown({"too small; reserve more with ", propose(test::kWorkspaceBytes, "8MiB")},
                            {.memory = MemoryShortage::Memory::workspace, .user = "gemm", .needed_bytes = 65536});
   try {
     rethrow_with_prefix(std::make_exception_ptr(thrown), "cpu:1: ");
@@ -63,7 +65,7 @@ TEST(Error, PrefixKeepsTheFacts) {
 }
 
 TEST(Error, ReasonsOfAnyException) {
-  EXPECT_EQ(reason_of(std::make_exception_ptr(DataError({"lower ", Setting::batch_size}))).parts().size(), 2U);
+  EXPECT_EQ(reason_of(std::make_exception_ptr(DataError({"lower ", test::kBatchSize}))).parts().size(), 2U);
   EXPECT_EQ(reason_of(std::make_exception_ptr(std::runtime_error("why"))), "why");
   EXPECT_EQ(reason_of(std::make_exception_ptr(3)), "an exception of unknown type");
 }

@@ -12,6 +12,8 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/connection.h"
+#include "runtime/settings.h"
+#include "tests/runtime/upper_settings.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::process_group {
@@ -47,12 +49,23 @@ TEST(Message, ValuesSurviveARoundTrip) {
 }
 
 TEST(Message, AReasonKeepsItsSettings) {
-  const Reason sent({"cpu:1: layer '\x1b[2J' needs more: ", propose(Setting::workspace_bytes, "8MiB"), "; or ", Setting::tf32});
+  const Reason sent({"cpu:1: layer '\x1b[2J' needs more: ", propose(test::kWorkspaceBytes, "8MiB"), "; or ", settings::kTf32});
   const Message read = decode(Writer(MessageKind::verdict).reason(sent).bytes());
   const Reason& reason = std::get<Verdict>(read).reason;
   EXPECT_EQ(reason, "cpu:1: layer '\\x1b[2J' needs more: EngineConfig::workspace_bytes 8MiB; or DeviceGroupOptions::tf32");
   EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), sent.parts(Reason::Part::Kind::proposed));
   EXPECT_EQ(reason.parts().size(), 4U);
+}
+
+TEST(Message, AReasonHasSettingsWithNamesOnly) {
+  const auto of_one_part = [](Reason::Part::Kind kind, const char* setting) {
+    return Writer(MessageKind::error).number(uint64_t{1}).number(kind).text(setting).text("8MiB").bytes();
+  };
+  using Kind = Reason::Part::Kind;
+  EXPECT_EQ(std::get<Failed>(decode(of_one_part(Kind::proposed, "MyLayer::width\x1b"))).reason, "MyLayer::width\\x1b 8MiB");
+  EXPECT_EQ(std::get<Failed>(decode(of_one_part(Kind::text, ""))).reason, "8MiB");
+  EXPECT_THROW(decode(of_one_part(Kind::proposed, "")), CommError);
+  EXPECT_THROW(decode(of_one_part(Kind::text, "MyLayer::width")), CommError);
 }
 
 TEST(Message, EveryTruncationIsDetected) {

@@ -11,6 +11,7 @@
 #include "runtime/process_group/process_group.h"
 #include "tests/runtime/fake_process.h"
 #include "tests/runtime/processes.h"
+#include "tests/runtime/upper_settings.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -102,14 +103,14 @@ TEST_F(ProcessGroupFailure, ADeadRankIsReportedToAllWaitingRanks) {
 
 TEST_F(ProcessGroupFailure, AReasonKeepsItsSettingsOnAllRanks) {
   run_processes(3, [&](ProcessGroup& process_group) {
-    if (process_group.rank() == 1) process_group.fail({"too small; reserve more with ", propose(Setting::workspace_bytes, "8MiB")});
+    if (process_group.rank() == 1) process_group.fail({"too small; reserve more with ", propose(kWorkspaceBytes, "8MiB")});
     note(process_group.rank(), verdict_of(process_group));
     try {
       process_group.gather("the votes", "");
       ADD_FAILURE() << "the process group has failed";
     } catch (const CommError& error) {
       using Parts = std::vector<Reason::Part>;
-      EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), (Parts{propose(Setting::workspace_bytes, "8MiB")}));
+      EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), (Parts{propose(kWorkspaceBytes, "8MiB")}));
     }
   });
   expect_verdict(3, {"rank 1 (pid ", ") failed: too small; reserve more with EngineConfig::workspace_bytes 8MiB; "});

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/reason.h"
 
-#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "runtime/settings.h"
+#include "tests/runtime/upper_settings.h"
 
 namespace vitrine {
 namespace {
 
-const char* starred(Setting setting) { return setting == Setting::split ? "*split*" : "*other*"; }
+const char* starred(Setting setting) { return setting == test::kSplit ? "*split*" : "*other*"; }
 
 TEST(Reason, NamesSettingsAsTheReaderCallsThem) {
-  const Reason reason({"4 samples: set ", propose(Setting::split, "gpu0=2"), " or ", Setting::scheme});
+  const Reason reason({"4 samples: set ", propose(test::kSplit, "gpu0=2"), " or ", test::kScheme});
   EXPECT_EQ(reason.str(), "4 samples: set Scheme::split gpu0=2 or EngineConfig::scheme");
   EXPECT_EQ(reason.str(starred), "4 samples: set *split* gpu0=2 or *other*");
 }
 
 TEST(Reason, TextThatContainsANameIsText) {
-  const Reason reason({"cannot read Scheme::split.txt; ", Setting::split});
+  const Reason reason({"cannot read Scheme::split.txt; ", test::kSplit});
   EXPECT_EQ(reason.str(starred), "cannot read Scheme::split.txt; *split*");
 }
 
 TEST(Reason, RemediesAreData) {
-  const Reason reason({given(Setting::launch_rank, "4"), ": use ", propose(Setting::batch_size, 48), " or ", propose(Setting::split, "1,2")});
+  const Reason reason({given(settings::kLaunchRank, "4"), ": use ", propose(test::kBatchSize, 48), " or ", propose(test::kSplit, "1,2")});
   using Parts = std::vector<Reason::Part>;
-  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), (Parts{propose(Setting::batch_size, "48"), propose(Setting::split, "1,2")}));
-  EXPECT_EQ(reason.parts(Reason::Part::Kind::given), (Parts{given(Setting::launch_rank, "4")}));
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), (Parts{propose(test::kBatchSize, "48"), propose(test::kSplit, "1,2")}));
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::given), (Parts{given(settings::kLaunchRank, "4")}));
 }
 
 TEST(Reason, SumsKeepTheirParts) {
-  Reason reason = Reason("cpu:1: ") + Reason({"more ", propose(Setting::workspace_bytes, "8MiB")}) + "; " + "or less";
+  Reason reason = Reason("cpu:1: ") + Reason({"more ", propose(test::kWorkspaceBytes, "8MiB")}) + "; " + "or less";
   EXPECT_EQ(reason, "cpu:1: more EngineConfig::workspace_bytes 8MiB; or less");
   EXPECT_EQ(reason.parts().size(), 3U) << "neighboring texts are one part";
   reason += reason;
@@ -41,10 +42,20 @@ TEST(Reason, SumsKeepTheirParts) {
   EXPECT_TRUE(Reason("").parts().empty());
 }
 
-TEST(Reason, EverySettingHasItsOwnName) {
-  std::set<std::string> names;
-  for (int s = 0; s < kSettingCount; ++s) names.insert(setting_name(static_cast<Setting>(s)));
-  EXPECT_EQ(names.size(), static_cast<size_t>(kSettingCount));
+TEST(Reason, NamesTheSettingsOfOthersWithoutKnowingThem) {
+  const Reason reason({"lower ", propose(Setting("MyLayer::width"), 64), " or ", test::kSplit});
+  const auto mine = [](Setting setting) { return setting == test::kSplit ? "split" : setting.name(); };
+  EXPECT_EQ(reason.str(mine), "lower MyLayer::width 64 or split");
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed).at(0).setting, "MyLayer::width");
+}
+
+TEST(Reason, KeepsTheNamesOfItsSettings) {
+  Reason reason;
+  {
+    const std::string name = "a name that is too long for the object of a string";
+    reason = {given(Setting(name.c_str()), "1")};
+  }
+  EXPECT_EQ(reason.str([](Setting setting) { return setting.name(); }), "a name that is too long for the object of a string 1");
 }
 
 }  // namespace

@@ -19,8 +19,11 @@ GOOD = {
     "runtime/cpu/stream.h": HEADER,
     "runtime/cpu/futex.h": HEADER + "#include <linux/futex.h>\n",
     "runtime/cuda/check.h": HEADER + "#include <cuda_runtime.h>\n",
-    "runtime/reason.cpp": LINE + 'const char* kNames[] = {"EngineConfig::batch_size"};\n',
+    "runtime/settings.h": HEADER + 'inline constexpr Setting kRank{"ProcessGroupOptions::rank"};\ninline constexpr Setting kRuntime[] = {kRank};\n',
+    "nn/parallel/settings.h": HEADER + 'inline constexpr Setting kBatchSize{"EngineConfig::batch_size"};\ninline constexpr Setting kSplit{"Scheme::split"};\n'
+                              "inline constexpr Setting kEngine[] = {kBatchSize,\n                                kSplit};\n",
     "runtime/launcher.cpp": LINE + 'const char* kRemedy = "start it with mpirun --bind-to none";  // EngineConfig::batch_size\n',
+    "tools/program/advice.cpp": LINE + "static_assert(all_have_flags(settings::kRuntime) && all_have_flags(settings::kEngine));\n",
     "tools/program/options.cpp": LINE + 'const char* kFlags[] = {"--batch-size", "--accumulate,--acc-grad"};\n',
     "runtime/view.cpp": LINE + '#include "runtime/view.h"\n#include <fmt/core.h>\n',
     "kernels/CMakeLists.txt": CMAKE + "vitrine_public_headers(kernels relu.h)\n",
@@ -83,6 +86,12 @@ VIOLATIONS = {  # name: (path, content, part of the message)
     "flag in a message of the library": ("nn/a.cpp", LINE + 'const char* kText = "lower --batch-size";\n', "program's flag --batch-size"),
     "flag in a comment of the library": ("data/a.cpp", LINE + "int x;  // see --acc-grad\n", "program's flag --acc-grad"),
     "setting in a text": ("kernels/a.cpp", LINE + 'const char* kText = "lower EngineConfig::batch_size";\n', "write the Setting"),
+    "setting that is not listed": ("data/settings.h", HEADER + 'inline constexpr Setting kSide{"open_dataset::side"};\n'
+                                   "inline constexpr Setting kEngine[] = {kOther};\n", "kSide is not in the list"),
+    "list of settings without flags": ("nn/settings.h", HEADER + 'inline constexpr Setting kWidth{"Model::width"};\n'
+                                       "inline constexpr Setting kModel[] = {kWidth};\n", "does not check kModel"),
+    "setting elsewhere": ("nn/a.cpp", LINE + 'constexpr Setting kWidth("MyLayer::width");\n', "declare the Setting in nn/settings.h"),
+    "setting without a name": ("nn/a.cpp", LINE + 'const auto part = propose(Setting{"MyLayer::width"}, 3);\n', "declare the Setting in nn/settings.h"),
     "no licence line": ("kernels/a.cpp", "int x;\n", "SPDX-License-Identifier"),
     "no licence line in a script": ("tools/a", "#!/bin/sh\n:\n", "SPDX-License-Identifier"),
     "no licence line in CMake": ("tools/CMakeLists.txt", "project(x)\n", "SPDX-License-Identifier"),

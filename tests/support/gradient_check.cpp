@@ -53,7 +53,7 @@ class Subject {
     Tensor grad_input;
     if (with_input) {
       guarded = device.guarded(x_.shape());
-      grad_input = Tensor::borrow(guarded.view);
+      grad_input = Tensor(nullptr, guarded.view);
     }
     layer_.backward({device.ctx(), params_, saved_, grad_output, grad_input, grad_params, mode, pass_, buffers_});
     Gradients result{.input = {}, .flat = device.values(ConstView(grad_flat))};

@@ -4,15 +4,21 @@
 
 #include <cstring>
 #include <functional>
+#include <set>
+#include <span>
 
 #include <gtest/gtest.h>
 
+#include "data/settings.h"
 #include "kernels/check.h"
 #include "nn/parallel/engine.h"
 #include "nn/parallel/plan_search.h"
+#include "nn/parallel/settings.h"
+#include "nn/settings.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/process_group/launch.h"
+#include "runtime/settings.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/options.h"
@@ -42,18 +48,29 @@ Words words_of(const std::function<void()>& work) {
 TEST(Advice, EverySettingHasAFlagOfTheProgram) {
   std::string help;
   for (const char* command : {"train", "plan", "eval"}) help += parse_command_line({command, "--help"}).output;
-  for (int s = 0; s < kSettingCount; ++s) {
-    const std::string flag = flag_of(static_cast<Setting>(s));
+  std::vector<Setting> all;
+  for (const std::span<const Setting> layer :
+       {std::span<const Setting>(settings::kRuntimeSettings), {settings::kDataSettings}, {settings::kModelSettings}, {settings::kEngineSettings}}) {
+    all.insert(all.end(), layer.begin(), layer.end());
+  }
+  std::set<std::string> names;
+  for (const Setting setting : all) {
+    EXPECT_TRUE(names.insert(setting.name()).second) << setting.name() << " is declared twice";
+    const std::string flag = flag_of(setting);
     bool found = false;
     for (size_t at = help.find(flag); at != std::string::npos; at = help.find(flag, at + 1)) {
       found = found || std::strchr(" ,\n", help[at + flag.size()]) != nullptr;
     }
-    EXPECT_TRUE(found) << setting_name(static_cast<Setting>(s)) << ": no command has the option " << flag;
+    EXPECT_TRUE(found) << setting.name() << ": no command has the option " << flag;
   }
 }
 
+TEST(Advice, ASettingWithoutAFlagKeepsItsName) {
+  EXPECT_EQ(in_program_words({"lower ", Setting("MyLayer::width"), " or ", settings::kBatchSize}), "lower MyLayer::width or --batch-size");
+}
+
 TEST(Advice, TextThatContainsTheNameOfASettingStaysAsItIs) {
-  const DataError error({"cannot read EngineConfig::batch_size.idx; lower ", Setting::batch_size});
+  const DataError error({"cannot read EngineConfig::batch_size.idx; lower ", settings::kBatchSize});
   EXPECT_EQ(in_program_words(error), "cannot read EngineConfig::batch_size.idx; lower --batch-size");
   EXPECT_EQ(in_program_words(std::runtime_error("EngineConfig::batch_size")), "EngineConfig::batch_size") << "not an error of the library";
 }
@@ -73,7 +90,7 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
     const std::vector<Remedy> remedies = find_remedies(PlanSearch(model, group, config, {{24}, {}}));
     ASSERT_FALSE(remedies.empty());
     const Reason::Part& first = remedies[0].at(0);
-    EXPECT_EQ(first.setting, Setting::batch_size);
+    EXPECT_EQ(first.setting, settings::kBatchSize);
     expect_contains(error.what(), "What would fit: EngineConfig::batch_size " + first.text);
     expect_contains(in_program_words(error), "What would fit: --batch-size " + first.text);
     EXPECT_EQ(in_program_words(error).find("::"), std::string::npos) << in_program_words(error);
@@ -101,23 +118,23 @@ TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
     }
     return in_reproduce_words(text);
   };
-  const Remedy batch = {propose(Setting::batch_size, 32)}, split = {propose(Setting::split, "1,3")},
-               scheme = {propose(Setting::scheme, "dp"), propose(Setting::accumulate, 2)},
-               axes = {propose(Setting::staging, "host"), propose(Setting::reduce, "gpu0")};
+  const Remedy batch = {propose(settings::kBatchSize, 32)}, split = {propose(settings::kSplit, "1,3")},
+               scheme = {propose(settings::kScheme, "dp"), propose(settings::kAccumulate, 2)},
+               axes = {propose(settings::kStaging, "host"), propose(settings::kReduce, "gpu0")};
   EXPECT_EQ(advice({batch, split, scheme}), "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
   EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");
   expect_contains(advice({split, axes}), "leave this mode out of --modes");
   EXPECT_EQ(advice({split, axes}).find("What would fit"), std::string::npos);
-  EXPECT_EQ(in_reproduce_words({"lower ", Setting::batch_size}), "lower --batch-size");
+  EXPECT_EQ(in_reproduce_words({"lower ", settings::kBatchSize}), "lower --batch-size");
 }
 
 TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
   if (test::on_gpu()) GTEST_SKIP() << "kernels of a GPU throw at issue";
   DeviceGroup group(test_group(1));
   ExecContext& ctx = group[0].compute();
-  ctx.reserve_workspace(1000);
+  ctx.reserve_workspace(1000, settings::kWorkspaceBytes);
   const LayerScope layer(ctx, "classifier.1");
-  ctx.dispatch({"gemm", {}, {}}, [workspace = ctx.workspace()] { check::throw_small_workspace("gemm", "f16", 65536, int64_t{8} << 20, workspace); });
+  ctx.dispatch({"gemm", {}, {}}, [&ctx] { check::throw_small_workspace(ctx, "gemm", "f16", 65536, int64_t{8} << 20); });
   try {
     ctx.stream().synchronize();
     FAIL() << "it was not refused";
@@ -133,7 +150,7 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
     EXPECT_EQ(shortage.layer, "classifier.1");
     EXPECT_EQ(shortage.needed_bytes, 65536);
     EXPECT_EQ(shortage.capacity_bytes, 1000);
-    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(Setting::workspace_bytes, "8192KiB")});
+    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(settings::kWorkspaceBytes, "8192KiB")});
   }
 }
 

@@ -26,7 +26,7 @@ constexpr int64_t kDataSize = 28;  // of models that take the size of their imag
 
 std::vector<DType> dtypes() {
   std::vector<DType> all{DType::f32};
-  if (onednn::multiplies(DType::bf16)) all.push_back(DType::bf16);
+  if (onednn::computes(DType::bf16)) all.push_back(DType::bf16);
   return all;
 }
 
@@ -41,7 +41,7 @@ class Fallbacks {
       if (const auto* conv = dynamic_cast<const Conv2d*>(part.layer.get())) {
         // The gradient of a merged ReLU, or the layer after it, sums the gradient of the bias if it can.
         const bool elsewhere = conv->config().conv.relu || (&part != &net.parts().back() && (&part + 1)->layer->sums_grad_x());
-        if (onednn::convolves(dtype)) check(conv->config(), first, elsewhere, shape, dtype);  // others are widened to f32
+        check(conv->config(), first, elsewhere, shape, dtype);
       }
       if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
         check(linear->config(), shape.numel() / linear->config().in_features, dtype);
@@ -135,14 +135,12 @@ TEST_P(OneDnn, ServesEveryConvolutionAndProductOfTheModels) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
 
-TEST(OneDnnDtypes, ConvolutionsOfBf16NeedAmx) {
-  EXPECT_TRUE(onednn::convolves(DType::f32));
-  EXPECT_FALSE(onednn::convolves(DType::f16));
+TEST(OneDnnDtypes, Bf16NeedsAmx) {
+  EXPECT_TRUE(onednn::computes(DType::f32));
+  EXPECT_FALSE(onednn::computes(DType::f16));
   std::ifstream file("/proc/cpuinfo");
   const std::string processor(std::istreambuf_iterator<char>(file), {});
-  const auto has = [&](const char* instructions) { return processor.find(instructions) != std::string::npos; };
-  EXPECT_TRUE(has(" amx_bf16") || !onednn::convolves(DType::bf16));
-  EXPECT_TRUE(has(" avx512_bf16") || !onednn::multiplies(DType::bf16));
+  EXPECT_TRUE(processor.find(" amx_bf16") != std::string::npos || !onednn::computes(DType::bf16));
 }
 
 TEST(OneDnnVersion, IsReported) {

@@ -219,6 +219,18 @@ TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
   EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
 }
 
+// 7 steps of an epoch, the last with 8 of 32 samples.
+TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
+  const auto page_of = [&](const Arguments& arguments) {
+    run_json("train", with(arguments, {"--no-eval", "--report", path("r.html"), "--checkpoint-dir", path("c")}));
+    std::ifstream report(path("r.html"));
+    return std::string{std::istreambuf_iterator<char>(report), {}};
+  };
+  EXPECT_NE(page_of({"--steps", "16"}).find("[\"epoch 1\",\"16\","), std::string::npos) << "steps of three epochs";
+  const std::string continued = page_of({"--epochs", "4", "--resume", path("c")});
+  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","}) EXPECT_NE(continued.find(cells), std::string::npos) << cells;
+}
+
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
     for (const Arguments& precision :
@@ -342,9 +354,9 @@ TEST_F(Train, PrintsTablesOfTimeAndMemory) {
 
 TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
   const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
-  const ChildResult colours = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
-  EXPECT_NE(colours.output.find("[#"), std::string::npos) << colours.output;
-  EXPECT_NE(colours.output.find("\033[1mWhere the time went"), std::string::npos) << colours.output;
+  const ChildResult colors = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
+  EXPECT_NE(colors.output.find("[#"), std::string::npos) << colors.output;
+  EXPECT_NE(colors.output.find("\033[1mWhere the time went"), std::string::npos) << colors.output;
   const ChildResult plain = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm", "NO_COLOR=1"}).wait();
   EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
 }

@@ -372,7 +372,7 @@ TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
   EXPECT_TRUE(frontier_chart(record).is_null());
   EXPECT_FALSE(frontier_table(record));
   record.frontier = std::vector<RecomputationRecord>{
-      {{}, 4 << 20, 0.0, false}, {{"conv1-layer1.0", "fc"}, 2 << 20, 0.125, true}, {{"conv1-layer2.0"}, 1 << 20, 0.25, true}};
+      {{}, 4 << 20, 0.0, false}, {{"conv1-layer1.0", "fc"}, 2 << 20, 0.125, true, 0.5, true}, {{"conv1-layer2.0"}, 1 << 20, 0.25, true, 0.75}};
   const Json chart = frontier_chart(record);
   ASSERT_EQ(chart["curves"].size(), 2U);
   EXPECT_EQ(chart["curves"][1]["points"], Json({{0.0, 3145728.0}, {0.25, 3145728.0}}));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the program with --report and looks at the pages in a headless Chromium: no error, no request, every chart drawn, nothing wider than the
-screen, in both colour schemes, in print. Skipped (77) where there is no Chromium.
+screen, in both color schemes, in print. Skipped (77) where there is no Chromium.
 
 usage: report_in_browser_test.py PROGRAM [FOLDER]      with FOLDER the pages and their screenshots stay there
 """
@@ -119,7 +119,7 @@ def check_page(browser, name, path, charts, words):
             shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
             with open(f"{path[:-5]}_{width}{'_dark' if dark else ''}.png", "wb") as file:
                 file.write(base64.b64decode(shot["data"]))
-    assert pages[False] != pages[True], "both colour schemes look alike"
+    assert pages[False] != pages[True], "both color schemes look alike"
     assert browser.evaluate(FOLDED), f"{name}: details are not folded on the screen and open in print"
     shown = hover(browser)
     assert shown, f"{name}: hovering over a shape shows nothing"

@@ -19,11 +19,11 @@ namespace {
 
 /// WCAG's contrast of two colors "#rrggbb".
 double contrast(const std::string& a, const std::string& b) {
-  const auto luminance = [](const std::string& colour) {
+  const auto luminance = [](const std::string& color) {
     double sum = 0;
     const double weights[] = {0.2126, 0.7152, 0.0722};
     for (size_t i = 0; i < 3; ++i) {
-      const double part = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+      const double part = std::stoi(color.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
       sum += weights[i] * (part <= 0.03928 ? part / 12.92 : std::pow((part + 0.055) / 1.055, 2.4));
     }
     return sum;
@@ -41,18 +41,18 @@ std::map<std::string, std::string> matches(const std::string& pattern) {
 }
 
 /// The template's colors: "blue" -> "#4f8fd6".
-std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})(?:;--over:#fff)?\})"); }
+std::map<std::string, std::string> colors() { return matches(R"(\.(\w+)\{--paint:(#\w{6})(?:;--over:#fff)?\})"); }
 /// Those with white text: "olive" -> "#836615".
-std::map<std::string, std::string> dark_colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6});--over:#fff\})"); }
+std::map<std::string, std::string> dark_colors() { return matches(R"(\.(\w+)\{--paint:(#\w{6});--over:#fff\})"); }
 /// What they mean: "parameters" -> "blue".
 std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }
 
 /// How different two colors look, in OKLab: 0.02 is just visible side by side.
 double distance(const std::string& a, const std::string& b) {
-  const auto lab = [](const std::string& colour) {
+  const auto lab = [](const std::string& color) {
     std::array<double, 3> c{};
     for (size_t i = 0; i < 3; ++i) {
-      const double value = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+      const double value = std::stoi(color.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
       c[i] = value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
     }
     const double l = std::cbrt(0.4122214708 * c[0] + 0.5363325363 * c[1] + 0.0514459929 * c[2]);
@@ -70,35 +70,35 @@ TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
     EXPECT_NE(std::string(page_template()).find(rule), std::string::npos) << rule;
   }
-  EXPECT_EQ(colours().size(), 23U);
-  const auto dark_ones = dark_colours();
-  for (const auto& [name, colour] : colours()) {
-    EXPECT_GE(contrast(colour, light), 3.0) << name;
-    EXPECT_GE(contrast(colour, dark), 3.0) << name;
-    EXPECT_GE(contrast(colour, dark_ones.contains(name) ? light : ink), 4.5) << name;
+  EXPECT_EQ(colors().size(), 23U);
+  const auto dark_ones = dark_colors();
+  for (const auto& [name, color] : colors()) {
+    EXPECT_GE(contrast(color, light), 3.0) << name;
+    EXPECT_GE(contrast(color, dark), 3.0) << name;
+    EXPECT_GE(contrast(color, dark_ones.contains(name) ? light : ink), 4.5) << name;
   }
 }
 
 TEST(Palette, ColorsDifferVisibly) {
-  const auto all = colours();
+  const auto all = colors();
   for (auto a = all.begin(); a != all.end(); ++a) {
     for (auto b = std::next(a); b != all.end(); ++b) EXPECT_GE(distance(a->second, b->second), 0.05) << a->first << " and " << b->first;
   }
 }
 
 TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
-  std::map<std::string, std::string> all = paints(), known = colours();
+  std::map<std::string, std::string> all = paints(), known = colors();
   std::set<std::string> used;
   for (int c = 0; c < kCategoryCount; ++c) {
-    const std::string colour = all[category_name(static_cast<Category>(c))];
-    EXPECT_EQ(known.count(colour), 1U) << category_name(static_cast<Category>(c));
-    EXPECT_TRUE(used.insert(colour).second) << colour;
+    const std::string color = all[category_name(static_cast<Category>(c))];
+    EXPECT_EQ(known.count(color), 1U) << category_name(static_cast<Category>(c));
+    EXPECT_TRUE(used.insert(color).second) << color;
   }
   for (int p = 0; p < kPhaseCount; ++p) {
     const auto phase = static_cast<Phase>(p);
-    const std::string colour = all[phase_paint(phase)];
-    EXPECT_NE(colour, "") << phase_name(phase);
-    EXPECT_FALSE(used.contains(colour)) << phase_name(phase) << " has the color of a category of memory";
+    const std::string color = all[phase_paint(phase)];
+    EXPECT_NE(color, "") << phase_name(phase);
+    EXPECT_FALSE(used.contains(color)) << phase_name(phase) << " has the color of a category of memory";
   }
   for (const char* other : {"hidden", "exposed", "series1", "series2", "series3", "series4"}) {
     EXPECT_TRUE(used.insert(all[other]).second) << other;
@@ -109,9 +109,9 @@ TEST(Palette, SeverityAndWaitsHaveNoColorOfMemoryOrAPhase) {
   const std::string whole(page_template());
   const std::string style = whole.substr(whole.find(".findings"), whole.find(".scroll{") - whole.find(".findings"));
   const std::string hatch = whole.substr(whole.find(".hatched{"), whole.find(".hatched-lime{") - whole.find(".hatched{"));
-  for (const auto& [name, colour] : colours()) {
-    EXPECT_EQ(style.find(colour), std::string::npos) << "a finding has the color " << name;
-    EXPECT_EQ(hatch.find(colour), std::string::npos) << "waits have the color " << name;
+  for (const auto& [name, color] : colors()) {
+    EXPECT_EQ(style.find(color), std::string::npos) << "a finding has the color " << name;
+    EXPECT_EQ(hatch.find(color), std::string::npos) << "waits have the color " << name;
   }
   EXPECT_NE(hatch.find("var(--soft)"), std::string::npos) << hatch;
 }

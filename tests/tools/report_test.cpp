@@ -111,6 +111,28 @@ TEST(PhaseTables, AddUp) {
   EXPECT_DOUBLE_EQ(sum.named_share, 1.0);
 }
 
+TEST(Record, HasFiguresOfSeveralDevices) {
+  std::vector<DeviceRecord> devices(4);
+  for (size_t d = 0; d < devices.size(); ++d) devices[d].pool.peak_bytes = d == 1 || d == 2 ? 9 : 5;
+  EXPECT_EQ(fullest(devices), 1U) << "the first of those that hold most";
+  EXPECT_EQ(emptiest(devices), 0U) << "the first of those that hold least";
+  EXPECT_TRUE(all_fit(devices)) << "no capacity is known";
+  EXPECT_EQ(devices[1].share_of_capacity(9), 0.0);
+  devices[1].pool.capacity_bytes = 18;
+  EXPECT_EQ(devices[1].share_of_capacity(9), 0.5);
+  devices[1].plan.peak_bytes = 19;
+  EXPECT_FALSE(all_fit(devices));
+  EXPECT_EQ(measured_steps({}), 0);
+  devices[0].phases.steps = 4;
+  devices[3].phases.named_share = 0.75;
+  EXPECT_EQ(measured_steps(devices), 4);
+  EXPECT_EQ(named_share(devices), 0.75);
+  EXPECT_EQ(per_step(int64_t{11}, devices[0].phases), 2) << "whole bytes";
+  EXPECT_EQ(per_step(11.0, devices[0].phases), 2.75);
+  EXPECT_EQ(per_step(11.0, CommunicationTable{}), 0.0);
+  EXPECT_EQ(CommunicationRow{}.hidden_share(), 0.0);
+}
+
 std::vector<DeviceRecord> example_devices() {
   DeviceRecord device;
   device.device = "cpu:0";
@@ -240,18 +262,14 @@ TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
   }
 }
 
-TEST(LearningTables, EpochsCountStepsFromTheStartOfTheRun) {
+TEST(LearningTables, HaveARowForEachEpoch) {
   RunRecord run;
-  run.batch_size = 10;
-  run.first_step = 7;  // continued after 2 of the 5 steps of epoch 2
   EXPECT_FALSE(epochs_table(run));
   for (int64_t epoch = 2; epoch <= 3; ++epoch) {
     EpochRecord& record = run.epochs.emplace_back();
-    record.epoch = epoch, record.samples = 45;
-    record.steps_before = epoch == 2 ? 2 : 0;
+    record.epoch = epoch, record.last_step = 5 * epoch;
   }
   run.epochs[1].test_accuracy = 0.5;
-  EXPECT_EQ(last_steps(run), (std::vector<int64_t>{10, 15}));
   const Json rows = epochs_table(run)->json()["rows"];
   EXPECT_EQ(rows[1]["cells"][0], "epoch 3");
   EXPECT_EQ(rows[1]["cells"][1], "15");

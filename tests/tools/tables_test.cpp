@@ -98,7 +98,7 @@ TEST(Style, WidthComesFromColumnsOrADefault) {
   unsetenv("COLUMNS");
   std::FILE* file = std::tmpfile();
   EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth);
-  EXPECT_FALSE(Style::of(fileno(file)).colour);
+  EXPECT_FALSE(Style::of(fileno(file)).color);
   const std::string words = "one" + std::string(100, ' ') + "two";
   EXPECT_EQ(Style::of(fileno(file)).prose(words), words) << "lines in a file stay whole";
   {
@@ -143,20 +143,20 @@ TEST(Style, TerminalsHaveColorUnlessTheyAreDumbOrOutputIsRedirected) {
   const Terminal terminal;
   ASSERT_GE(terminal.descriptor(), 0);
   const Variable kind("TERM", "xterm");
-  EXPECT_TRUE(Style::of(terminal.descriptor()).colour);
+  EXPECT_TRUE(Style::of(terminal.descriptor()).color);
   EXPECT_EQ(Style::of(terminal.descriptor()).width, 66);
   {
     const Variable no_color("NO_COLOR", "1");
-    EXPECT_FALSE(Style::of(terminal.descriptor()).colour);
+    EXPECT_FALSE(Style::of(terminal.descriptor()).color);
     EXPECT_TRUE(is_terminal(terminal.descriptor()));
   }
   for (const auto& [name, value] : {std::pair{"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "1"}}) {
     const Variable launcher(name, value);
-    EXPECT_FALSE(Style::of(terminal.descriptor()).colour) << name;
+    EXPECT_FALSE(Style::of(terminal.descriptor()).color) << name;
     EXPECT_FALSE(is_terminal(terminal.descriptor())) << name;
   }
   setenv("TERM", "dumb", 1);
-  EXPECT_FALSE(Style::of(terminal.descriptor()).colour);
+  EXPECT_FALSE(Style::of(terminal.descriptor()).color);
   EXPECT_FALSE(is_terminal(terminal.descriptor()));
 }
 

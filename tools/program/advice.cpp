@@ -3,51 +3,70 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "data/settings.h"
 #include "nn/parallel/plan_search.h"
+#include "nn/parallel/settings.h"
+#include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/settings.h"
 
 namespace vitrine::tools {
 
 namespace {
 
 constexpr std::pair<Setting, const char*> kFlags[] = {
-    {Setting::batch_size, "--batch-size"},
-    {Setting::accumulate, "--accumulate"},
-    {Setting::recompute_segments, "--recompute-segments"},
-    {Setting::recompute, "--recompute"},
-    {Setting::resident_images, "--data-on-device"},
-    {Setting::workspace_bytes, "--workspace"},
-    {Setting::optimizer, "--optimizer"},
-    {Setting::momentum, "--momentum"},
-    {Setting::scheme, "--mode"},
-    {Setting::split, "--split"},
-    {Setting::staging, "--staging"},
-    {Setting::loss_at, "--loss-at"},
-    {Setting::reduce, "--reduce"},
-    {Setting::image_size, "--image-size"},
-    {Setting::memory_bytes, "--device-memory"},
-    {Setting::tf32, "--tf32"},
-    {Setting::rendezvous, "--rendezvous"},
-    {Setting::timeout_ms, "--timeout"},
-    {Setting::rank, "--rank"},
-    {Setting::size, "--world-size"},
-    {Setting::launch_rank, "--rank"},
-    {Setting::launch_world_size, "--world-size"},
-    {Setting::launch_local_rank, "--local-rank"},
+    {settings::kBatchSize, "--batch-size"},
+    {settings::kAccumulate, "--accumulate"},
+    {settings::kRecomputeSegments, "--recompute-segments"},
+    {settings::kRecompute, "--recompute"},
+    {settings::kResidentImages, "--data-on-device"},
+    {settings::kWorkspaceBytes, "--workspace"},
+    {settings::kReserveWorkspace, "--workspace"},
+    {settings::kOptimizer, "--optimizer"},
+    {settings::kMomentum, "--momentum"},
+    {settings::kScheme, "--mode"},
+    {settings::kSplit, "--split"},
+    {settings::kStaging, "--staging"},
+    {settings::kLossAt, "--loss-at"},
+    {settings::kReduce, "--reduce"},
+    {settings::kImageSize, "--image-size"},
+    {settings::kDatasetImageSize, "--image-size"},
+    {settings::kMemoryBytes, "--device-memory"},
+    {settings::kTf32, "--tf32"},
+    {settings::kRendezvous, "--rendezvous"},
+    {settings::kTimeoutMs, "--timeout"},
+    {settings::kRank, "--rank"},
+    {settings::kSize, "--world-size"},
+    {settings::kLaunchRank, "--rank"},
+    {settings::kLaunchWorldSize, "--world-size"},
+    {settings::kLaunchLocalRank, "--local-rank"},
 };
-static_assert(names_every_setting(kFlags));
+
+/// The flag of a setting; null without one.
+constexpr const char* find_flag(Setting setting) {
+  const auto* const found = std::find_if(std::begin(kFlags), std::end(kFlags), [setting](const auto& entry) { return entry.first == setting; });
+  return found == std::end(kFlags) ? nullptr : found->second;
+}
+
+constexpr bool all_have_flags(std::span<const Setting> of_a_layer) {
+  return std::all_of(of_a_layer.begin(), of_a_layer.end(), [](Setting setting) { return find_flag(setting) != nullptr; });
+}
+static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) && all_have_flags(settings::kModelSettings) &&
+                  all_have_flags(settings::kEngineSettings),
+              "a setting of a layer has no flag in kFlags");
 
 using ReasonPart = Reason::Part;
 
-const char* reproduce_flag_of(Setting setting) { return setting == Setting::scheme ? "--modes" : flag_of(setting); }
+const char* reproduce_flag_of(Setting setting) { return setting == settings::kScheme ? "--modes" : flag_of(setting); }
 
 /// Whether `vitrine reproduce` has a flag for what this part proposes.
 bool reproduce_can_set(const ReasonPart& part) {
-  constexpr Setting kAxes[] = {Setting::split, Setting::staging, Setting::loss_at, Setting::reduce};
+  constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce};
   return part.kind != ReasonPart::Kind::proposed || std::find(std::begin(kAxes), std::end(kAxes), part.setting) == std::end(kAxes);
 }
 
@@ -67,7 +86,10 @@ std::vector<std::vector<ReasonPart>> split_at(const std::vector<ReasonPart>& par
 
 }  // namespace
 
-const char* flag_of(Setting setting) { return kFlags[static_cast<size_t>(setting)].second; }
+const char* flag_of(Setting setting) {
+  const char* const flag = find_flag(setting);
+  return flag != nullptr ? flag : setting.name();
+}
 
 std::string in_program_words(const Reason& reason) { return reason.str(flag_of); }
 

@@ -8,7 +8,7 @@
 
 namespace vitrine::tools {
 
-/// The program's flag for a setting of the API: "--workspace" for EngineConfig::workspace_bytes.
+/// The program's flag for a setting of the API: "--workspace" for EngineConfig::workspace_bytes; the setting's name in the API if it has no flag.
 const char* flag_of(Setting setting);
 
 /// A message of the library in the program's words: each setting becomes its flag. The library does not know the flags.

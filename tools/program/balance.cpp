@@ -73,12 +73,7 @@ class TimeBalance {
  private:
   void book(const std::vector<PhaseTable>& tables, const BatchPlan& plan) {
     for (size_t d = 0; d < tables.size(); ++d) {
-      double seconds = 0;
-      for (const PhaseRow& row : tables[d].rows) {
-        if (std::find(kOwnWork.begin(), kOwnWork.end(), row.phase) != kOwnWork.end()) seconds += row.seconds;
-      }
-      const auto steps = static_cast<double>(std::max<int64_t>(1, tables[d].steps));
-      measured_[d].push_back({plan.device_samples(static_cast<int>(d)), seconds / steps});
+      measured_[d].push_back({plan.device_samples(static_cast<int>(d)), per_step(seconds_in(tables[d], kOwnWork), tables[d])});
     }
   }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine collectives: the cost of collectives, measured as nccl-tests measures it.
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <iterator>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/json_text.h"
+#include "tools/program/machine.h"
 #include "tools/program/run.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
@@ -208,11 +208,6 @@ void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o, con
                                 o.counts.empty() ? "" : ", or lower --counts"));
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
 Json threads_json(DeviceGroup& devices) {
   Json threads = Json::array();
   for (int d = 0; d < devices.size(); ++d) threads.push_back(devices[d].thread_count());
@@ -240,30 +235,59 @@ std::string on_devices(const std::vector<DeviceId>& devices, const Processes& pr
   return processes.count() == 1 ? here : fmt::format("the devices of {} processes (rank 0 has {})", processes.count(), here);
 }
 
+void agree_on_measurement(ProcessGroup& process_group, const CollectiveOptions& o) {
+  require_agreement(process_group, "what they measure",
+                    {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
+                     {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
+                     {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},
+                     {"check", o.check ? "on" : "off"},
+                     {"datatype", type_name(o.dtype)},
+                     {"operator", reduce_op_name(o.op)},
+                     {"counts", fmt::format("{}", fmt::join(o.counts, ","))},
+                     {"root", std::to_string(o.root)}});
+}
+
+DeviceGroupOptions group_for(const Options& options, const std::vector<DeviceId>& devices, const Processes& processes) {
+  DeviceGroupOptions group = device_group_options(options, devices, processes.process_group());
+  if (group.memory_bytes.empty()) {
+    const Needs needs = needs_of(options.collectives, group);
+    group.memory_bytes = {needs.bytes_of_device(options.collectives.max_bytes)};
+    require_memory(options.collectives, group, needs);
+  }
+  if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
+  group.trace = TraceLevel::off;
+  return group;
+}
+
+struct Measured {
+  std::vector<Row> rows;
+  int64_t wrong = 0;     // elements
+  bool stopped = false;  // by a signal
+};
+
+/// Adds the rows of a collective, one for each size.
+void measure(CollectiveBench& bench, const CollectiveOptions& o, Collective collective, Measured& measured) {
+  for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = next_size(o, bytes)) {
+    measured.stopped = measured.stopped || bench.any(interrupted());
+    if (measured.stopped) break;
+    if (bytes < bench.least_bytes(collective)) continue;
+    Row row{collective, bench.used_bytes(collective, bytes), bench.count(collective, bytes), {}, std::nullopt};
+    CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
+    row.out_of_place = bench.time(run);
+    run.in_place = true;
+    if (has_in_place(collective)) row.in_place = bench.time(run);
+    measured.wrong += row.out_of_place.wrong.value_or(0) + (row.in_place ? row.in_place->wrong.value_or(0) : 0);
+    measured.rows.push_back(row);
+  }
+}
+
 }  // namespace
 
 int run_collectives(const Options& options, const Processes& processes) {
   const CollectiveOptions& o = options.collectives;
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  DeviceGroupOptions group = device_group_options(options, devices, processes.process_group());
-  if (group.memory_bytes.empty()) {
-    const Needs needs = needs_of(o, group);
-    group.memory_bytes = {needs.bytes_of_device(o.max_bytes)};
-    require_memory(o, group, needs);
-  }
-  if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
-  group.trace = TraceLevel::off;
-  if (processes.process_group()) {
-    require_agreement(*processes.process_group(), "what they measure",
-                      {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
-                       {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
-                       {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},
-                       {"check", o.check ? "on" : "off"},
-                       {"datatype", type_name(o.dtype)},
-                       {"operator", reduce_op_name(o.op)},
-                       {"counts", fmt::format("{}", fmt::join(o.counts, ","))},
-                       {"root", std::to_string(o.root)}});
-  }
+  const DeviceGroupOptions group = group_for(options, devices, processes);
+  if (processes.process_group()) agree_on_measurement(*processes.process_group(), o);
   CollectiveBench bench(group, {o.dtype, o.op, o.counts, o.max_bytes});
   if (o.root >= bench.ranks()) {
     throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
@@ -278,29 +302,16 @@ int run_collectives(const Options& options, const Processes& processes) {
         bench.ranks(), bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(), o.iterations, o.warm_up);
     fmt::print("{}\n", style.prose(head));
   }
-  std::vector<Row> rows;
-  int64_t wrong = 0;
-  bool stopped = false;
+  Measured measured;
   for (const Collective collective : collectives) {
     if (o.min_bytes < bench.least_bytes(collective) && processes.leads()) {
       fmt::print(stderr, "vitrine: note: smaller sizes are left out: {}\n", why_too_small(bench, collective));
     }
-    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = next_size(o, bytes)) {
-      stopped = stopped || bench.any(interrupted());
-      if (stopped) break;
-      if (bytes < bench.least_bytes(collective)) continue;
-      Row row{collective, bench.used_bytes(collective, bytes), bench.count(collective, bytes), {}, std::nullopt};
-      CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
-      row.out_of_place = bench.time(run);
-      run.in_place = true;
-      if (has_in_place(collective)) row.in_place = bench.time(run);
-      wrong += row.out_of_place.wrong.value_or(0) + (row.in_place ? row.in_place->wrong.value_or(0) : 0);
-      rows.push_back(row);
-    }
-    if (!options.json) fmt::print("\n{}", table(collective, rows, o, bench.ranks(), style));
+    measure(bench, o, collective, measured);
+    if (!options.json) fmt::print("\n{}", table(collective, measured.rows, o, bench.ranks(), style));
     std::fflush(stdout);
   }
-  const std::optional<double> average = average_busbw(rows, o, bench.ranks());
+  const std::optional<double> average = average_busbw(measured.rows, o, bench.ranks());
   if (options.json) {
     Json json;
     json["config"] = {{"version", VITRINE_VERSION},
@@ -312,17 +323,18 @@ int run_collectives(const Options& options, const Processes& processes) {
                       {"communicator", bench.communicator()},
                       {"iterations", o.iterations},
                       {"warm_up", o.warm_up}};
-    json["results"] = results_json(rows, o, bench.ranks());
+    json["results"] = results_json(measured.rows, o, bench.ranks());
     json["avg_busbw"] = value_or_null(average);
-    json["wrong"] = o.check ? Json(wrong) : Json();
-    json["interrupted"] = stopped;
+    json["wrong"] = o.check ? Json(measured.wrong) : Json();
+    json["interrupted"] = measured.stopped;
     print_json(json);
   } else {
     if (average) fmt::print("\nAvg bus bandwidth: {:.4g} GB/s\n", *average);
-    if (o.check) fmt::print("{}\n", wrong == 0 ? "Every result was right." : fmt::format("{} elements were wrong.", format_count(wrong)));
+    if (o.check)
+      fmt::print("{}\n", measured.wrong == 0 ? "Every result was right." : fmt::format("{} elements were wrong.", format_count(measured.wrong)));
   }
-  if (stopped) return interrupt_status();
-  return wrong == 0 ? kExitOk : kExitFailure;
+  if (measured.stopped) return interrupt_status();
+  return measured.wrong == 0 ? kExitOk : kExitFailure;
 }
 
 }  // namespace vitrine::tools

@@ -14,14 +14,10 @@ namespace vitrine::tools {
 
 namespace {
 
-int64_t activations_of(const DeviceRecord& d) { return d.pool.peak_by_category[static_cast<size_t>(Category::activations)]; }
-
-std::string planned(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
-
 /// Whether schemes_table() shows the same figures for both.
 bool same_row(const DeviceRecord& a, const DeviceRecord& b) {
-  return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes && planned(a) == planned(b) &&
-         activations_of(a) == activations_of(b);
+  return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes && planned_peak(a) == planned_peak(b) &&
+         a.held(Category::activations) == b.held(Category::activations);
 }
 
 /// A column: phases that serve one purpose.
@@ -29,18 +25,14 @@ struct PhaseGroup {
   const char* title;
   std::vector<Phase> phases;
 
-  double seconds(const PhaseTable& table) const {
-    double sum = 0.0;
-    for (const Phase phase : phases) sum += phase_row(table, phase).seconds;
-    return per_step(sum, table);
-  }
+  double seconds(const PhaseTable& table) const { return per_step(seconds_in(table, phases), table); }
 };
-
-}  // namespace
 
 std::string describe_difference(const RunRecord& run) {
   return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
 }
+
+}  // namespace
 
 std::string rounding_hint(const std::vector<RunRecord>& runs) {
   std::string text = "Gradient difference: relative to one device's f32 gradient of the first step; rounding alone gives about 1e-6";
@@ -70,7 +62,8 @@ Table schemes_table(const Record& record) {
       const DeviceRecord& d = run.devices[set.first()];
       const bool first = set.first() == 0;
       table.add_row({first ? run.name : "", first ? rate : "", first ? describe_difference(run) : "", set.name(names_of(run.devices)),
-                     format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes), planned(d), format_bytes(activations_of(d))});
+                     format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes), planned_peak(d),
+                     format_bytes(d.held(Category::activations))});
     }
   }
   table.set_hint(rounding_hint(record.runs));
@@ -99,7 +92,7 @@ Table scheme_times_table(const Record& record) {
                                     {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
                                     {"backward", {Phase::backward}},
                                     {"recompute", {Phase::recompute}},
-                                    {"reduce", {Phase::reduce, Phase::unscale}},
+                                    {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
                                     {"wait", {Phase::wait}}};
   const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,12 +47,20 @@ DeviceSet all_devices(size_t devices) {
   return set;
 }
 
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  const auto most_at = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return {values.front(), values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2, values.back(), most_at};
+}
+
 Spread spread_of(const DeviceSet& set, const std::function<double(size_t)>& value) {
   std::vector<double> values;
   for (const size_t member : set.members) values.push_back(value(member));
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return {values.front(), values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2, values.back()};
+  Spread spread = spread_of(std::move(values));
+  spread.most_at = set.members[spread.most_at];
+  return spread;
 }
 
 }  // namespace vitrine::tools

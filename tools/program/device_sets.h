@@ -25,10 +25,13 @@ std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(si
 /// All devices as one set.
 DeviceSet all_devices(size_t devices);
 
-/// Minimum, median and maximum of the members' values. requires at least one member
+/// Minimum, median and maximum; 0 without values.
 struct Spread {
   double least = 0, median = 0, most = 0;
+  size_t most_at = 0;  // the first value or member with the maximum
 };
+Spread spread_of(std::vector<double> values);
+/// That of the members' values. requires at least one member
 Spread spread_of(const DeviceSet& set, const std::function<double(size_t)>& value);
 
 }  // namespace vitrine::tools

@@ -2,6 +2,7 @@
 #include "tools/program/findings.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <numeric>
@@ -30,55 +31,30 @@ constexpr const char *kItsMemory = "its memory", *kTheStep = "the step", *kTheSt
 constexpr double kLittleHeadroomCost = 0.1;
 // Smaller differences between schemes are not reported.
 constexpr double kDiffers = 0.03;
+// Measured steps from which waits of devices for each other are judged: in fewer, any device can be late by chance.
+constexpr int64_t kFewestSteps = 8;
+// Costs from which a finding is called large or moderate.
+constexpr double kLarge = 0.25, kModerate = 0.1;
 // With other work on the machine, every one of two or three rounds may hit one scheme only.
 constexpr size_t kFewestRounds = 4;
 
-int64_t fullest_bytes(const RunRecord& run) {
-  int64_t bytes = 0;
-  for (const DeviceRecord& d : run.devices) bytes = std::max(bytes, d.pool.peak_bytes);
-  return bytes;
-}
-
-int64_t held(const DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
-
-double seconds_in(const DeviceRecord& device, Phase phase) { return phase_row(device.phases, phase).seconds; }
+int64_t fullest_bytes(const RunRecord& run) { return run.devices.empty() ? 0 : run.devices[fullest(run.devices)].pool.peak_bytes; }
 
 double share_of(const PhaseTable& table, double seconds) { return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0; }
 
-/// The index of the device that holds most.
-size_t fullest(const std::vector<DeviceRecord>& figures) {
-  const auto most =
-      std::max_element(figures.begin(), figures.end(), [](const auto& a, const auto& b) { return a.pool.peak_bytes < b.pool.peak_bytes; });
-  return static_cast<size_t>(most - figures.begin());
-}
-
-/// The bytes of each category that a device holds beyond the largest of the other devices.
-BytesByCategory excess_of(const std::vector<DeviceRecord>& figures, size_t device) {
-  BytesByCategory excess = figures[device].pool.peak_by_category;
-  for (size_t c = 0; c < excess.size(); ++c) {
-    int64_t others = 0;
-    for (size_t d = 0; d < figures.size(); ++d) others = d == device ? others : std::max(others, figures[d].pool.peak_by_category[c]);
-    excess[c] -= others;
-  }
-  return excess;
-}
-
-/// Bytes of the blocks of that name at the peak.
-int64_t held_by(const MemoryTimeline& timeline, std::string_view tensor) {
-  int64_t bytes = 0;
-  for (const HeldBlock& block : timeline.blocks) {
-    if (block.tensor == tensor && block.first <= timeline.peak && timeline.peak < block.end) bytes += block.bytes;
-  }
-  return bytes;
+/// The largest value of the devices other than `device`; 0 without any.
+int64_t most_of_others(const std::vector<DeviceRecord>& devices, size_t device, const auto& value) {
+  int64_t most = 0;
+  for (size_t d = 0; d < devices.size(); ++d) most = d == device ? most : std::max<int64_t>(most, value(devices[d]));
+  return most;
 }
 
 /// Why `device` holds more of a category than the others, and what would change it.
 Finding reason_of_excess(const RunRecord& run, size_t device, Category category) {
   const DeviceRecord& figures = run.devices[device];
-  int64_t most_samples = 0;
-  for (size_t d = 0; d < run.devices.size(); ++d) most_samples = d == device ? most_samples : std::max(most_samples, run.devices[d].samples_per_step);
+  const auto gathered = [&](const HeldBlock& block) { return block.tensor == "gathered outputs" && figures.memory->holds_at_peak(block); };
   if (category == Category::activations && run.scheme.loss_at == LossAt::gathered && static_cast<int>(device) == run.scheme.output_device &&
-      (!figures.memory || held_by(*figures.memory, "gathered outputs") > 0)) {
+      (!figures.memory || std::ranges::any_of(figures.memory->blocks, gathered))) {
     return {"outputs gathered for the loss", "`--mode criterion` would leave them where they are"};
   }
   if (category == Category::staging && run.scheme.staging == Staging::device0 && device == 0) {
@@ -88,9 +64,9 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
     return {"the optimizer's state, because only it updates",
             fmt::format("`--split gpu0={}` would give it fewer samples, and about {} less to hold",
-                        std::max<int64_t>(1, figures.samples_per_step / 2), short_bytes(held(figures, Category::activations) / 2))};
+                        std::max<int64_t>(1, figures.samples_per_step / 2), short_bytes(figures.held(Category::activations) / 2))};
   }
-  if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
+  if (figures.samples_per_step > most_of_others(run.devices, device, [](const auto& d) { return d.samples_per_step; })) {
     return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would distribute them"};
   }
   return {"the peaks occur at different moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
@@ -114,11 +90,12 @@ std::optional<Finding> divergence(const RunRecord& run) {
 std::optional<Finding> uneven_memory(const RunRecord& run) {
   if (run.devices.size() < 2) return std::nullopt;
   const size_t device = fullest(run.devices);
-  int64_t others = 0;
-  for (size_t d = 0; d < run.devices.size(); ++d) others = d == device ? others : std::max(others, run.devices[d].pool.peak_bytes);
-  const int64_t peak = run.devices[device].pool.peak_bytes, more = peak - others;
+  const int64_t peak = run.devices[device].pool.peak_bytes;
+  const int64_t more = peak - most_of_others(run.devices, device, [](const auto& d) { return d.pool.peak_bytes; });
   if (static_cast<double>(more) < kUneven * static_cast<double>(peak)) return std::nullopt;
-  const BytesByCategory excess = excess_of(run.devices, device);
+  BytesByCategory excess = run.devices[device].pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c)
+    excess[c] -= most_of_others(run.devices, device, [c](const auto& d) { return d.pool.peak_by_category[c]; });
   const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
   if (*most <= 0) return std::nullopt;
   const auto category = static_cast<Category>(most - excess.begin());
@@ -130,9 +107,7 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
 
 std::optional<Finding> little_headroom(const RunRecord& run) {
   if (run.devices.empty()) return std::nullopt;
-  const auto share = [](const DeviceRecord& d) {
-    return d.pool.capacity_bytes > 0 ? static_cast<double>(d.pool.peak_bytes) / static_cast<double>(d.pool.capacity_bytes) : 0;
-  };
+  const auto share = [](const DeviceRecord& d) { return d.share_of_capacity(d.pool.peak_bytes); };
   const auto tightest = std::max_element(run.devices.begin(), run.devices.end(), [&](const auto& a, const auto& b) { return share(a) < share(b); });
   if (share(*tightest) < kNearCapacity) return std::nullopt;
   return Finding{
@@ -146,7 +121,7 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
 std::optional<Finding> large_workspace(const RunRecord& run) {
   if (run.devices.empty()) return std::nullopt;
   const DeviceRecord& device = run.devices[fullest(run.devices)];
-  const int64_t workspace = held(device, Category::workspace);
+  const int64_t workspace = device.held(Category::workspace);
   const double share = device.pool.peak_bytes > 0 ? static_cast<double>(workspace) / static_cast<double>(device.pool.peak_bytes) : 0;
   if (share < kLargeWorkspace) return std::nullopt;
   return Finding{fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device, short_bytes(workspace)),
@@ -157,7 +132,7 @@ std::optional<Finding> large_workspace(const RunRecord& run) {
 
 std::optional<Finding> waits_for_data(const RunRecord& run) {
   double share = 0;
-  for (const DeviceRecord& d : run.devices) share = std::max(share, share_of(d.phases, seconds_in(d, Phase::data)));
+  for (const DeviceRecord& d : run.devices) share = std::max(share, phase_row(d.phases, Phase::data).share);
   if (share < kDataWait) return std::nullopt;
   const std::string workers = fmt::format("raise `--workers` from {}, for example to {}", run.workers, run.workers * 2);
   return Finding{fmt::format("{} of the step waits for data.", percent(share)),
@@ -178,14 +153,14 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   if (run.devices.size() < 2) return std::nullopt;
   std::vector<double> busy, rates;
   for (const DeviceRecord& d : run.devices) {
-    busy.push_back(seconds_in(d, Phase::forward) + seconds_in(d, Phase::recompute) + seconds_in(d, Phase::backward));
+    busy.push_back(seconds_in(d.phases, std::array{Phase::forward, Phase::recompute, Phase::backward}));
     if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
     rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
   }
   const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
   const size_t slow = static_cast<size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
   const PhaseTable& table = run.devices[fast].phases;
-  const double idle = share_of(table, seconds_in(run.devices[fast], Phase::wait)), gap = share_of(table, busy[slow] - busy[fast]);
+  const double idle = phase_row(table, Phase::wait).share, gap = share_of(table, busy[slow] - busy[fast]);
   if (std::min(idle, gap) < kIdle) return std::nullopt;
   const double all = std::accumulate(rates.begin(), rates.end(), 0.0);
   std::vector<int64_t> shares;
@@ -221,10 +196,10 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
   const auto buckets = std::count_if(table.rows.begin(), table.rows.end(), [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
   if (buckets != 1) return std::nullopt;
   const CommunicationRow& row = table.rows.front();
-  if (row.exposed_seconds < kExposed * row.seconds() || row.buffer_bytes == 0) return std::nullopt;
-  const int64_t bytes = row.buffer_bytes / table.steps;
+  if (row.exposed_share() < kExposed || row.buffer_bytes == 0) return std::nullopt;
+  const int64_t bytes = per_step(row.buffer_bytes, table);
   return Finding{fmt::format("All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
-                             short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
+                             short_bytes(bytes), percent(row.exposed_share())),
                  fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
                              std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
                  share_of(slowest->phases, row.exposed_seconds), kTheStep};
@@ -235,7 +210,7 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
   if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
   if (table.rows.empty() || table.steps == 0) return std::nullopt;
-  const int64_t bytes = table.rows.front().buffer_bytes / table.steps;
+  const int64_t bytes = per_step(table.rows.front().buffer_bytes, table);
   return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have little left to overlap with.",
                              short_bytes(bytes), percent(*run.first_bucket_begins)),
                  fmt::format("`--first-bucket-mb {:.2g}` lets it start earlier, unless one parameter fills it.",
@@ -366,6 +341,33 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
   }
   std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
   return all;
+}
+
+const char* severity_of(const Finding& finding) {
+  if (!finding.cost) return "result";
+  return *finding.cost >= kLarge ? "large" : *finding.cost >= kModerate ? "moderate" : "small";
+}
+
+std::string describe_cost(const Finding& finding) {
+  if (!finding.cost) return {};
+  const std::string severity = severity_of(finding);
+  return finding.cost_of[0] == '\0' ? severity : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
+}
+
+std::string describe_severities() {
+  return fmt::format("Large: from {} of the step or of the memory on; moderate: from {} on.", percent(kLarge), percent(kModerate));
+}
+
+std::string no_findings(const Record& record) {
+  if (record.kind == Record::Kind::plan) return "Nothing stands out: no device is nearly full, and none holds much more than the others.";
+  int64_t steps = kFewestSteps;
+  for (const RunRecord& run : record.runs) {
+    if (run.devices.size() < 2) continue;
+    for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
+  }
+  if (steps == kFewestSteps) return "Nothing stands out: no device waits for long, and none holds much more than the others.";
+  return fmt::format("Nothing stands out in {} after the first; waits of devices for each other need at least {} measured steps.",
+                     counted(steps, "step"), kFewestSteps);
 }
 
 void conclude(Record& record) {

@@ -9,11 +9,17 @@
 
 namespace vitrine::tools {
 
-/// Measured steps from which waits of devices for each other are judged: in fewer, any device can be late by chance.
-inline constexpr int64_t kFewestSteps = 8;
-
 /// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers compute nothing.
 void conclude(Record& record);
+
+/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for what costs nothing.
+const char* severity_of(const Finding& finding);
+/// "large, 32 % of its memory"; empty for a result.
+std::string describe_cost(const Finding& finding);
+/// What "large" and "moderate" mean.
+std::string describe_severities();
+/// The text of a record without findings, which claims no more than was judged.
+std::string no_findings(const Record& record);
 
 /// What costs most comes first. Empty when nothing stands out.
 std::vector<Finding> find_findings(const RunRecord& run);

@@ -334,7 +334,7 @@ Json plan_json(const Record& record) {
   json["frontier"] = frontier_json(record);
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;
-  json["fits"] = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.fits(); });
+  json["fits"] = all_fit(devices);
   json["remedies"] = text_or_null(record.remedies);
   return json;
 }
@@ -390,7 +390,7 @@ Json communication_json(const std::vector<DeviceRecord>& devices) {
       json.push_back({{"name", row.name()},
                       {"phase", phase_name(row.phase)},
                       {"device", d.device},
-                      {"bytes_per_step", row.buffer_bytes / d.communication.steps},
+                      {"bytes_per_step", per_step(row.buffer_bytes, d.communication)},
                       {"calls", row.calls},
                       {"seconds", row.seconds()},
                       {"hidden_seconds", row.hidden_seconds},

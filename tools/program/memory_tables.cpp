@@ -22,8 +22,6 @@ constexpr size_t kSetsApart = 6;
 // Letters of the longest bar.
 constexpr int kMostBarCells = 60, kFewestBarCells = 10;
 
-std::string bytes_or_nothing(int64_t bytes) { return bytes == 0 ? std::string{} : format_bytes(bytes); }
-
 /// Devices under one name: a set that agrees, or one device of a spread.
 struct Group {
   std::string name;
@@ -77,10 +75,8 @@ std::vector<Category> held_categories(const std::vector<DeviceRecord>& devices) 
 
 /// Whether the peak of any device exceeds its lower bound, as measured or as planned.
 bool has_fragmentation(const std::vector<DeviceRecord>& devices) {
-  constexpr auto kFragmentation = static_cast<size_t>(Category::fragmentation);
-  return std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) {
-    return d.pool.peak_by_category[kFragmentation] != 0 || d.plan.peak_by_category[kFragmentation] != 0;
-  });
+  const std::vector<Category> held = held_categories(devices);
+  return !held.empty() && held.back() == Category::fragmentation;
 }
 
 /// Two columns for each group: measured and planned.
@@ -105,8 +101,7 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
   }
   table.add_rule_above_total();
   add(
-      "peak", [](const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); },
-      [](const DeviceRecord& d) { return d.as_planned() ? std::string("to the byte") : format_bytes(d.plan.peak_bytes); });
+      "peak", [](const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }, planned_peak);
   add(
       "in bytes", [](const DeviceRecord& d) { return format_count(d.pool.peak_bytes); },
       [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
@@ -137,9 +132,8 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
               fmt::format("Where the memory went: {}", all.name(names)));
   const auto add = [&](const char* name, const std::function<int64_t(const DeviceRecord&)>& bytes) {
     const Spread spread = spread_of(all, [&](size_t d) { return static_cast<double>(bytes(devices[d])); });
-    const auto most = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return static_cast<double>(bytes(d)) == spread.most; });
     const auto text = [](double value) { return bytes_or_nothing(std::llround(value)); };
-    table.add_row({name, text(spread.least), text(spread.median), text(spread.most), spread.least == spread.most ? "" : most->device});
+    table.add_row({name, text(spread.least), text(spread.median), text(spread.most), spread.least == spread.most ? "" : names[spread.most_at]});
   };
   for (const Category category : held_categories(devices)) {
     add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return d.pool.peak_by_category[c]; });
@@ -164,6 +158,8 @@ int64_t held_bytes(const DevicePlan& plan, const std::string* layer = nullptr) {
 char letter_of(Category category) { return category == Category::fragmentation ? '.' : static_cast<char>(std::toupper(category_name(category)[0])); }
 
 }  // namespace
+
+std::string planned_peak(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
 
 Table memory_table(const std::vector<DeviceRecord>& devices) {
   const std::vector<Group> groups = groups_of(devices, same_memory);
@@ -265,16 +261,13 @@ std::optional<Table> frontier_table(const Record& record) {
   const std::vector<RecomputationRecord>& rows = *record.frontier;
   Table table({{"fullest device"}, {"in bytes"}, {"less"}, {"added time"}, {"fits"}, {"--recompute", Table::Align::left}},
               "What recomputation saves and costs");
-  const double whole = static_cast<double>(rows.front().peak_bytes);
-  bool found = false;
   for (const RecomputationRecord& row : rows) {
-    const bool cheapest = row.fits.value_or(false) && !std::exchange(found, found || row.fits.value_or(false));
-    table.add_row({format_bytes(row.peak_bytes), format_count(row.peak_bytes), format_share(1.0 - static_cast<double>(row.peak_bytes) / whole),
+    table.add_row({format_bytes(row.peak_bytes), format_count(row.peak_bytes), format_share(row.saved),
                    row.added_time > 0.0 ? fmt::format("+{:.1f} %", 100.0 * row.added_time) : std::string(),
-                   !row.fits    ? ""
-                   : !*row.fits ? "no"
-                   : cheapest   ? "yes, with least time"
-                                : "yes",
+                   !row.fits     ? ""
+                   : !*row.fits  ? "no"
+                   : row.fastest ? "yes, with least time"
+                                 : "yes",
                    row.recompute.empty() ? "(nothing)" : fmt::format("{}", fmt::join(row.recompute, ","))});
   }
   table.set_hint(

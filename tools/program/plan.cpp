@@ -55,9 +55,47 @@ std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search, c
   const bool known = std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
   std::vector<RecomputationRecord> rows;
   for (const RecomputePoint& point : search.frontier(kChoices)) {
-    rows.push_back({point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    RecomputationRecord& row = rows.emplace_back(
+        RecomputationRecord{point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    row.saved = 1.0 - static_cast<double>(row.peak_bytes) / static_cast<double>(rows.front().peak_bytes);
+    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(), [](const RecomputationRecord& faster) { return faster.fastest; });
   }
   return rows;
+}
+
+Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group) {
+  const Options& options = chosen.options;
+  const Scheme scheme = resolve_scheme(options, devices, group.world_size());
+  const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
+  const std::vector<DevicePlan> plans = plan_or_explain(job.model, group, config, workload, PlanDetail::layers);
+  const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
+  Record record;
+  record.kind = Record::Kind::plan;
+  RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
+  for (int d = 0; d < group.size(); ++d) run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  if (!all_fit(run.devices)) record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
+  if (options.frontier) record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
+  if (interrupted()) throw SearchStopped();
+  const FlatLayout layout(job.model.net->parameters(), 0);
+  record.title = fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.size(), "device"), options.mode_name());
+  record.command_line = command_line(options);
+  record.facts = {{"model and data", describe_job(job, layout)},
+                  {"scheme", fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size,
+                                         describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
+                                         describe_memory(config),
+                                         options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string())}};
+  for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
+  for (const auto& fact : program_facts()) record.facts.push_back(fact);
+  record.config = json_text(config_json(options, job, devices, group.world_size()));
+  record.notes = chosen.notes;
+  for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
+  record.processes = options.processes;
+  if (!options.checkpoints.directory.empty()) {
+    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config);
+  }
+  conclude(record);
+  return record;
 }
 
 }  // namespace
@@ -71,60 +109,19 @@ int run_plan(const Options& asked) {
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
-  const Chosen chosen = choose_by_plan(asked, job, *group);
-  const Options& options = chosen.options;
-  const Scheme scheme = resolve_scheme(options, devices, group->world_size());
-  const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
-  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
-  const std::vector<DevicePlan> plans = plan_or_explain(job.model, *group, config, workload, PlanDetail::layers);
-
-  const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
-  Record record;
-  RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
-  for (int d = 0; d < group->size(); ++d) {
-    run.devices.push_back(planned_device((*group)[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
-  }
-  const bool fits = std::all_of(run.devices.begin(), run.devices.end(), [](const DeviceRecord& d) { return d.fits(); });
-  if (!fits) {
-    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, *group, config, workload)));
-  }
-  std::optional<std::vector<RecomputationRecord>> frontier;
-  if (options.frontier) frontier = recomputations(RecomputeSearch(job.model, *group, config, workload), run.devices);
-  if (interrupted()) throw SearchStopped();
-  const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
-  const std::string step =
-      fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),
-                  scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
-                  options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
-  record.kind = Record::Kind::plan;
-  record.title = fmt::format("The plan of {} on {}, {}", job.model.name, counted(group->size(), "device"), options.mode_name());
-  record.command_line = command_line(options);
-  record.facts = {{"model and data", model}, {"scheme", step}};
-  for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
-  for (const auto& fact : program_facts()) record.facts.push_back(fact);
-  record.config = json_text(config_json(options, job, devices, group->world_size()));
-  record.notes = chosen.notes;
-  for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
-  record.processes = options.processes;
-  if (!options.checkpoints.directory.empty()) {
-    record.checkpoints.emplace().planned_staging =
-        plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
-  }
-  record.frontier = std::move(frontier);
-  conclude(record);
-
+  const Record record = make_record(choose_by_plan(asked, job, *group), job, devices, *group);
   Attempts attempts;
-  const bool reported = !options.report.empty() && attempts.run([&] { html::write_page(options.report, record); });
-  if (options.json) {
+  const bool reported = !asked.report.empty() && attempts.run([&] { html::write_page(asked.report, record); });
+  if (asked.json) {
     print_json(plan_json(record));
   } else {
     const Style style = Style::of(STDOUT_FILENO);
     for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
-    fmt::print("{}\n{}\n\n{}", style.prose(model), style.prose(step), plan_report(record, style));
-    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
+    fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second), plan_report(record, style));
+    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
   }
   attempts.rethrow();
-  return fits ? kExitOk : kExitFailure;
+  return all_fit(record.run().devices) ? kExitOk : kExitFailure;
 }
 
 }  // namespace vitrine::tools

@@ -71,7 +71,7 @@ void add_device_options(CLI::App& app, Options& o) {
                  "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's memory, divided]");
   app.add_option(
       "--workspace", o.workspace,
-      "Scratch memory for each device's libraries: 64MiB [planned: what the model's convolutions want, 1MiB to 32MiB; on GPUs 256MiB or more]");
+      "Scratch memory for each device's libraries: 64MiB [planned: what the model's convolutions want, 1MiB to 32MiB; on GPUs 32MiB or more]");
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, divided]");
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa");
   app.add_flag(

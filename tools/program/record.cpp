@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tools/program/device_sets.h"
 #include "tools/program/json_text.h"
 #include "tools/program/tables.h"
 
@@ -60,6 +61,50 @@ std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices) {
   return names;
 }
 
+namespace {
+
+int64_t peak_of(const DeviceRecord& d) { return d.pool.peak_bytes; }
+size_t index_in(const std::vector<DeviceRecord>& devices, std::vector<DeviceRecord>::const_iterator device) {
+  return static_cast<size_t>(device - devices.begin());
+}
+
+}  // namespace
+
+bool all_as_planned(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::as_planned); }
+bool all_fit(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::fits); }
+size_t fullest(const std::vector<DeviceRecord>& devices) { return index_in(devices, std::ranges::max_element(devices, {}, peak_of)); }
+size_t emptiest(const std::vector<DeviceRecord>& devices) { return index_in(devices, std::ranges::min_element(devices, {}, peak_of)); }
+int64_t measured_steps(const std::vector<DeviceRecord>& devices) { return devices.empty() ? 0 : devices.front().phases.steps; }
+
+double named_share(const std::vector<DeviceRecord>& devices) {
+  double least = 1;
+  for (const DeviceRecord& d : devices) least = std::min(least, d.phases.named_share);
+  return least;
+}
+
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier) {
+  std::vector<MemoryDifference> all;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
+    MemoryDifference difference{static_cast<Category>(c), fuller.pool.peak_by_category[c] - emptier.pool.peak_by_category[c], {}};
+    if (difference.bytes == 0) continue;
+    const int64_t sign = difference.bytes > 0 ? 1 : -1;
+    std::map<std::string, int64_t> more;
+    for (const auto& [device, factor] : {std::pair{&fuller, sign}, {&emptier, -sign}}) {
+      if (!device->memory) continue;
+      for (const HeldBlock& block : device->memory->blocks) {
+        if (block.category == difference.category && device->memory->holds_at_peak(block)) more[block.tensor] += factor * block.bytes;
+      }
+    }
+    for (const auto& [tensor, bytes] : more) {
+      if (bytes > 0) difference.tensors.emplace_back(bytes, tensor);
+    }
+    std::sort(difference.tensors.rbegin(), difference.tensors.rend());
+    all.push_back(std::move(difference));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
 std::string place_name(Phase phase, const std::string& layer) {
   return layer.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), layer);
 }
@@ -82,25 +127,42 @@ const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices) {
   return device.communication.rows.empty() || device.communication.steps == 0 ? nullptr : &device;
 }
 
-std::vector<int64_t> last_steps(const RunRecord& run) {
-  std::vector<int64_t> steps;
-  int64_t step = run.epochs.empty() ? 0 : run.first_step - run.epochs.front().steps_before;
-  for (const EpochRecord& epoch : run.epochs) steps.push_back(step += (epoch.samples + run.batch_size - 1) / run.batch_size);
-  return steps;
+double seconds_in(const PhaseTable& table, std::span<const Phase> phases) {
+  double seconds = 0.0;
+  for (const Phase phase : phases) seconds += phase_row(table, phase).seconds;
+  return seconds;
 }
 
-double per_step(double value, const PhaseTable& table) { return table.steps > 0 ? value / static_cast<double>(table.steps) : 0.0; }
+namespace {
 
-double Rates::median() const {
-  if (rounds.empty()) return 0;
-  std::vector<double> sorted = rounds;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+/// From the host in `stage`, from the first device in `scatter`. Copies of a short run may lie outside its measured steps.
+int64_t sample_bytes(const RunRecord& run, size_t device, Phase phase) {
+  const bool through_first = run.scheme.staging == Staging::device0;
+  if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;
+  const int64_t images = through_first && device == 0 ? run.batch_size : run.devices[device].samples_per_step;
+  const bool computes_loss = static_cast<int>(device) == run.scheme.output_device;
+  const int64_t labels = run.scheme.loss_at == LossAt::parallel ? images : computes_loss ? run.batch_size : 0;
+  const int64_t image_bytes = run.images_on_device && phase == Phase::stage ? size_of(DType::i32) : run.image_bytes;
+  return images * image_bytes + labels * run.label_bytes;
 }
 
-double Rates::least() const { return rounds.empty() ? 0 : *std::min_element(rounds.begin(), rounds.end()); }
-double Rates::most() const { return rounds.empty() ? 0 : *std::max_element(rounds.begin(), rounds.end()); }
+}  // namespace
+
+int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
+  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes(run, device, phase);
+  const DeviceRecord& figures = run.devices[device];
+  int64_t exact = 0;
+  for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
+  if (exact > 0) return per_step(exact, figures.communication);
+  const PhaseRow row = phase_row(figures.phases, phase);
+  if (row.calls == 0 || figures.phases.steps == 0) return 0;
+  const double calls = std::max(1.0, std::round(per_step(static_cast<double>(row.calls), figures.phases)));
+  return std::llround(static_cast<double>(row.bytes) / static_cast<double>(row.calls) * calls);
+}
+
+double Rates::median() const { return spread_of(rounds).median; }
+double Rates::least() const { return spread_of(rounds).least; }
+double Rates::most() const { return spread_of(rounds).most; }
 
 std::string Rates::str() const {
   const std::string text = format_count(std::llround(median()));

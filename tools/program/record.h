@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,9 +40,35 @@ struct DeviceRecord {
   /// Whether the measured peak equals the planned one in every category.
   bool as_planned() const { return plan.peak_bytes == pool.peak_bytes && plan.peak_by_category == pool.peak_by_category; }
   bool fits() const { return pool.capacity_bytes == 0 || plan.peak_bytes <= pool.capacity_bytes; }
+  /// Bytes of a category at the measured peak.
+  int64_t held(Category category) const { return pool.peak_by_category[static_cast<size_t>(category)]; }
+  /// 0 where the capacity is not known.
+  double share_of_capacity(int64_t bytes) const {
+    return pool.capacity_bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(pool.capacity_bytes) : 0.0;
+  }
 };
 
+// What every report shows of several devices.
 std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
+/// Whether all of them are as_planned(), or all fit().
+bool all_as_planned(const std::vector<DeviceRecord>& devices);
+bool all_fit(const std::vector<DeviceRecord>& devices);
+/// The index of the device with the largest or the least measured peak. requires a device
+size_t fullest(const std::vector<DeviceRecord>& devices);
+size_t emptiest(const std::vector<DeviceRecord>& devices);
+/// The steps whose phases were measured; 0 without devices.
+int64_t measured_steps(const std::vector<DeviceRecord>& devices);
+/// PhaseTable::named_share of the device on which least of the step is named.
+double named_share(const std::vector<DeviceRecord>& devices);
+
+/// What a device holds more of a category than another one, each at its peak.
+struct MemoryDifference {
+  Category category;
+  int64_t bytes;                                         // negative: less
+  std::vector<std::pair<int64_t, std::string>> tensors;  // which account for it, largest first; empty if the recorded step does not show them
+};
+/// The categories that differ, the largest difference first.
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier);
 
 // Lookups that every report shares.
 /// "backward features.3", or "update" without a layer.
@@ -51,8 +78,11 @@ PhaseRow phase_row(const PhaseTable& table, Phase phase);
 WaitRow wait_row(const PhaseTable& table, std::string_view cause);
 /// The device that waited least for its peers: what is exposed there is what the step paid. Null if the devices did not communicate.
 const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices);
-/// `value` divided by the steps of the table; 0 without steps.
-double per_step(double value, const PhaseTable& table);
+/// Seconds of several phases.
+double seconds_in(const PhaseTable& table, std::span<const Phase> phases);
+/// Seconds or bytes of a PhaseTable or CommunicationTable divided by its steps, bytes rounded down; 0 without steps.
+double per_step(double seconds, const auto& table) { return table.steps > 0 ? seconds / static_cast<double>(table.steps) : 0.0; }
+int64_t per_step(int64_t bytes, const auto& table) { return table.steps > 0 ? bytes / table.steps : 0; }
 
 /// An epoch, or all steps of a run with --steps.
 struct EpochRecord {
@@ -61,6 +91,7 @@ struct EpochRecord {
   int64_t samples = 0;
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
   int64_t steps_before = 0;             // those of them that were trained before this process, which continues from a checkpoint
+  int64_t last_step = 0;                // the number of steps since the start of the run when it ended
   double seconds = 0;                   // spent training, without evaluation
   std::optional<double> last_loss;      // of the last step
   std::optional<double> test_loss, test_accuracy, test_top5;
@@ -149,6 +180,8 @@ struct RecomputationRecord {
   int64_t peak_bytes = 0;              // of the fullest device
   double added_time = 0.0;             // estimated, as a share of the forward and backward pass
   std::optional<bool> fits;            // nothing where no capacity is known
+  double saved = 0.0;                  // of the bytes without recomputation, as a share
+  bool fastest = false;                // the first that fits
 };
 
 /// One scheme's run.
@@ -181,8 +214,9 @@ struct RunRecord {
   std::optional<ReproducedRun> reproduced;
 };
 
-/// For each epoch of this process, the number of steps since the start of the run when it ended.
-std::vector<int64_t> last_steps(const RunRecord& run);
+/// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are exact; of other copies, the
+/// mean of the calls counts, because those of the first and the last step may lie outside the steps that were measured.
+int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
 using Facts = std::vector<std::pair<std::string, std::string>>;

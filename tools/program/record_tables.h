@@ -22,6 +22,8 @@ std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t 
 /// peers were, and bandwidth. Nothing if the devices did not communicate.
 std::optional<Table> communication_table(const std::vector<DeviceRecord>& devices);
 
+/// What the plan said of a measured peak: "to the byte", or its bytes.
+std::string planned_peak(const DeviceRecord& device);
 /// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share their columns.
 Table memory_table(const std::vector<DeviceRecord>& devices);
 /// Memory outside the pools, and how it is measured.
@@ -47,7 +49,5 @@ Table speeds_table(const Record& record);
 Table scheme_times_table(const Record& record);
 /// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs);
-/// "1.2e-07", or "overflow".
-std::string describe_difference(const RunRecord& run);
 
 }  // namespace vitrine::tools

@@ -254,9 +254,8 @@ class Reproduction {
       result.diverged = run.diverged;
       result.devices = run.devices;
       result.measured_steps = static_cast<int64_t>(run.step_losses.size());
-      const bool timed = !run.devices.empty() && run.devices.front().phases.steps > 0;
       // A run whose last steps were made by an earlier call has its measurements from there.
-      if (!timed && before.measured_steps > result.measured_steps) {
+      if (measured_steps(run.devices) == 0 && before.measured_steps > result.measured_steps) {
         result.devices = before.devices;
         result.measured_steps = before.measured_steps;
       }

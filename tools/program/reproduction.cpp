@@ -6,9 +6,11 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/units.h"
 #include "tools/program/device_sets.h"
+#include "tools/program/record_tables.h"
 
 namespace vitrine::tools {
 
@@ -35,9 +37,7 @@ std::string accuracy_cell(const ConfigurationSummary& summary) {
   std::vector<std::string> texts;
   if (summary.accuracy.count > 0) texts.push_back(spread_text(summary.accuracy, accuracy_text));
   texts.insert(texts.end(), summary.unfinished.begin(), summary.unfinished.end());
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
-  return all;
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 /// The time of training: "-" before a run is complete.
@@ -45,17 +45,22 @@ std::string time_cell(const ConfigurationSummary& summary) {
   return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured : spread_text(summary.seconds, format_duration);
 }
 
+/// The saved epoch with the highest accuracy; null without one.
+const SavedEpoch* best_epoch(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  return best == saved.end() ? nullptr : &*best;
+}
+
 std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
-std::string planned_text(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
 
 }  // namespace
 
 SeedSpread spread_over(const std::vector<double>& values) {
   SeedSpread spread;
   spread.count = values.size();
-  if (values.empty()) return spread;
-  spread.least = *std::min_element(values.begin(), values.end());
-  spread.most = *std::max_element(values.begin(), values.end());
+  const Spread ends = spread_of(values);
+  spread.least = ends.least, spread.most = ends.most;
   for (const double value : values) spread.mean += value / static_cast<double>(values.size());
   if (values.size() < 2) return spread;
   double squares = 0.0;
@@ -95,12 +100,6 @@ std::optional<double> training_rate(const RunRecord& run) {
 std::optional<double> final_accuracy(const RunRecord& run) {
   const std::vector<SavedEpoch>& saved = run.reproduced->saved;
   return saved.empty() ? std::nullopt : std::optional(saved.back().test_accuracy);
-}
-
-const SavedEpoch* best_epoch(const RunRecord& run) {
-  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
-  return best == saved.end() ? nullptr : &*best;
 }
 
 std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) {
@@ -173,7 +172,7 @@ Table reproduction_table(const Record& record) {
     const std::vector<DeviceRecord>& devices = shown.devices;
     const bool measured = has_measurements(shown);
     const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
-    const auto planned = [&](size_t d) { return measured ? planned_text(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
+    const auto planned = [&](size_t d) { return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
     const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       if (set.first() > 0) cells.assign(cells.size(), "");
@@ -251,12 +250,12 @@ Table peaks_table(const Record& record) {
     const std::vector<DeviceRecord>& devices = run.devices;
     const auto agree = [&](size_t a, size_t b) {
       return devices[a].samples_per_step == devices[b].samples_per_step && peak_text(devices[a]) == peak_text(devices[b]) &&
-             planned_text(devices[a]) == planned_text(devices[b]);
+             planned_peak(devices[a]) == planned_peak(devices[b]);
     };
     if (&run != &record.runs.front()) table.add_rule();
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       const DeviceRecord& d = devices[set.first()];
-      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_text(d)});
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_peak(d)});
     }
   }
   return table;
@@ -275,7 +274,7 @@ std::vector<std::string> run_problems(const Record& record) {
 Record measured_runs(const Record& record) {
   Record measured = record;
   measured.summaries.clear();  // they refer to the runs of the whole record
-  std::erase_if(measured.runs, [](const RunRecord& run) { return run.devices.empty() || run.devices.front().phases.steps == 0; });
+  std::erase_if(measured.runs, [](const RunRecord& run) { return measured_steps(run.devices) == 0; });
   return measured;
 }
 

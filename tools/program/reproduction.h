@@ -24,8 +24,6 @@ std::optional<double> training_seconds(const RunRecord& run);
 std::optional<double> training_rate(const RunRecord& run);
 /// Accuracy of the last saved epoch; nothing without one.
 std::optional<double> final_accuracy(const RunRecord& run);
-/// The saved epoch with the highest accuracy; null without one.
-const SavedEpoch* best_epoch(const RunRecord& run);
 
 /// The configurations in the order of their first runs. requires RunRecord::reproduced of every run
 std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs);

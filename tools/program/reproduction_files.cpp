@@ -182,7 +182,7 @@ std::string read_run_log(const std::string& folder, RunRecord& run) {
       epoch.test_loss = number_if_any(row.at("test_loss"));
       epoch.test_accuracy = number_if_any(row.at("test_accuracy"));
       epoch.test_top5 = number_if_any(row.at("test_top5_accuracy"));
-      epoch.steps = epoch.steps_wanted = row.at("step").get<int64_t>();  // of the run, until below
+      epoch.last_step = row.at("step").get<int64_t>();
       epochs[epoch.epoch] = epoch;
     }
   };
@@ -199,10 +199,9 @@ std::string read_run_log(const std::string& folder, RunRecord& run) {
   for (const auto& [step, loss] : losses) run.step_losses.push_back(loss);
   int64_t steps_before = 0, epochs_before = 0;
   for (auto& [epoch_number, epoch] : epochs) {
-    const int64_t last = epoch.steps;
     // Several epochs where rows are missing: all have the same number of steps.
-    epoch.steps = epoch.steps_wanted = (last - steps_before) / std::max<int64_t>(epoch_number - epochs_before, 1);
-    steps_before = last;
+    epoch.steps = epoch.steps_wanted = (epoch.last_step - steps_before) / std::max<int64_t>(epoch_number - epochs_before, 1);
+    steps_before = epoch.last_step;
     epochs_before = epoch_number;
     run.epochs.push_back(epoch);
   }

@@ -10,6 +10,7 @@
 
 #include "runtime/error.h"
 #include "runtime/text.h"
+#include "runtime/units.h"
 
 namespace vitrine::tools {
 
@@ -156,6 +157,8 @@ nlohmann::ordered_json Table::json() const {
 }
 
 std::string format_share(double share) { return share == 0.0 ? std::string{} : fmt::format("{:.1f} %", share * 100.0); }
+
+std::string bytes_or_nothing(int64_t bytes) { return bytes == 0 ? std::string{} : format_bytes(bytes); }
 
 std::string format_ms(double seconds) {
   const double ms = seconds * 1e3;

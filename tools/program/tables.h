@@ -56,6 +56,8 @@ class Table {
 std::string format_share(double share);
 /// Milliseconds with three significant digits: "123", "12.3", "1.23", "0.012"; "" for 0.
 std::string format_ms(double seconds);
+/// "1.5 MiB"; "" for 0.
+std::string bytes_or_nothing(int64_t bytes);
 /// "12,345".
 std::string format_count(int64_t count);
 /// "1 step", "12,345 steps".

@@ -13,11 +13,11 @@ bool is_terminal(int descriptor);
 struct Style {
   static constexpr int kDefaultWidth = 120, kLeastWidth = 40;
 
-  bool colour = false;
+  bool color = false;
   int width = kDefaultWidth;  // characters of a line
   bool wraps_prose = false;
 
-  /// The style for a file descriptor. Colours only on a terminal, and never with NO_COLOR in the environment; the width is COLUMNS, else the
+  /// The style for a file descriptor. Colors only on a terminal, and never with NO_COLOR in the environment; the width is COLUMNS, else the
   /// terminal's, else kDefaultWidth, and at least kLeastWidth. Prose is wrapped only if the width is known.
   static Style of(int descriptor);
   std::string bold(const std::string& text) const;

@@ -20,8 +20,6 @@ constexpr size_t kSetsApart = 3;
 constexpr double kWaitShareShown = 0.001;
 constexpr size_t kWaitCausesShown = 6;
 
-std::string bytes_or_nothing(int64_t bytes) { return bytes == 0 ? std::string{} : format_bytes(bytes); }
-
 /// The causes of waiting that have a row, longest first.
 std::vector<std::string> wait_causes(const std::vector<const DeviceRecord*>& devices) {
   std::map<std::string, double> seconds;
@@ -65,8 +63,6 @@ std::vector<TimeRow> time_rows(const std::vector<const DeviceRecord*>& devices) 
   return rows;
 }
 
-int64_t bytes_per_step(const PhaseRow& row, const PhaseTable& table) { return table.steps > 0 ? row.bytes / table.steps : 0; }
-
 /// Four columns for each device.
 Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::string& title) {
   std::vector<Table::Column> columns = {{"ms per step", Table::Align::left}};
@@ -83,7 +79,7 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
       const PhaseTable& t = d->phases;
       const PhaseRow figures = row.of(t);
       cells.insert(cells.end(), {format_ms(per_step(figures.seconds, t)), format_share(figures.share), format_ms(per_step(figures.hidden_seconds, t)),
-                                 bytes_or_nothing(bytes_per_step(figures, t))});
+                                 bytes_or_nothing(per_step(figures.bytes, t))});
     }
     table.add_row(cells);
   }
@@ -105,13 +101,11 @@ Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& device
       return spread_of(set, [&](size_t d) { return value(row.of(devices[d].phases), devices[d].phases); });
     };
     const Spread ms = spread([](const PhaseRow& r, const PhaseTable& t) { return per_step(r.seconds, t); });
-    const auto longest = std::find_if(set.members.begin(), set.members.end(),
-                                      [&](size_t d) { return per_step(row.of(devices[d].phases).seconds, devices[d].phases) == ms.most; });
-    table.add_row({row.name, format_ms(ms.least), format_ms(ms.median), format_ms(ms.most), ms.most > 0 ? names[*longest] : std::string(),
+    table.add_row({row.name, format_ms(ms.least), format_ms(ms.median), format_ms(ms.most), ms.most > 0 ? names[ms.most_at] : std::string(),
                    format_share(spread([](const PhaseRow& r, const PhaseTable&) { return r.share; }).median),
                    format_ms(spread([](const PhaseRow& r, const PhaseTable& t) { return per_step(r.hidden_seconds, t); }).median),
                    bytes_or_nothing(std::llround(
-                       spread([](const PhaseRow& r, const PhaseTable& t) { return static_cast<double>(bytes_per_step(r, t)); }).median))});
+                       spread([](const PhaseRow& r, const PhaseTable& t) { return static_cast<double>(per_step(r.bytes, t)); }).median))});
   }
   table.set_hint("share, hidden and moved are medians over the devices. 'hidden' is time that ran beside other work and cost nothing.");
   return table;
@@ -133,8 +127,8 @@ bool same_phases(const PhaseTable& a, const PhaseTable& b) {
 }  // namespace
 
 std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart) {
-  if (devices.empty() || devices.front().phases.steps == 0) return {};
-  const std::string title = fmt::format("Where the time went ({} after the first)", counted(devices.front().phases.steps, "step"));
+  if (measured_steps(devices) == 0) return {};
+  const std::string title = fmt::format("Where the time went ({} after the first)", counted(measured_steps(devices), "step"));
   if (devices.size() <= apart) {
     std::vector<const DeviceRecord*> all;
     for (const DeviceRecord& d : devices) all.push_back(&d);
@@ -153,7 +147,6 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   const DeviceRecord* slowest = least_late(devices);
   if (slowest == nullptr) return std::nullopt;
   const CommunicationTable& communication = slowest->communication;
-  const auto steps = static_cast<double>(communication.steps);
   Table table({{"ms per step", Table::Align::left},
                {"size"},
                {"time"},
@@ -166,10 +159,9 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
               fmt::format("Communication of {}, which waited least for its peers", slowest->device));
   const auto add = [&](const std::string& name, const CommunicationRow& row) {
     const auto bandwidth = [](double value) { return value > 0 ? fmt::format("{:.2f}", value * 1e-9) : "-"; };
-    table.add_row({name, format_bytes(row.buffer_bytes / communication.steps), format_ms(row.seconds() / steps),
-                   row.seconds() > 0 ? format_share(row.hidden_seconds / row.seconds()) : "", format_ms(row.exposed_seconds / steps),
-                   format_ms((row.late_hidden_seconds + row.late_exposed_seconds) / steps), format_ms(row.late_exposed_seconds / steps),
-                   bandwidth(row.algbw()), bandwidth(row.busbw())});
+    const auto ms = [&](double seconds) { return format_ms(per_step(seconds, communication)); };
+    table.add_row({name, format_bytes(per_step(row.buffer_bytes, communication)), ms(row.seconds()), format_share(row.hidden_share()),
+                   ms(row.exposed_seconds), ms(row.late_seconds()), ms(row.late_exposed_seconds), bandwidth(row.algbw()), bandwidth(row.busbw())});
   };
   for (const CommunicationRow& row : communication.rows) add(row.name(), row);
   table.add_rule_above_total();

@@ -160,6 +160,7 @@ void Training::begin_result() {
   }
   result.epoch = options_.steps ? 1 : epoch_ + 1;
   result.steps_before = result.steps;
+  result.last_step = first_step_ + static_cast<int64_t>(step_losses_.size());
   const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
   result.steps_wanted = result.steps + rest;
 }
@@ -239,6 +240,7 @@ void Training::train_epoch(EpochRecord& result) {
         record->last_loss = totals.mean_loss();
         ++record->steps;
       }
+      ++result.last_step;
       progress.update(++steps_done, done.valid, done.mean_loss());
       if (hooks_.steps_done) hooks_.steps_done(static_cast<int64_t>(step_losses_.size()));
     }
@@ -280,9 +282,8 @@ void Training::set_learning_rate() {
 }
 
 void Training::log_epoch(const EpochRecord& result) {
-  const auto step = first_step_ + static_cast<int64_t>(step_losses_.size());
   RunLog::Epoch epoch;
-  epoch.step = step;
+  epoch.step = result.last_step;
   epoch.epoch = result.epoch;
   epoch.train_loss = result.totals.mean_loss();
   epoch.samples_per_second = result.samples_per_second();

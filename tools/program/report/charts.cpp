@@ -108,15 +108,12 @@ Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
 
 const char* phase_paint(Phase phase) { return phase == Phase::optimizer ? "update" : phase_name(phase); }
 
-Bar memory_bar(const std::string& label, const BytesByCategory& bytes) {
-  Bar bar{label, {}, {}};
-  int64_t total = 0;
+Bar memory_bar(const std::string& label, int64_t peak_bytes, const BytesByCategory& bytes) {
+  Bar bar{label, {}, short_bytes(peak_bytes)};
   for (size_t c = 0; c < bytes.size(); ++c) {
     const char* name = category_name(static_cast<Category>(c));
     bar.parts.push_back({name, name, static_cast<double>(bytes[c]), short_bytes(bytes[c])});
-    total += bytes[c];
   }
-  bar.total = short_bytes(total);
   return bar;
 }
 
@@ -168,9 +165,9 @@ Json step_chart(const std::vector<DeviceRecord>& devices) {
   return {{"kind", "lanes"}, {"label", "One step by device and stream"}, {"length", length}, {"ticks", axis}, {"groups", groups}};
 }
 
-LineStyles::Style LineStyles::of(const std::string& coloured, const std::string& dashed) {
+LineStyles::Style LineStyles::of(const std::string& colored, const std::string& dashed) {
   constexpr size_t kPaints = 4, kLines = 4;  // in template.html, solid lines included
-  return {fmt::format("series{}", position_of(coloured, coloured_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
+  return {fmt::format("series{}", position_of(colored, colored_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
 }
 
 Json curve_chart(const CurveChart& chart) {

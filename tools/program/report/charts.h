@@ -7,13 +7,13 @@
 
 #include "tools/program/record.h"
 
-/// The charts of a page as data: what template.html draws. Every text is ready to show; the template knows only shapes and colours.
+/// The charts of a page as data: what template.html draws. Every text is ready to show; the template knows only shapes and colors.
 namespace vitrine::tools::html {
 
 /// A part of a stacked bar.
 struct BarPart {
   std::string name;
-  std::string paint;  // a name of template.html's colours: a category, a phase or "outside"
+  std::string paint;  // a name of template.html's colors: a category, a phase or "outside"
   double value = 0;
   std::string text;  // the value with its unit
 };
@@ -33,11 +33,11 @@ struct BarGroup {
 ///   label  what the chart shows, for readers who cannot see it
 Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups);
 
-/// The name of a phase among template.html's colours. Phases and categories of memory have no colour in common.
+/// The name of a phase among template.html's colors. Phases and categories of memory have no color in common.
 const char* phase_paint(Phase phase);
 
 /// A device's memory by category, and the time of its step by phase.
-Bar memory_bar(const std::string& label, const BytesByCategory& bytes);
+Bar memory_bar(const std::string& label, int64_t peak_bytes, const BytesByCategory& bytes);
 Bar time_bar(const DeviceRecord& device);
 
 /// {"kind": "memory", ...}: bytes by category over the changes of a step, with phases, capacity, plan and every large block. Devices that hold the
@@ -78,17 +78,17 @@ struct Band {
   double begin = 0, end = 0;
 };
 
-/// Gives each name of one kind (a scheme) a colour and each name of another kind (a precision) a kind of line, the same whenever it is asked.
+/// Gives each name of one kind (a scheme) a color and each name of another kind (a precision) a kind of line, the same whenever it is asked.
 class LineStyles {
  public:
   struct Style {
     std::string paint;
     int dashes = 0;
   };
-  Style of(const std::string& coloured, const std::string& dashed);
+  Style of(const std::string& colored, const std::string& dashed);
 
  private:
-  std::vector<std::string> coloured_, dashed_;
+  std::vector<std::string> colored_, dashed_;
 };
 
 struct CurveChart {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,32 +17,13 @@ namespace {
 constexpr double kShareShown = 0.005;
 constexpr size_t kTensorsNamed = 2;
 
-using BytesByTensor = std::map<std::string, int64_t>;
-
-BytesByTensor held_at_peak(const DeviceRecord& device, Category category) {
-  BytesByTensor bytes;
-  if (!device.memory) return bytes;
-  for (const HeldBlock& block : device.memory->blocks) {
-    if (block.category == category && block.first <= device.memory->peak && device.memory->peak < block.end) bytes[block.tensor] += block.bytes;
-  }
-  return bytes;
-}
-
-/// The tensors that account for most of the difference, with the bytes that the fuller device holds more: "gathered outputs 2 MiB"; empty if the
-/// recorded step does not show it.
-std::string reason_of(const DeviceRecord& fuller, const DeviceRecord& emptier, Category category) {
-  BytesByTensor more = held_at_peak(fuller, category);
-  for (const auto& [tensor, bytes] : held_at_peak(emptier, category)) more[tensor] -= bytes;
-  std::vector<std::pair<int64_t, std::string>> largest;
-  for (const auto& [tensor, bytes] : more) {
-    if (bytes > 0) largest.emplace_back(bytes, tensor);
-  }
-  std::sort(largest.rbegin(), largest.rend());
+/// "gathered outputs 2 MiB, 3 more".
+std::string tensors_text(const std::vector<std::pair<int64_t, std::string>>& tensors) {
   std::vector<std::string> names;
-  for (size_t i = 0; i < std::min(largest.size(), kTensorsNamed); ++i) {
-    names.push_back(fmt::format("{} {}", largest[i].second, short_bytes(largest[i].first)));
+  for (size_t i = 0; i < std::min(tensors.size(), kTensorsNamed); ++i) {
+    names.push_back(fmt::format("{} {}", tensors[i].second, short_bytes(tensors[i].first)));
   }
-  if (largest.size() > kTensorsNamed) names.push_back(fmt::format("{} more", largest.size() - kTensorsNamed));
+  if (tensors.size() > kTensorsNamed) names.push_back(fmt::format("{} more", tensors.size() - kTensorsNamed));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -51,17 +31,8 @@ std::string reason_of(const DeviceRecord& fuller, const DeviceRecord& emptier, C
 
 Json difference_chart(const std::vector<DeviceRecord>& devices) {
   if (devices.size() < 2) return {};
-  const auto by_peak = [](const DeviceRecord& a, const DeviceRecord& b) { return a.pool.peak_bytes < b.pool.peak_bytes; };
-  const DeviceRecord& emptiest = *std::min_element(devices.begin(), devices.end(), by_peak);
-  const DeviceRecord& fullest = *std::max_element(devices.begin(), devices.end(), by_peak);
+  const DeviceRecord &emptiest = devices[tools::emptiest(devices)], &fullest = devices[tools::fullest(devices)];
   if (emptiest.pool.peak_bytes == fullest.pool.peak_bytes) return {};
-
-  std::vector<std::pair<Category, int64_t>> differences;
-  for (size_t c = 0; c < fullest.pool.peak_by_category.size(); ++c) {
-    const int64_t bytes = fullest.pool.peak_by_category[c] - emptiest.pool.peak_by_category[c];
-    if (bytes != 0) differences.emplace_back(static_cast<Category>(c), bytes);
-  }
-  std::stable_sort(differences.begin(), differences.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
 
   Json rows = Json::array();
   const auto add_total = [&](const DeviceRecord& d) {
@@ -76,14 +47,13 @@ Json difference_chart(const std::vector<DeviceRecord>& devices) {
     level += bytes;
     largest = std::max(largest, level);
   };
-  for (const auto& [category, bytes] : differences) {
+  for (const auto& [category, bytes, tensors] : memory_differences(fullest, emptiest)) {
     if (static_cast<double>(std::abs(bytes)) < kShareShown * static_cast<double>(fullest.pool.peak_bytes)) {
       rest += bytes;
       continue;
     }
     const char* name = category_name(category);
-    const std::string reason = bytes > 0 ? reason_of(fullest, emptiest, category) : reason_of(emptiest, fullest, category);
-    add(reason.empty() ? name : fmt::format("{}: {}", name, reason), name, bytes);
+    add(tensors.empty() ? name : fmt::format("{}: {}", name, tensors_text(tensors)), name, bytes);
   }
   if (rest != 0) add("smaller differences", "", rest);  // of several categories: no color of its own
   add_total(fullest);

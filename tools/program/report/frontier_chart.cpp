@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -18,13 +16,10 @@ Json frontier_chart(const Record& record) {
   for (const RecomputationRecord& choice : choices) peaks.points.push_back({choice.added_time, static_cast<double>(choice.peak_bytes)});
   CurveChart chart{"Peak memory of the fullest device against the time that recomputation adds", {peaks}, false, /*bytes=*/true};
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  const auto fullest = std::max_element(devices.begin(), devices.end(),
-                                        [](const DeviceRecord& a, const DeviceRecord& b) { return a.plan.peak_bytes < b.plan.peak_bytes; });
-  if (fullest != devices.end() && fullest->pool.capacity_bytes > 0) {
-    const auto capacity = static_cast<double>(fullest->pool.capacity_bytes);
-    // A capacity far above all peaks would leave no height to them.
-    if (capacity < 2.0 * peaks.points.front().y)
-      chart.curves.push_back({"capacity", "series2", {{0.0, capacity}, {most_time, capacity}}, false, false, 1});
+  const auto capacity = static_cast<double>(devices[fullest(devices)].pool.capacity_bytes);
+  // A capacity far above all peaks would leave no height to them.
+  if (capacity > 0.0 && capacity < 2.0 * peaks.points.front().y) {
+    chart.curves.push_back({"capacity", "series2", {{0.0, capacity}, {most_time, capacity}}, false, false, 1});
   }
   Json json = curve_chart(chart);
   if (json.is_null()) return json;

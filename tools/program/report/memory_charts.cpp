@@ -19,7 +19,7 @@ constexpr double kShareDrawn = 0.01;
 constexpr size_t kBlocksDrawn = 400, kHoldersShown = 8;
 // A capacity beyond this many times the peak has no line: it would flatten the chart.
 constexpr int64_t kCapacityDrawn = 3;
-// What precedes forward: its name, and the phase whose colour it has.
+// What precedes forward: its name, and the phase whose color it has.
 constexpr const char* kStart = "start";
 constexpr Phase kStartPaint = Phase::stage;
 
@@ -135,8 +135,7 @@ std::string caption_of(const DeviceRecord& d) {
   const int64_t peak = d.memory->peak_bytes;
   std::string caption = "Peak in this step: " + short_bytes(peak);
   if (d.pool.capacity_bytes > 0) {
-    caption += fmt::format(", {} of the capacity of {}", percent(static_cast<double>(peak) / static_cast<double>(d.pool.capacity_bytes)),
-                           short_bytes(d.pool.capacity_bytes));
+    caption += fmt::format(", {} of the capacity of {}", percent(d.share_of_capacity(peak)), short_bytes(d.pool.capacity_bytes));
   }
   if (d.plan.peak_bytes > peak) {
     caption += fmt::format("; the plan's peak of {} (dashed) is reached in another step or in evaluation", short_bytes(d.plan.peak_bytes));
@@ -148,7 +147,7 @@ std::string caption_of(const DeviceRecord& d) {
 Table peak_holders(const MemoryTimeline& timeline) {
   std::vector<const HeldBlock*> held;
   for (const HeldBlock& block : timeline.blocks) {
-    if (block.first <= timeline.peak && timeline.peak < block.end) held.push_back(&block);
+    if (timeline.holds_at_peak(block)) held.push_back(&block);
   }
   std::stable_sort(held.begin(), held.end(), [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
   Table table({{"tensor", Table::Align::left},
@@ -257,7 +256,7 @@ std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
     if (devices.empty()) continue;
     const DeviceRecord& most = **std::max_element(devices.begin(), devices.end(), holds_less);
     const DeviceRecord& least = **std::min_element(devices.begin(), devices.end(), holds_less);
-    // "ddp fp16": a scheme has a colour, a precision a kind of line.
+    // "ddp fp16": a scheme has a color, a precision a kind of line.
     const size_t space = std::min(run.name.find(' '), run.name.size());
     const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));
     const auto add = [&](CurveChart& chart, const DeviceRecord& d) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -64,32 +63,6 @@ const char* meaning_of(Phase phase) {
 constexpr Phase kShown[] = {Phase::stage,        Phase::scatter,  Phase::replicate, Phase::forward,   Phase::gather,   Phase::loss,
                             Phase::scatter_grad, Phase::backward, Phase::reduce,    Phase::optimizer, Phase::broadcast};
 
-/// Bytes of the samples that a device takes in a step: from the host in `stage`, from the first device in `scatter`. They follow from the batch,
-/// because the copies of a short run may lie outside the steps that were measured, and a last batch may be smaller.
-int64_t sample_bytes_of(const RunRecord& run, size_t device, Phase phase) {
-  const bool through_first = run.scheme.staging == Staging::device0;
-  if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;
-  const int64_t images = through_first && device == 0 ? run.batch_size : run.devices[device].samples_per_step;
-  const bool computes_loss = static_cast<int>(device) == run.scheme.output_device;
-  const int64_t labels = run.scheme.loss_at == LossAt::parallel ? images : computes_loss ? run.batch_size : 0;
-  const int64_t image_bytes = run.images_on_device && phase == Phase::stage ? size_of(DType::i32) : run.image_bytes;
-  return images * image_bytes + labels * run.label_bytes;
-}
-
-/// Bytes that a device moves in a step. Those of samples and of collectives are exact; of other copies, the mean of the calls counts, because those
-/// of the first and the last step may lie outside the steps that were measured.
-int64_t bytes_of(const RunRecord& run, size_t index, Phase phase) {
-  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes_of(run, index, phase);
-  const DeviceRecord& device = run.devices[index];
-  int64_t exact = 0;
-  for (const CommunicationRow& row : device.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
-  if (exact > 0) return exact / std::max<int64_t>(1, device.communication.steps);
-  const PhaseRow row = phase_row(device.phases, phase);
-  if (row.calls == 0 || device.phases.steps == 0) return 0;
-  const double calls = std::max(1.0, std::round(static_cast<double>(row.calls) / static_cast<double>(device.phases.steps)));
-  return std::llround(static_cast<double>(row.bytes) / static_cast<double>(row.calls) * calls);
-}
-
 /// The columns of devices; the host's comes before them.
 struct Columns {
   std::vector<DeviceSet> sets;
@@ -136,7 +109,7 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
     if (inwards) std::swap(sources, sinks);
   }
   // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink counts them.
-  const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : bytes_of(run, columns.sets[column - 1].first(), phase); };
+  const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : moved_bytes(run, columns.sets[column - 1].first(), phase); };
   const auto idle = [&](size_t column) { return bytes_at(column) == 0; };
   const bool at_sink_only = way == Way::others_to_output;
   std::vector<size_t>& marked = way == Way::others_to_first ? sources : sinks;
@@ -171,7 +144,7 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
 }  // namespace
 
 Json movement_chart(const RunRecord& run) {
-  if (run.devices.size() < 2 || run.devices.front().phases.steps == 0) return {};
+  if (run.devices.size() < 2 || measured_steps(run.devices) == 0) return {};
   const Columns columns = columns_of(run);
   const std::vector<std::string> names = names_of(run.devices);
   Json heads = Json::array({{{"name", "host"}, {"note", ""}}});

@@ -46,42 +46,16 @@ Json tables(const std::vector<Table>& all) {
 }
 Json table(const std::optional<Table>& t) { return t ? t->json() : Json(); }
 
-/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for what costs nothing.
-const char* severity_of(const Finding& finding) {
-  if (!finding.cost) return "result";
-  return *finding.cost >= 0.25 ? "large" : *finding.cost >= 0.1 ? "moderate" : "small";
-}
-
-/// "large, 32 % of its memory"; empty for a result.
-std::string cost_text(const Finding& finding) {
-  if (!finding.cost) return {};
-  const std::string severity = severity_of(finding);
-  return finding.cost_of[0] == '\0' ? severity : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
-}
-
-Json findings(const std::vector<Finding>& all, const std::string& none) {
+Json findings(const Record& record) {
   Json json = {{"kind", "findings"}, {"findings", Json::array()}};
-  if (all.empty()) json["none"] = none;
-  for (const Finding& finding : all) {
+  if (record.findings.empty()) json["none"] = no_findings(record);
+  for (const Finding& finding : record.findings) {
     json["findings"].push_back(
-        {{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}, {"cost", cost_text(finding)}});
-    if (finding.cost) json["hint"] = "Large: from 25 % of the step or of the memory on; moderate: from 10 % on.";
+        {{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}, {"cost", describe_cost(finding)}});
+    if (finding.cost) json["hint"] = describe_severities();
   }
   return json;
 }
-
-/// The text of runs without a finding, which claims no more than was judged.
-std::string no_finding(const std::vector<RunRecord>& runs) {
-  int64_t steps = kFewestSteps;
-  for (const RunRecord& run : runs) {
-    if (run.devices.size() < 2) continue;
-    for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
-  }
-  if (steps == kFewestSteps) return "Nothing stands out: no device waits for long, and none holds much more than the others.";
-  return fmt::format("Nothing stands out in {} after the first; waits of devices for each other need at least {} measured steps.",
-                     counted(steps, "step"), kFewestSteps);
-}
-constexpr const char* kNoPlanFinding = "Nothing stands out: no device is nearly full, and none holds much more than the others.";
 
 /// Why one device holds more than another; null if none does.
 Json difference_section(const std::vector<DeviceRecord>& devices) {
@@ -91,7 +65,6 @@ Json difference_section(const std::vector<DeviceRecord>& devices) {
 
 Json memory_section(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  const bool equal = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.as_planned(); });
   // One bar where plan and measurement agree, and for all devices that hold the same.
   std::vector<Bar> bars;
   const std::vector<std::string> names = names_of(devices);
@@ -103,13 +76,14 @@ Json memory_section(const Record& record) {
   for (const DeviceSet& set : group_devices(devices.size(), same)) {
     const DeviceRecord& d = devices[set.first()];
     const std::string name = set.name(names);
-    if (!d.as_planned() && d.plan.peak_bytes > 0) bars.push_back(memory_bar(name + ", planned", d.plan.peak_by_category));
-    Bar bar = memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_by_category);
+    if (!d.as_planned() && d.plan.peak_bytes > 0) bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
+    Bar bar = memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category);
     if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside the pool", short_bytes(d.outside_bytes));
     bars.push_back(bar);
   }
-  return blocks_of({text(equal ? "Planned and measured are equal to the byte, on every device and in every category."
-                               : "Planned and measured differ: the run did not cover the whole workload of the plan, or an error ended it early."),
+  return blocks_of({text(all_as_planned(devices)
+                             ? "Planned and measured are equal to the byte, on every device and in every category."
+                             : "Planned and measured differ: the run did not cover the whole workload of the plan, or an error ended it early."),
                     bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}), memory_table(devices).json(),
                     difference_section(devices), note(describe_outside(devices, record.dataset_bytes, record.processes))});
 }
@@ -132,16 +106,12 @@ Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::strin
 }
 
 Json times_section(const RunRecord& run) {
-  if (run.devices.empty() || run.devices.front().phases.steps == 0) return {};
+  if (measured_steps(run.devices) == 0) return {};
   std::vector<Bar> bars;
-  double named = 1;
-  for (const DeviceRecord& d : run.devices) {
-    bars.push_back(time_bar(d));
-    named = std::min(named, d.phases.named_share);
-  }
+  for (const DeviceRecord& d : run.devices) bars.push_back(time_bar(d));
   return blocks_of({text(fmt::format("Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
                                      "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
-                                     counted(run.devices.front().phases.steps, "step"), 100 * named)),
+                                     counted(measured_steps(run.devices), "step"), 100 * named_share(run.devices))),
                     bar_chart("Time of a step by phase, for each device", {{"", bars}}), tables(time_tables(run.devices, kDevicesApartOnPage))});
 }
 
@@ -149,11 +119,12 @@ Json communication_section(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr) return {};
   const CommunicationTable& communication = slowest->communication;
-  const auto steps = static_cast<double>(communication.steps);
   std::vector<Bar> bars;
   for (const CommunicationRow& row : communication.rows) {
-    Bar bar{row.name(), {}, short_bytes(row.buffer_bytes / communication.steps) + ", " + short_seconds(row.seconds() / steps)};
-    const auto add = [&](const char* name, double seconds) { bar.parts.push_back({name, name, seconds / steps, short_seconds(seconds / steps)}); };
+    Bar bar{row.name(), {}, short_bytes(per_step(row.buffer_bytes, communication)) + ", " + short_seconds(per_step(row.seconds(), communication))};
+    const auto add = [&](const char* name, double seconds) {
+      bar.parts.push_back({name, name, per_step(seconds, communication), short_seconds(per_step(seconds, communication))});
+    };
     add("hidden", row.hidden_seconds);
     add("exposed", row.exposed_seconds);
     add("late peers, hidden", row.late_hidden_seconds);
@@ -168,10 +139,8 @@ Json learning_section(const RunRecord& run) {
   for (size_t i = 0; i < run.step_losses.size(); ++i)
     losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
   Curve test{"test loss", "series2", {}, true}, accuracy{"test accuracy", "series3", {}, true};
-  const std::vector<int64_t> steps = last_steps(run);
-  for (size_t i = 0; i < run.epochs.size(); ++i) {
-    const EpochRecord& e = run.epochs[i];
-    const auto step = static_cast<double>(steps[i]);
+  for (const EpochRecord& e : run.epochs) {
+    const auto step = static_cast<double>(e.last_step);
     if (e.test_loss) test.points.push_back({step, *e.test_loss});
     if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
   }
@@ -235,7 +204,7 @@ Sections run_sections(const Record& record) {
          movement});
   }
   return {
-      {"Findings", blocks_of({findings(record.findings, no_finding(record.runs))})},
+      {"Findings", blocks_of({findings(record)})},
       {"What moves where", movement},
       {"Memory: planned and measured", memory_section(record)},
       {"Memory over one step",
@@ -266,18 +235,16 @@ Json memory_curves(const std::vector<RunRecord>& runs) {
 
 /// Peak memory, times and communication of every run, one group of each for a run.
 Sections measurements_sections(const Record& record, const Table& peaks) {
-  std::vector<DeviceRecord> all;
   std::vector<Json> times = {text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
                              bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
   std::vector<Json> communication;
   for (const RunRecord& run : record.runs) {
-    all.insert(all.end(), run.devices.begin(), run.devices.end());
     times.push_back(fold("Where a step's time went under " + run.name, tables(time_tables(run.devices, kDevicesApartOnPage))));
     const Json section = communication_section(run);
     if (!section.is_null()) communication.insert(communication.end(), {heading(run.name), section});
   }
-  const bool equal = std::all_of(all.begin(), all.end(), [](const DeviceRecord& d) { return d.as_planned(); });
-  const auto memory_of = [](const DeviceRecord& d) { return memory_bar(d.device, d.pool.peak_by_category); };
+  const bool equal = std::all_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) { return all_as_planned(run.devices); });
+  const auto memory_of = [](const DeviceRecord& d) { return memory_bar(d.device, d.pool.peak_bytes, d.pool.peak_by_category); };
   return {{"Peak memory", blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                                 : "Peak of each device by category, as measured."),
                                      bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
@@ -288,15 +255,14 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
 
 Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
-  Sections sections = {{"Findings", blocks_of({findings(record.findings, no_finding(record.runs))})},
-                       {"Speed and gradients", comparison_speed(record)}};
+  Sections sections = {{"Findings", blocks_of({findings(record)})}, {"Speed and gradients", comparison_speed(record)}};
   Sections measured = measurements_sections(record, schemes_table(record));
   measured.insert(measured.begin() + 1, {"Memory over one step", memory_curves(record.runs)});
   sections.insert(sections.end(), measured.begin(), measured.end());
   return sections;
 }
 
-/// Losses and accuracies of all runs on the same axes. A mode has a colour and a precision a kind of line, which are those of all seeds.
+/// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are those of all seeds.
 Json reproduction_curves(const Record& record) {
   CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
   LineStyles styles;
@@ -304,10 +270,8 @@ Json reproduction_curves(const Record& record) {
     const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
     Curve loss{run.name, paint, {}, false, false, dashes}, accuracy{run.name, paint, {}, true, false, dashes};
     for (size_t i = 0; i < run.step_losses.size(); ++i) loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
-    double step = 0.0;
     for (const EpochRecord& e : run.epochs) {
-      step += static_cast<double>(e.steps);
-      if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
+      if (e.test_accuracy) accuracy.points.push_back({static_cast<double>(e.last_step), *e.test_accuracy});
     }
     if (!loss.points.empty()) losses.curves.push_back(loss);
     if (!accuracy.points.empty()) accuracies.curves.push_back(accuracy);
@@ -367,10 +331,10 @@ Json frontier_section(const Record& record) {
 Sections plan_sections(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::vector<Bar> bars;
-  for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_by_category));
+  for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_bytes, d.plan.peak_by_category));
   return {{"Does it fit?", blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
                                                                    : "It does not fit. " + record.remedies)})},
-          {"Findings", blocks_of({findings(record.findings, kNoPlanFinding)})},
+          {"Findings", blocks_of({findings(record)})},
           {"Peak memory",
            blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json(), difference_section(devices)})},
           {"Memory over one step",

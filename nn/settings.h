@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vitrine/runtime/reason.h>
+
+/// Settings of nn/ that messages refer to, and the list of all of them (see runtime/settings.h).
+namespace vitrine::settings {
+
+inline constexpr Setting kImageSize{"ModelOptions::image_size"};
+
+inline constexpr Setting kModelSettings[] = {kImageSize};
+
+}  // namespace vitrine::settings
