@@ -28,7 +28,7 @@ CollectiveRecord record_of_launch(const CollectiveRecord& captured, uint64_t seq
   record.in_graph = true;
   record.sequence = sequence;
   record.step = step;
-  record.signature = mix(mix(captured.signature, 1), static_cast<uint64_t>(step));
+  record.signature = hash_number(hash_number(captured.signature, 1), static_cast<uint64_t>(step));
   return record;
 }
 
