@@ -70,7 +70,7 @@ struct DatasetPair {
 ///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training images, evenly spaced
 ///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and PNG files, a folder per class, classes sorted by name as in
 ///                  torchvision's ImageFolder. A file is read when its sample is requested: the shorter side is resized to `image_size` and the
-///                  centre cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
+///                  center cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
 ///   image_size  height and width of the images of an image-folder; other kinds ignore it
 /// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or a missing image size.

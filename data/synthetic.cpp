@@ -96,7 +96,7 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
   while (difference(background, color) < 240) color = draw_color(random);
   const float radius = between(random, 10.0F, 13.0F);
   const float room = 15.5F - radius;
-  const float centre_x = 15.5F + between(random, -room, room), centre_y = 15.5F + between(random, -room, room);
+  const float center_x = 15.5F + between(random, -room, room), center_y = 15.5F + between(random, -room, room);
   const float angle = between(random, -0.2F, 0.2F);
   const float cosine = std::cos(angle) / radius, sine = std::sin(angle) / radius;
   const float shade_x = between(random, -0.8F, 0.8F), shade_y = between(random, -0.8F, 0.8F);
@@ -104,7 +104,7 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
 
   for (int64_t y = 0; y < kSide; ++y) {
     for (int64_t x = 0; x < kSide; ++x) {
-      const float dx = static_cast<float>(x) - centre_x, dy = static_cast<float>(y) - centre_y;
+      const float dx = static_cast<float>(x) - center_x, dy = static_cast<float>(y) - center_y;
       const float distance = radius * outline(cosine * dx + sine * dy, cosine * dy - sine * dx);
       const float cover = std::clamp(0.5F - distance, 0.0F, 1.0F);
       const float shade = shade_x * (static_cast<float>(x) - 15.5F) + shade_y * (static_cast<float>(y) - 15.5F);

@@ -19,7 +19,7 @@ struct Argument {
 void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout);
 void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape);
 
-/// A tensor on ctx's device, of any dtype. throws DeviceError unless it is, or without memory.
+/// throws DeviceError unless v has memory on ctx's device; any dtype is accepted.
 void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx);
 
 /// A tensor on ctx's device. throws DeviceError unless it is; DtypeError unless it is f32, f16 or bf16 (or `dtype`); ShapeError unless it has

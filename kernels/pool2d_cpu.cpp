@@ -21,7 +21,7 @@
 namespace vitrine::cpu::VITRINE_CPU_LEVEL {
 namespace {
 
-// Eight channels at a time: one mask selects the maximum and its position.
+// kLanes channels at a time: one mask selects the maximum and its position.
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
 // The compiler splits conversions between bytes and lanes into elements; with AVX2 they are one or two instructions.

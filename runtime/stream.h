@@ -117,9 +117,9 @@ class Stream {
   /// False: begin_capture() throws UnsupportedError. Only GPUs capture, on streams that the group created.
   virtual bool can_capture() const { return false; }
   /// From here to end_capture() work that is issued to this stream, and to the `joined` streams of the same GPU, does not run. Until then the thread
-  /// must not wait for any stream or event, allocate device or pinned memory, or make these streams wait for an event that was recorded before; spans
-  /// that are closed must have been opened meanwhile. The captured work of a joined stream begins after that of this stream so far, which a launch
-  /// waits for, and what is queued on this stream after a launch begins when all of it is done.
+  /// must not wait for any stream or event, allocate device or pinned memory, or make these streams wait for an event that was recorded before; a
+  /// span that is closed during the capture must have been opened during it. The captured work of a joined stream begins after that of this stream so
+  /// far, which a launch waits for, and what is queued on this stream after a launch begins when all of it is done.
   virtual void begin_capture(std::span<Stream* const> joined);
   void begin_capture() { begin_capture({}); }
   /// Returns the work issued since begin_capture(). throws CudaError if it contains what cannot be captured.

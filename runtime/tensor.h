@@ -16,7 +16,7 @@ class Tensor {
   Tensor() = default;
   /// Owns a block of the pool. Called by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
-  /// Refers to other memory, which `storage` keeps alive; null: the caller does. Called by ExecContext::adopt.
+  /// Refers to other memory, which `storage` keeps alive; if null, the caller keeps it alive. Called by ExecContext::adopt.
   Tensor(std::shared_ptr<void> storage, const View& view) : storage_(std::move(storage)), view_(view) {}
 
   explicit operator bool() const { return static_cast<bool>(view_); }

@@ -76,7 +76,7 @@ bool multiply(ExecContext& ctx, const View& workspace, const Product& product, c
   return true;
 }
 
-/// Calls body(product, row of b) for the products that make up one. With two large matrices that are not transposed, oneDNN 2.6 and 3.7 take up to
+/// Calls body(product, row of b) for the products that make up one. If neither matrix is transposed and b is large, oneDNN 2.6 and 3.7 take up to
 /// three times as long as with blocks of K, which are added up (docs/performance.md).
 template <class Body>
 void for_each_block(const Product& whole, const Body& body) {

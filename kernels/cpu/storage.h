@@ -22,7 +22,7 @@ void with_storage(DType dtype, const Body& body) {
   }
 }
 
-/// Calls body(value, i) for the elements [begin, end), eight at a time and the last ones one by one. `value` is a zero FloatLanes or float to load
+/// Calls body(value, i) for the elements [begin, end), kLanes at a time and the last ones one by one. `value` is a zero FloatLanes or float to load
 /// into.
 template <class Body>
 void for_lanes(int64_t begin, int64_t end, const Body& body) {

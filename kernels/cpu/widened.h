@@ -14,7 +14,8 @@ namespace vitrine::cpu::widened {
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// Compute some images at a time, as many as fit beside the weights and into the caches; throw OutOfMemory when not one fits.
+/// Compute some images at a time, as many as fit beside the weights and into the caches; throw OutOfMemory when not even one fits into
+/// the workspace.
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);

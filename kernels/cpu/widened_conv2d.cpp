@@ -52,16 +52,23 @@ struct Convolution {
   }
 };
 
-/// Images per chunk, at most `most`, so that chunks have about equal sizes.
+/// Returns the number of images per chunk, at most `most`, that makes chunks about equal.
 int64_t even(const Convolution& c, int64_t most) {
   const int64_t chunks = (c.images() + most - 1) / most;
   return (c.images() + chunks - 1) / chunks;
 }
 
-/// More images at once gain nothing: widened, they no longer fit into the caches of the cores. Fewer images per core take longer.
+/// Returns how many images are worth computing at once: more do not fit into the caches of the cores, fewer per core take longer.
 int64_t useful_images(const Convolution& c) {
   constexpr int64_t kCacheOfThread = int64_t{2} << 20, kLeastOfThread = 4;
   return std::min(c.images(), team_size() * std::max(kCacheOfThread / c.image_bytes(), kLeastOfThread));
+}
+
+/// Bytes of workspace with which the f32 convolutions of all chunks run at full speed.
+int64_t f32_workspace(ExecContext& ctx, const Convolution& c, int64_t at_once) {
+  const int64_t rest = c.images() % at_once;
+  const auto bytes = [&](int64_t images) { return f32::conv2d_bytes(ctx, c.pass, c.config, c.x.with_dim0(images), c.w, c.with_bias); };
+  return std::max(bytes(at_once), rest > 0 ? bytes(rest) : 0);
 }
 
 /// Images per chunk: as many as are useful and leave the f32 convolution the workspace to run at full speed, or at all.
@@ -71,7 +78,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   int64_t most = std::min(useful_images(c), most_beside(0));
   while (most > 0) {
     const int64_t images = even(c, most);
-    const int64_t bytes = f32::conv2d_bytes(ctx, c.pass, c.config, c.x.with_dim0(images), c.w, c.with_bias);
+    const int64_t bytes = f32_workspace(ctx, c, images);
     if (images <= most_beside(bytes)) return images;
     most = std::min(images - 1, most_beside(bytes));
   }
@@ -140,7 +147,7 @@ portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& r) {
   const Convolution c{r.pass, r.config, r.x, r.y, r.w, r.bias};
   const int64_t fixed = Arena::kAlignment + c.weight_bytes(), at_once = even(c, useful_images(c));
   return {fixed + c.image_bytes() + portable::conv2d_bytes(r.config, r.x, r.w).least,
-          fixed + at_once * c.image_bytes() + f32::conv2d_bytes(ctx, r.pass, r.config, r.x.with_dim0(at_once), r.w, r.bias)};
+          fixed + at_once * c.image_bytes() + f32_workspace(ctx, c, at_once)};
 }
 
 }  // namespace vitrine::cpu::widened

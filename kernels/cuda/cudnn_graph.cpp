@@ -92,7 +92,7 @@ class Candidate {
       : configuration_(std::move(configuration)),
         engine_(engine_of(configuration_)),
         notes_(engine_.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE)),
-        behaviour_(engine_.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE)) {}
+        behaviors_(engine_.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE)) {}
 
   bool allowed(const CudnnRules& rules, Reasons& reasons) const {
     if (has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return ++reasons.not_deterministic, false;
@@ -102,7 +102,7 @@ class Candidate {
                             CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13}) {
       if (has(note)) return ++reasons.inaccurate, false;
     }
-    if (std::ranges::find(behaviour_, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviour_.end()) return ++reasons.compiled, false;
+    if (std::ranges::find(behaviors_, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors_.end()) return ++reasons.compiled, false;
     return true;
   }
 
@@ -135,7 +135,7 @@ class Candidate {
   CudnnDescriptor configuration_;
   CudnnDescriptor engine_;
   std::vector<cudnnBackendNumericalNote_t> notes_;
-  std::vector<cudnnBackendBehaviorNote_t> behaviour_;
+  std::vector<cudnnBackendBehaviorNote_t> behaviors_;
 };
 
 /// Returns the proposals of one heuristic mode, best first; none when it does not support the graph.

@@ -143,11 +143,12 @@ struct Engine::State {
   void begin_section();
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at, bool training);
-  /// Until the replica's staging slot may be overwritten.
+  /// Waits until the replica's staging slot may be overwritten.
   void wait_for_slot(Replica& r);
-  /// Rows of the micro-batch, which begins at `first_row` of the host's batch; the images of the samples on the device if they are `from_dataset`.
+  /// Copies rows of the micro-batch, which begins at `first_row` of the host's batch; gathers the images of the samples on the device if they are
+  /// `from_dataset`.
   void stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows, bool from_dataset, LossAt loss_at);
-  /// The same rows from device 0, which has staged all of them.
+  /// Copies the same rows from device 0, which has staged all of them.
   void stage_from_device0(Replica& r, const RowRange& rows, LossAt loss_at);
   void set_targets(Replica& r, const RowRange& rows);
   void begin_micro_batch(const MicroBatch& micro_batch);
@@ -240,9 +241,10 @@ struct Engine::State {
   ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known = nullptr);
-  /// After a step that was cut short: a replica may have updated its running statistics in it, and another not.
+  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated theirs.
   void equalize_buffers();
-  /// Opens aborted communicators again. Those of the caller and those with other processes cannot be: they stay and fail with their reason.
+  /// Opens aborted communicators again. Those of the caller and those with other processes cannot be opened again: they stay aborted, and calls throw
+  /// their reason.
   void reopen_communicators();
 
   const Model& model;

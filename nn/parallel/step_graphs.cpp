@@ -113,7 +113,7 @@ void StepGraphs::agree_on_history() {
 
 bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& section) {
   const bool mine = std::exchange(section.blocks, pool().section_hash()) == pool().section_hash();
-  // A rank that captures while another launches waits here and is found.
+  // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
   return all_agree(fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}", position + 1,
                                key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
                    mine);
@@ -134,7 +134,7 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
     return false;
   }
   if (found != graphs_.end()) {
-    // Something else lies where the graph would write, or what it reads has moved.
+    // Other blocks occupy memory that the graph writes, or its inputs have moved.
     if (process_group_ != nullptr) {
       throw OrderError(
           fmt::format("memory of {} has moved since this micro-batch was captured as a CUDA graph, which all ranks launch together: allocate what "

@@ -61,8 +61,8 @@ void Engine::State::begin_micro_batch(const MicroBatch& next) {
   gathered = Tensor();
   begin_section();
   ++micro_batch;
-  // Slots alternate in training whatever was evaluated in between: a process may do that alone, and a graph that all ranks launch together reads a
-  // slot.
+  // Training micro-batches alternate between the slots even if evaluations come in between: one process may evaluate alone, and all ranks must launch
+  // graphs that read the same slot.
   if (section[0] == kTraining && micro_batch % 2 != ++trained_micro_batches % 2) ++micro_batch;
   micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
 }

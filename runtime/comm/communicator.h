@@ -73,9 +73,9 @@ class Communicator {
 
   /// Whether collectives can be captured (Stream::begin_capture). The same on all ranks.
   virtual bool can_capture() const { return false; }
-  /// Collectives from here to end_capture() go to streams that capture. All ranks of the group capture the same ones, and launch them together: NCCL
-  /// does not let a rank issue what another rank launches, nor launch another capture's. The captured work is destroyed before the communicators.
-  /// throws UnsupportedError unless can_capture()
+  /// Captures the collectives that are issued until end_capture(), on streams that are capturing. All ranks of the group capture the same ones, and
+  /// launch them together: NCCL does not let a rank issue what another rank launches, nor launch another capture's. The captured work is destroyed
+  /// before the communicators. throws UnsupportedError unless can_capture()
   virtual void begin_capture();
   virtual std::unique_ptr<CapturedCollectives> end_capture();
   /// Call before each launch of the captured work: its collectives are issued again, in `step`. throws CommError if the group is broken

@@ -11,7 +11,7 @@
 
 #include "runtime/half.h"
 
-/// The conversions of runtime/half.h for single numbers and for lanes of eight, for loops that compute between them. The bits are the same.
+/// The conversions of runtime/half.h for single numbers and for kLanes of them, for loops that compute between them. The bits are the same.
 namespace vitrine::cpu {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)

@@ -32,7 +32,7 @@ void CudaStream::begin_capture(std::span<Stream* const> joined) {
   }
   if (!joined.empty()) graph->forked = make_event();
   cuda::avoid_unused_gpu(identity().device.index);
-  // Other threads may allocate meanwhile: a loader, for example; and NCCL, whose threads issue what it is asked for.
+  // Other threads, such as a loader's or NCCL's, may allocate during the capture.
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   own_capture_ = std::move(graph);
   capture_ = own_capture_.get();

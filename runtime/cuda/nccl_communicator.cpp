@@ -73,7 +73,8 @@ class NcclCommunicator final : public CheckedCommunicator {
   }
   Reason failure() override { return group_->failure(); }
 
-  // A launch of a graph may wait for the launch on another GPU, so a process has one; and a caller's communicators may end before the graph.
+  // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may destroy its own communicators
+  // before the graph.
   bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
   void begin_capture() override {
     if (!can_capture()) return CheckedCommunicator::begin_capture();

@@ -334,13 +334,17 @@ TEST(DifferenceChart, LeadsFromTheEmptiestDeviceToTheFullest) {
   EXPECT_TRUE(difference_chart(devices).is_null());
 }
 
-TEST(CurveCharts, LongCurvesKeepTheirExtremes) {
+TEST(CurveCharts, LongCurvesKeepTheirExtremesAndEnds) {
   Curve curve{"loss", "series1", {}};
   for (int i = 0; i < 20000; ++i) curve.points.push_back({static_cast<double>(i), 1.0});
   curve.points[12345].y = 50;
+  curve.points[19997].y = 0.5;
+  curve.points[19998].y = 3;
   const Json chart = curve_chart({"Loss", {curve}});
   EXPECT_LT(chart.dump().size(), 40000U);
+  EXPECT_EQ(chart["x"], Json({0.0, 19999.0}));
   EXPECT_EQ(chart["y"], Json({0.0, 50.0}));
+  EXPECT_EQ(chart["curves"][0]["name"], "loss, at the end 1.0");
   EXPECT_EQ(chart["ticks"].back()[1], "40");
   curve.points = {{0, NAN}};
   EXPECT_TRUE(curve_chart({"Loss", {curve}}).is_null());
@@ -442,13 +446,14 @@ TEST(FindingsSection, SaysWhatACostIsAShareOf) {
   Record record = example_record();
   record.findings = {{"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
   const std::string data = page_data(record).dump();
-  for (const char* part : {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"", "Large: from 25 % of the step"}) {
+  for (const char* part :
+       {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"", "Large: at least 25 % of the step"}) {
     EXPECT_HAS(data, part);
   }
   record.findings = {{"ddp is fastest.", ""}};
   const std::string result = page_data(record).dump();
   EXPECT_HAS(result, "\"cost\":\"\"");
-  EXPECT_EQ(result.find("Large: from"), std::string::npos) << "a result has no severity to explain";
+  EXPECT_EQ(result.find("Large: at least"), std::string::npos) << "a result has no severity to explain";
 }
 
 TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
@@ -459,7 +464,7 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
     return page_data(record).dump();
   };
   record.runs[0].devices[0].phases.steps = 20;
-  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; waits of devices for each other need at least 8 measured steps.");
+  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
   EXPECT_HAS(said(7), "Nothing stands out in 7 steps after the first;");
   EXPECT_HAS(said(8), "no device waits for long");
 }

@@ -355,7 +355,7 @@ std::string describe_cost(const Finding& finding) {
 }
 
 std::string describe_severities() {
-  return fmt::format("Large: from {} of the step or of the memory on; moderate: from {} on.", percent(kLarge), percent(kModerate));
+  return fmt::format("Large: at least {} of the step or of the memory; moderate: at least {}.", percent(kLarge), percent(kModerate));
 }
 
 std::string no_findings(const Record& record) {
@@ -366,7 +366,7 @@ std::string no_findings(const Record& record) {
     for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
   }
   if (steps == kFewestSteps) return "Nothing stands out: no device waits for long, and none holds much more than the others.";
-  return fmt::format("Nothing stands out in {} after the first; waits of devices for each other need at least {} measured steps.",
+  return fmt::format("Nothing stands out in {} after the first; judging waits between devices takes at least {} measured steps.",
                      counted(steps, "step"), kFewestSteps);
 }
 

@@ -27,7 +27,7 @@ struct DeviceRecord {
   std::string device;  // "cpu:0"; with several processes "rank 1 cpu:0"
   int64_t samples_per_step = 0;
   DevicePlan plan;
-  PoolStatistics pool;        // as measured; in a plan only the capacity. A capacity of 0 is not known.
+  PoolStatistics pool;        // as measured; in a plan, as planned. A capacity of 0 is not known.
   int64_t outside_bytes = 0;  // outside the pool
   /// GPUs: parts of outside_bytes, each what its owner's creation took, and the rest as "other".
   std::map<std::string, int64_t> outside_by_owner;
@@ -53,7 +53,7 @@ std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
 /// Whether all of them are as_planned(), or all fit().
 bool all_as_planned(const std::vector<DeviceRecord>& devices);
 bool all_fit(const std::vector<DeviceRecord>& devices);
-/// The index of the device with the largest or the least measured peak. requires a device
+/// The index of the device with the largest or the smallest peak. requires a device
 size_t fullest(const std::vector<DeviceRecord>& devices);
 size_t emptiest(const std::vector<DeviceRecord>& devices);
 /// The steps whose phases were measured; 0 without devices.

@@ -18,6 +18,7 @@
 #include "runtime/parallel_for.h"
 #include "runtime/process_group/agreement.h"
 #include "tools/program/interrupt.h"
+#include "tools/program/recorded_steps.h"
 #include "tools/program/resume.h"
 
 namespace vitrine::tools {
@@ -393,7 +394,9 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
                      {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
                      {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
-                     {"--verify-replicas", std::to_string(options.verify_replicas)}});
+                     {"--verify-replicas", std::to_string(options.verify_replicas)},
+                     // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
+                     {"recorded steps (--report, --trace, --memory-history, --record-steps)", RecordedSteps::describe(options)}});
 }
 
 void load_weights(Run& run, const WeightsFile& weights) {

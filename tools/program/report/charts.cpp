@@ -18,18 +18,19 @@ constexpr size_t kMostPoints = 600;
 // A span shorter than this share of the step would be thinner than a hair on any screen.
 constexpr double kThinnest = 0.0003;
 
-/// The smallest and the largest value of each stretch of a long curve.
+/// The smallest and the largest value of each stretch of a long curve, and its ends.
 std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
   if (points.size() <= kMostPoints) return points;
-  std::vector<CurvePoint> few;
+  std::vector<CurvePoint> few = {points.front()};
   const size_t stretches = kMostPoints / 2;
   for (size_t s = 0; s < stretches; ++s) {
     const auto at = [&](size_t stretch) { return points.begin() + static_cast<std::ptrdiff_t>(stretch * points.size() / stretches); };
     auto [low, high] = std::minmax_element(at(s), at(s + 1), [](const CurvePoint& a, const CurvePoint& b) { return a.y < b.y; });
     if (high < low) std::swap(low, high);
-    few.push_back(*low);
-    if (high != low) few.push_back(*high);
+    if (low != points.begin()) few.push_back(*low);
+    if (high != low && high != points.begin()) few.push_back(*high);
   }
+  if (few.back().x != points.back().x) few.push_back(points.back());
   return few;
 }
 

@@ -78,7 +78,7 @@ struct Band {
   double begin = 0, end = 0;
 };
 
-/// Gives each name of one kind (a scheme) a color and each name of another kind (a precision) a kind of line, the same whenever it is asked.
+/// Assigns a color to each scheme and a line style to each precision, the same on every call.
 class LineStyles {
  public:
   struct Style {

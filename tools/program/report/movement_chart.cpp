@@ -102,10 +102,10 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
   } else if (way == Way::among_all) {
     sources = sinks = columns.without(run.devices.size());
   } else {
-    const size_t centre = way == Way::first_to_others || way == Way::others_to_first ? 0 : output;
+    const size_t center = way == Way::first_to_others || way == Way::others_to_first ? 0 : output;
     const bool inwards = way == Way::others_to_first || way == Way::others_to_output;
-    sources = {columns.of(centre)};
-    sinks = columns.without(centre);
+    sources = {columns.of(center)};
+    sinks = columns.without(center);
     if (inwards) std::swap(sources, sinks);
   }
   // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink counts them.
