@@ -21,8 +21,10 @@ void record(ExecContext& ctx, const RecordedProduct& product) {
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes) {
   VITRINE_ASSERT(recorded.backend() == Backend::meta, "only meta contexts record their operations");
   const auto& operations = recorded.plans().get<RecordedOperations>();
-  WorkspaceNeed need = target.device.backend == Backend::cuda ? cuda::workspace_need(operations, target, allowed_bytes)
-                                                              : cpu::workspace_need(recorded, operations, target, allowed_bytes);
+  const bool on_gpu = target.device.backend == Backend::cuda;
+  if (on_gpu && operations.convolutions.empty()) return {};  // only cuDNN is asked
+  WorkspaceNeed need =
+      on_gpu ? cuda::workspace_need(operations, target, allowed_bytes) : cpu::workspace_need(recorded, operations, target, allowed_bytes);
   std::stable_sort(need.shortages.begin(), need.shortages.end(),
                    [](const WorkspaceShortage& a, const WorkspaceShortage& b) { return a.needed_bytes > b.needed_bytes; });
   return need;

@@ -98,7 +98,6 @@ CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, 
 
 WorkspaceNeed workspace_need(const RecordedOperations& operations, const WorkspaceTarget& target, int64_t allowed_bytes) {
   WorkspaceNeed need;
-  if (operations.convolutions.empty()) return need;
   GpuProperties gpu = properties_of(target.device);
   need.unknown = gpu.unknown;
   if (!gpu.descriptor) return need;

@@ -11,8 +11,11 @@ Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstV
 Reason cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
 Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
 Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
-// Products over columns use what there is.
-WorkspaceNeed workspace_need(const RecordedOperations&, const WorkspaceTarget&, int64_t) { return {}; }
+WorkspaceNeed workspace_need(const RecordedOperations&, const WorkspaceTarget&, int64_t) {
+  WorkspaceNeed need;
+  need.unknown = kNoCudnn;  // products over columns use what there is
+  return need;
+}
 std::optional<LibraryInfo> cudnn_library() { return std::nullopt; }
 
 }  // namespace vitrine::cuda

@@ -146,6 +146,9 @@ TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {
   const DevicePlan plan = Engine::plan(model, *DeviceGroup::planned(options), unsized(model), kWorkload)[0];
   EXPECT_EQ(plan.workspace.bytes, kUnaskedGpuWorkspace);
   EXPECT_FALSE(plan.workspace.unknown.empty());
+  // Without convolutions there is nothing to ask.
+  const Model linear = make_model("mlp", {.image_size = 6});
+  EXPECT_EQ(Engine::plan(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes, kLeastGpuWorkspace);
 }
 
 }  // namespace
