@@ -344,7 +344,7 @@ TEST(CurveCharts, LongCurvesKeepTheirExtremesAndEnds) {
   EXPECT_LT(chart.dump().size(), 40000U);
   EXPECT_EQ(chart["x"], Json({0.0, 19999.0}));
   EXPECT_EQ(chart["y"], Json({0.0, 50.0}));
-  EXPECT_EQ(chart["curves"][0]["name"], "loss, at the end 1.0");
+  EXPECT_EQ(chart["curves"][0]["name"], "loss, at the end 1.00");
   EXPECT_EQ(chart["ticks"].back()[1], "40");
   curve.points = {{0, NAN}};
   EXPECT_TRUE(curve_chart({"Loss", {curve}}).is_null());
