@@ -93,7 +93,7 @@ class NcclCommunicator final : public CheckedCommunicator {
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
-  /// Tells the process group that this rank begins a collective; one that is captured begins when it is launched.
+  /// Tells the process group that this rank begins a collective. A captured collective begins when its graph is launched.
   void note(ExecContext& ctx, const Call& call);
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);

@@ -106,7 +106,7 @@ void drain_all();
 /// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
-/// A piece of a graph: work, a record of an event, or work that is made anew by each launch.
+/// A piece of a graph: work, a record of an event, or work that each launch issues again.
 struct GraphNode {
   std::function<void()> work;
   cudaEvent_t event = nullptr;
