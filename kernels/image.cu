@@ -99,7 +99,12 @@ class CellCursor {
   }
   __device__ void advance() {
     ++element_;
-    find();
+    // The channels of a pixel lie side by side.
+    if (place_.inside && channel + 1 < r_.channels.value()) {
+      ++channel;
+    } else {
+      find();
+    }
   }
 
   __device__ Index row() const { return place_.row; }
@@ -213,6 +218,58 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+// Shared memory of a block of resize_rows_kernel.
+constexpr int64_t kMostTaps = 4096;
+
+/// Resizes a row of cells (a row of pixels, where images have no form) at a time: first the block blends what the row needs of the image downwards, once
+/// for all elements that sample it, then across. The operations on each element are those of resize_kernel.
+///   cells  images without a form have blocks of one pixel      rows  of cells of all images      V  elements per access: divides those of a row
+template <class T, int V, class Index>
+__global__ void __launch_bounds__(kBlockThreads)
+    resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells, int64_t rows, const uint8_t* images, T* y) {
+  wait_for_earlier_work();
+  __shared__ float taps[kMostTaps];  // (block, source columns, channels)
+  const Index channels = r.channels.value(), line = r.horizontal.source_size * channels, block = cells.block.value();
+  const Index elements = cells.columns.value() * cells.depth.value();  // of a row of y
+  for (int64_t item = blockIdx.x; item < rows; item += gridDim.x) {
+    const int64_t n = item / cells.rows.value();
+    const Index top = static_cast<Index>(item - n * cells.rows.value()) * block - cells.pad;
+    const uint8_t* const image = images + n * r.source_image;
+    __syncthreads();  // the readers of the row before are done
+    for (Index t = static_cast<Index>(threadIdx.x); t < block * line; t += kBlockThreads) {
+      const Index u = t / line;
+      if (top + u < 0 || top + u >= cells.height) continue;
+      const Sample<Index> down = r.vertical.sample(top + u);
+      const uint8_t* const column = image + (t - u * line);
+      taps[t] = blend(to_unit_range(column[down.first * line]), to_unit_range(column[down.second * line]), down);
+    }
+    __syncthreads();
+    for (Index begin = static_cast<Index>(threadIdx.x) * V; begin < elements; begin += kBlockThreads * V) {
+      Pack<T, V> out{};
+      Index u = begin, channel = 0, column = 0;
+      bool inside = false;
+      Sample<Index> across{};
+      for (int e = 0; e < V; ++e) {
+        if (e > 0 && inside && channel + 1 < channels) {
+          ++channel;
+        } else {
+          u = begin + e;
+          Index j = u;
+          u = cells.depth.split(j);
+          channel = r.channels.split(u);
+          column = j * block + cells.block.split(u) - cells.pad;
+          inside = u < block && top + u >= 0 && top + u < cells.height && column >= 0 && column < cells.width;
+          if (inside) across = r.horizontal.sample(column);
+        }
+        if (!inside) continue;
+        const float* const tap = taps + u * line + channel;
+        out.v[e] = from_float<T>(normalize(r, blend(tap[across.first * channels], tap[across.second * channels], across), channel));
+      }
+      *reinterpret_cast<Pack<T, V>*>(y + item * elements + begin) = out;
+    }
+  }
+}
+
 /// An augmentation and the key of its random numbers.
 struct Changes {
   uint32_t key0, key1, stream0, stream1;
@@ -301,6 +358,11 @@ Resize<Index> resize_of(const Normalization& normalization, const ConstView& ima
   return r;
 }
 
+/// Images of y (N, H, W, C) as a form that changes nothing.
+ImageForm unformed(const Shape& y) {
+  return {.height = y[1], .width = y[2], .channels = y[3], .block = 1, .pad = 0, .rows = y[1], .columns = y[2], .depth = y[3]};
+}
+
 template <class T, class Layout, class Index>
 void queue_augment(ExecContext& ctx, const Changes& changes, const Resize<Index>& r, const Layout& layout, const ConstView& images,
                    const ConstView& samples, const View& y) {
@@ -324,12 +386,18 @@ void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& ima
   const auto queue = [&](auto* kernel, const auto& layout) {
     launch(native_stream(ctx), kernel, grid, dim3(kBlockThreads), r, layout, images.as<uint8_t>(), y.as<T>());
   };
+  const bool same = r.vertical.same && r.horizontal.same;
+  if (const ImageForm rows = form ? form : unformed(y.shape); !same && rows.block * images.shape[2] * images.shape[3] <= kMostTaps) {
+    auto* kernel = is_pack_aligned(y.data) && rows.columns * rows.depth % kLanes == 0 ? &resize_rows_kernel<T, kLanes, Index>
+                                                                                     : &resize_rows_kernel<T, 1, Index>;
+    return launch_cooperating(native_stream(ctx), kernel, grid_of(images.shape[0] * rows.rows), dim3(kBlockThreads), r, Cells<Index>(rows),
+                              images.shape[0] * rows.rows, images.as<uint8_t>(), y.as<T>());
+  }
   if (form) {
     using Layout = Cells<Index>;
     return queue(is_pack_aligned(y.data) ? &resize_kernel<T, false, true, Layout, Index> : &resize_kernel<T, false, false, Layout, Index>,
                  Layout(form));
   }
-  const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
   auto* kernel = packed ? &resize_kernel<T, false, true, NoCells, Index> : &resize_kernel<T, false, false, NoCells, Index>;
   if (same) kernel = packed ? &resize_kernel<T, true, true, NoCells, Index> : &resize_kernel<T, true, false, NoCells, Index>;

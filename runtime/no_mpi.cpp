@@ -9,7 +9,7 @@
 
 namespace vitrine {
 
-std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(const ProcessGroup&, int) {
+std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(ProcessGroup&, const ExchangeOptions&) {
   throw UnsupportedError(fmt::format(
       "CPU devices of several processes need MPI, which this build does not include; install libopenmpi-dev, build again, and {}", kUseMpirun));
 }

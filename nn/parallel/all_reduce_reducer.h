@@ -11,7 +11,8 @@
 namespace vitrine {
 
 /// Every replica gets the sums and updates all parameters. Gradients are all-reduced in buckets, each as soon as backward has finished it, so that
-/// communication overlaps with the rest of backward.   source  Li et al., "PyTorch Distributed", VLDB 2020
+/// communication overlaps with the rest of backward. A replica that is alone has nothing to sum; on a GPU it squares its gradients instead, bucket by
+/// bucket (GradientSquares).   source  Li et al., "PyTorch Distributed", VLDB 2020
 class AllReduceReducer final : public Reducer {
  public:
   explicit AllReduceReducer(const ReducerContext& replica);
@@ -26,6 +27,7 @@ class AllReduceReducer final : public Reducer {
   View error() const override { return wire_.error(); }
 
  private:
+  bool alone() const { return replica_.world_size == 1; }
   void reduce(const Bucket& bucket);
 
   const ReducerContext& replica_;
@@ -34,7 +36,7 @@ class AllReduceReducer final : public Reducer {
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
   size_t next_ = 0;                    // the first bucket of the step that has not been reduced
   std::unique_ptr<Event> ready_;       // compute: the gradients of a bucket are final
-  std::unique_ptr<Event> reduced_;     // communication: all buckets are summed
+  std::unique_ptr<Event> reduced_;     // communication: all buckets are summed, or squared
 };
 
 }  // namespace vitrine

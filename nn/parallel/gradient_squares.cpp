@@ -10,7 +10,8 @@ GradientSquares::GradientSquares(const ReducerContext& replica) : replica_(repli
   const int64_t elements = replica.layout.parameter_elements();
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
   const bool rounds = config.precision.reduce_dtype != DType::f32;  // the sums are rounded when all are there
-  if (!checks || rounds || replica.world_size < 2 || elements < kLeastElements) return;
+  const bool decide_step_squares = replica.world_size == 1 && replica.device.target().backend != Backend::cuda;
+  if (!checks || rounds || decide_step_squares || elements < kLeastElements) return;
   // Each range that is squared may end with a tile that is not full, and holds a parameter or more.
   sums_ =
       replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, Category::communication, "sums of squares");
@@ -24,7 +25,7 @@ View GradientSquares::take(int64_t end) {
 }
 
 bool GradientSquares::all_reduce(const Bucket& bucket) {
-  if (!sums_) return false;
+  if (!active()) return false;
   const int64_t elements = elements_, tiles = tiles_;
   const View sums = take(bucket.parameters_end);
   const View gradients = replica_.gradients.rows(bucket.begin, bucket.end);
@@ -35,9 +36,13 @@ bool GradientSquares::all_reduce(const Bucket& bucket) {
   return false;
 }
 
-void GradientSquares::add(int64_t finished_elements) {
+bool GradientSquares::is_due(int64_t finished_elements) const {
   const bool at_the_end = finished_elements == replica_.layout.parameter_elements();
-  if (!sums_ || at_the_end || finished_elements - elements_ < kLeastElements) return;
+  return active() && !at_the_end && finished_elements - elements_ >= kLeastElements;
+}
+
+void GradientSquares::add(int64_t finished_elements) {
+  if (!is_due(finished_elements)) return;
   const View gradients = replica_.gradients.rows(elements_, finished_elements);
   sum_squares(replica_.device.communication(), gradients, take(finished_elements));
 }

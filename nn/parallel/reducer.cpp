@@ -10,7 +10,8 @@
 namespace vitrine {
 
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica) {
-  if (replica.config.scheme.reduce == Reduce::gpu0) return std::make_unique<Gpu0Reducer>(replica);
+  // A replica that is alone has nothing to reduce.
+  if (replica.config.scheme.reduce == Reduce::gpu0 && replica.world_size > 1) return std::make_unique<Gpu0Reducer>(replica);
   return std::make_unique<AllReduceReducer>(replica);
 }
 

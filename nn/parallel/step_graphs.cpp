@@ -161,11 +161,6 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   return true;
 }
 
-std::vector<Stream*> StepGraphs::joined_streams() {
-  if (communicator() == nullptr) return {};
-  return {&replica_.communication().stream()};
-}
-
 void StepGraphs::launch(Graph& graph, int64_t step) {
   if (graph.collectives) communicator()->begin_launch(*graph.collectives, step);
   stream().launch(*graph.work, step);
@@ -175,7 +170,8 @@ void StepGraphs::launch(Graph& graph, int64_t step) {
 StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
   Graph graph;
   graph.in_use = in_use;
-  stream().begin_capture(joined_streams());
+  Stream* const communication = &replica_.communication().stream();
+  stream().begin_capture({&communication, 1});
   captures_ = true;
   try {
     if (communicator() != nullptr) communicator()->begin_capture();

@@ -84,10 +84,9 @@ class StepGraphs {
   Stream& stream() { return replica_.compute().stream(); }
   Communicator* communicator() { return process_group_ != nullptr ? replica_.reduction.communicator : nullptr; }
   void send_values(int64_t position, const StepValues& values);
+  /// What `issue` queues on the compute and communication streams.
   Graph capture(const std::function<void()>& issue, uint64_t in_use);
   void launch(Graph& graph, int64_t step);
-  /// The streams that are captured with the compute stream.
-  std::vector<Stream*> joined_streams();
   /// Whether all ranks say yes.
   bool all_agree(const std::string& what, bool mine);
   /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must change on all of them.

@@ -13,6 +13,8 @@
 #include "runtime/comm/circulant.h"
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
+#include "runtime/comm/shared_segment.h"
+#include "runtime/comm/shared_sums.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
 
@@ -23,10 +25,13 @@ constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
 // Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
+// Sizes of sums that messages carry although memory is shared: what lies in the last-level cache is copied once by them, and twice through shared
+// memory. Measured with two processes (docs/performance.md).
+constexpr int64_t kMessagesFromBytes = int64_t{2} << 20, kMessagesBelowBytes = int64_t{64} << 20;
 
 class MpiExchange final : public ProcessExchange {
  public:
-  MpiExchange(const ProcessGroup& process_group, int largest_direct) : largest_direct_(largest_direct) {
+  MpiExchange(ProcessGroup& process_group, const ExchangeOptions& options) : largest_direct_(options.largest_direct) {
     // A failed peer will never take part, so a blocking call cannot be used.
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
@@ -41,6 +46,7 @@ class MpiExchange final : public ProcessExchange {
     int found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
     if (found != 0) largest_tag_ = *static_cast<int*>(bound);
+    if (direct() && options.shared_memory && size_ > 1) share_memory(process_group);
   }
 
   std::string description() const override {
@@ -49,7 +55,7 @@ class MpiExchange final : public ProcessExchange {
     MPI_Get_library_version(text.data(), &length);
     const std::string whole(text.data());
     return fmt::format("{}, {} processes, {}", whole.substr(0, whole.find_first_of(",\n")), size_,
-                       direct() ? "direct exchange" : "sums along a tree");
+                       !direct() ? "sums along a tree" : shared_ ? "sums through shared memory" : "direct exchange" + why_not_shared_);
   }
 
   void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) override;
@@ -59,7 +65,10 @@ class MpiExchange final : public ProcessExchange {
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) override;
   void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) override;
-  int barrier(uint64_t tag) override { return size_ == 1 ? rank_ : direct() ? direct_barrier(tag) : tree_barrier(tag); }
+  int barrier(uint64_t tag) override {
+    if (size_ == 1) return rank_;
+    return shared_ ? shared_->barrier(tag) : direct() ? direct_barrier(tag) : tree_barrier(tag);
+  }
   int64_t messages_sent() const override { return messages_.load(std::memory_order_relaxed); }
   void abort(const Reason& reason) override {
     const std::lock_guard lock(reason_mutex_);
@@ -84,9 +93,17 @@ class MpiExchange final : public ProcessExchange {
   };
 
   bool direct() const { return size_ <= largest_direct_; }
-  template <class SliceOf, class ResultAt, class Share>
-  void sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets, int64_t part,
-                    uint64_t tag);
+  void share_memory(ProcessGroup& process_group);
+  /// Whether a direct sum of so many elements goes through shared memory.
+  bool shares(const SumBuffers& buffers, int64_t count) const {
+    const int64_t bytes = count * size_of(buffers.dtype);
+    return shared_ && (bytes < kMessagesFromBytes || bytes >= kMessagesBelowBytes);
+  }
+  /// The most elements of a slice of a direct sum.
+  int64_t direct_slice(const SumBuffers& buffers, bool shares) const {
+    return shares ? shared_->slice_elements(buffers.dtype) : buffers.scratch_elements / (2 * size_);
+  }
+  void add_by_messages(const SegmentedSum& sum, int64_t most, uint64_t tag);
   /// For blocks at `offsets` (in elements), writes the sum of this process's block over all processes to `result`.
   void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag);
   /// Sends each process's block to all. offsets: in bytes
@@ -112,6 +129,8 @@ class MpiExchange final : public ProcessExchange {
 
   MPI_Comm comm_ = MPI_COMM_NULL;  // never freed: freeing is a collective, which a dead peer would never join
   int rank_ = 0, size_ = 1, largest_tag_ = 32767, largest_direct_;
+  std::unique_ptr<SharedSums> shared_;  // null: messages carry direct sums
+  std::string why_not_shared_;          // in brackets, for the description
   std::atomic<int64_t> messages_{0};
   std::mutex mpi_mutex_;  // MPI may support calls from one thread at a time only
   std::atomic<bool> aborted_{false};
@@ -151,18 +170,25 @@ void MpiExchange::Batch::wait() {
   requests_.clear();
 }
 
-/// Sums segment by segment: every rank receives its slice of each from all others, adds, and sends the sum to the ranks that get it.
-///   slice(s, r)   rank r's elements of segment s; at most `part`
-///   result_at(i)  where the sum of element i is stored
-template <class SliceOf, class ResultAt, class Share>
-void MpiExchange::sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets,
-                               int64_t part, uint64_t tag) {
+void MpiExchange::share_memory(ProcessGroup& process_group) {
+  SharedSegment::Created created = SharedSegment::create(process_group, SharedSums::segment_bytes(size_));
+  if (created.segment == nullptr) {
+    why_not_shared_ = fmt::format(" (no shared memory: {})", created.refusal);
+    return;
+  }
+  shared_ = std::make_unique<SharedSums>(std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); });
+}
+
+/// Every rank receives its slice of each segment from all others, adds, and sends the sum to the ranks that get it.
+///   most  elements of a slice
+void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_t tag) {
+  const SumBuffers& buffers = sum.buffers;
   const int64_t element = size_of(buffers.dtype), result_element = size_of(buffers.result_dtype);
   auto* const partials = static_cast<std::byte*>(buffers.partials);
   auto* const scratch = static_cast<std::byte*>(buffers.scratch);
   const auto elements = [](const Slice& s) { return s.end - s.begin; };
   // Slice of this rank in a segment, as received from rank r.
-  const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * part * element; };
+  const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * most * element; };
   std::array<Batch, 2> parts = {Batch(*this, tag), Batch(*this, tag)}, sums = {Batch(*this, tag), Batch(*this, tag)};
   const auto batch_of = [](std::array<Batch, 2>& batches, int64_t s) -> Batch& { return batches[static_cast<size_t>(s % 2)]; };
   const auto with_peers = [&](const auto& work) {
@@ -170,26 +196,28 @@ void MpiExchange::sum_segments(const SumBuffers& buffers, int64_t segments, cons
   };
   const auto exchange_parts = [&](int64_t s) {
     with_peers([&](int to, int from) {
-      batch_of(parts, s).receive(from, received(s, from), elements(slice(s, rank_)) * element);
-      batch_of(parts, s).send(to, partials + slice(s, to).begin * element, elements(slice(s, to)) * element);
+      const Slice theirs = sum.slice(s, to);
+      batch_of(parts, s).receive(from, received(s, from), elements(sum.slice(s, rank_)) * element);
+      batch_of(parts, s).send(to, partials + theirs.begin * element, elements(theirs) * element);
     });
   };
   std::vector<const void*> inputs(static_cast<size_t>(size_));
-  if (segments > 0) exchange_parts(0);
-  for (int64_t s = 0; s < segments; ++s) {
-    if (s + 1 < segments) exchange_parts(s + 1);
+  if (sum.segments > 0) exchange_parts(0);
+  for (int64_t s = 0; s < sum.segments; ++s) {
+    if (s + 1 < sum.segments) exchange_parts(s + 1);
     batch_of(parts, s).wait();
-    const Slice mine = slice(s, rank_);
-    void* const sum = result_at(mine.begin);
+    const Slice mine = sum.slice(s, rank_);
+    void* const result = sum.result_at(mine.begin);
     for (int r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = r == rank_ ? partials + mine.begin * element : received(s, r);
-    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, {&sum, 1}, 0, elements(mine));
+    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, {&result, 1}, 0, elements(mine));
     with_peers([&](int to, int from) {
-      if (gets(rank_)) batch_of(sums, s).receive(from, result_at(slice(s, from).begin), elements(slice(s, from)) * result_element);
-      if (gets(to)) batch_of(sums, s).send(to, sum, elements(mine) * result_element);
+      const Slice theirs = sum.slice(s, from);
+      if (sum.gets(rank_)) batch_of(sums, s).receive(from, sum.result_at(theirs.begin), elements(theirs) * result_element);
+      if (sum.gets(to)) batch_of(sums, s).send(to, result, elements(mine) * result_element);
     });
     if (s > 0) batch_of(sums, s - 1).wait();
   }
-  if (segments > 0) batch_of(sums, segments - 1).wait();
+  if (sum.segments > 0) batch_of(sums, sum.segments - 1).wait();
 }
 
 void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag) {
@@ -238,7 +266,8 @@ void MpiExchange::gather_blocks(std::byte* whole, std::span<const int64_t> offse
 }
 
 void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) {
-  const int64_t part = direct() ? buffers.scratch_elements / (2 * size_) : buffers.scratch_elements / (size_ / 2);
+  const bool through_memory = direct() && shares(buffers, count);
+  const int64_t part = direct() ? direct_slice(buffers, through_memory) : buffers.scratch_elements / (size_ / 2);
   const int64_t segment = part * size_, segments = (count + segment - 1) / segment;
   const int64_t result_element = size_of(buffers.result_dtype);
   auto* const results = static_cast<std::byte*>(buffers.results);
@@ -248,8 +277,8 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
   };
   if (direct()) {
     const auto result_at = [&](int64_t i) { return results + i * result_element; };
-    return sum_segments(
-        buffers, segments, slice, result_at, [&](int r) { return !root || r == *root; }, part, tag);
+    const SegmentedSum sum{buffers, segments, slice, result_at, [&](int r) { return !root || r == *root; }};
+    return through_memory ? shared_->add(sum) : add_by_messages(sum, part, tag);
   }
   std::vector<int64_t> offsets(static_cast<size_t>(size_) + 1), result_offsets(offsets.size());
   for (int64_t s = 0; s < segments; ++s) {
@@ -264,7 +293,8 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
 void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) {
   const std::vector<int64_t> first = offsets_of(counts);
   if (!direct()) return reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), buffers.results, first, tag);
-  const int64_t part = buffers.scratch_elements / (2 * size_);
+  const bool through_memory = shares(buffers, first.back());
+  const int64_t part = direct_slice(buffers, through_memory);
   const auto slice = [&](int64_t s, int r) {
     const auto i = static_cast<size_t>(r);
     return Slice{first[i] + std::min(counts[i], s * part), first[i] + std::min(counts[i], (s + 1) * part)};
@@ -273,8 +303,8 @@ void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64
     return static_cast<std::byte*>(buffers.results) + (i - first[static_cast<size_t>(rank_)]) * size_of(buffers.result_dtype);
   };
   const int64_t segments = (*std::max_element(counts.begin(), counts.end()) + part - 1) / part;
-  sum_segments(
-      buffers, segments, slice, result_at, [](int) { return false; }, part, tag);
+  const SegmentedSum sum{buffers, segments, slice, result_at, [](int) { return false; }};
+  through_memory ? shared_->add(sum) : add_by_messages(sum, part, tag);
 }
 
 void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) {
@@ -411,12 +441,12 @@ int MpiExchange::tree_barrier(uint64_t tag) {
 
 }  // namespace
 
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct) {
+std::unique_ptr<ProcessExchange> make_mpi_exchange(ProcessGroup& process_group, const ExchangeOptions& options) {
   if (!process_group.over_mpi()) {
     throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group is not connected over MPI ({}); {}",
                                        process_group.description(), kUseMpirun));
   }
-  return std::make_unique<MpiExchange>(process_group, largest_direct);
+  return std::make_unique<MpiExchange>(process_group, options);
 }
 
 }  // namespace vitrine::comm

@@ -32,7 +32,8 @@ struct SumBuffers {
 /// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker, one at a time. Sums are added
 /// in f32, in an order that depends only on the number of processes: every process gets the same bits, in every run. With few processes, each
 /// receives its part from all others and adds in rank order: two messages to each peer. With more than kLargestDirect they add along a tree in O(log
-/// P) rounds of one or two messages; partial sums are then sent, so 16-bit sums need partials in f32.
+/// P) rounds of one or two messages; partial sums are then sent, so 16-bit sums need partials in f32. On one machine direct sums pass through memory
+/// that all processes map (shared_sums.h), with the same bits.
 ///   tag     separates collectives: messages under different tags never mix
 ///   throws  CommError if the transport fails or after abort()
 /// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments that overlap); circulant.h (tree)
@@ -46,7 +47,7 @@ class ProcessExchange {
   virtual std::string description() const = 0;
 
   /// Sums the partials (count) of all processes into the results; with a root, only there, and the results elsewhere are undefined.
-  ///   scratch  sum_scratch_elements(), or fewer, at least twice the number of processes
+  ///   scratch  sum_scratch_elements(), or fewer, at least twice the number of processes; for sums by messages
   virtual void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) = 0;
   /// The partials consist of counts[r] elements for each rank r. Sums those of this rank over all processes into the results (counts[this rank]).
   ///   scratch  scattered_scratch_elements()
@@ -85,9 +86,15 @@ int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts,
 /// Remedy for process groups that are not connected over MPI.
 inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";
 
-/// An exchange over MPI's point-to-point messages.
+/// How processes exchange; for tests.
+struct ExchangeOptions {
+  int largest_direct = ProcessExchange::kLargestDirect;
+  bool shared_memory = true;  // where the processes can map it
+};
+
+/// An exchange over MPI's point-to-point messages, and through shared memory. All processes must call it, in the same order as other exchanges.
 /// throws UnsupportedError with the remedy when MPI is not built in or the process group is not connected over it
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct = ProcessExchange::kLargestDirect);
+std::unique_ptr<ProcessExchange> make_mpi_exchange(ProcessGroup& process_group, const ExchangeOptions& options = {});
 
 }  // namespace comm
 }  // namespace vitrine

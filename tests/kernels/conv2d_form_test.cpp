@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kWorkspace = int64_t{16} << 20;
 
 ImageForm form_of(const Conv2dConfig& config, const Shape& x, const Shape& w, InputPacking packing, Backend backend = Backend::cuda,
-                  DType dtype = DType::bf16) {
-  return conv2d_input_form(config, x, w, {backend, dtype, packing});
+                  DType dtype = DType::bf16, bool tf32 = false) {
+  return conv2d_input_form(config, x, w, {backend, dtype, packing, tf32});
 }
 
 struct FormCase {
@@ -82,6 +82,13 @@ TEST(InputForm, BlocksForStridesAndChannelsOfZerosOtherwise) {
   const ImageForm vgg = form_of({1, 1, false}, {1, 224, 224, 3}, {64, 3, 3, 3}, InputPacking::automatic);
   EXPECT_EQ(vgg.packed_shape(1), (Shape{1, 224, 224, 8}));
   EXPECT_EQ(formed_conv2d({1, 1, false}, vgg, {64, 3, 3, 3}).config.pad, 1);
+  // 16 bytes of f32 are four channels.
+  const auto in_tf32 = [](const Conv2dConfig& config, const Shape& x, const Shape& w) {
+    return form_of(config, x, w, InputPacking::automatic, Backend::cuda, DType::f32, true).packed_shape(1);
+  };
+  EXPECT_EQ(in_tf32({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}), (Shape{1, 58, 58, 48}));
+  EXPECT_EQ(in_tf32({2, 3, false}, {1, 224, 224, 3}, {64, 7, 7, 3}), (Shape{1, 115, 115, 12}));
+  EXPECT_EQ(in_tf32({1, 1, false}, {1, 224, 224, 3}, {64, 3, 3, 3}), (Shape{1, 224, 224, 4}));
 }
 
 TEST(InputForm, ImagesStayAsTheyAreWhereNothingIsGained) {
@@ -93,6 +100,7 @@ TEST(InputForm, ImagesStayAsTheyAreWhereNothingIsGained) {
   EXPECT_FALSE(form(Backend::cpu, DType::bf16, InputPacking::automatic));
   EXPECT_FALSE(form(Backend::cuda, DType::f32, InputPacking::automatic));
   EXPECT_TRUE(form(Backend::cuda, DType::f16, InputPacking::automatic));
+  EXPECT_FALSE(form_of({1, 1, false}, {1, 32, 32, 4}, {64, 3, 3, 4}, InputPacking::on, Backend::cuda, DType::f32));
   EXPECT_FALSE(form(Backend::cuda, DType::f16, InputPacking::off));
   EXPECT_TRUE(form(Backend::cpu, DType::f32, InputPacking::on));
   // Few outputs, one channel, or enough channels.

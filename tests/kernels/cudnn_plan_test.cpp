@@ -377,19 +377,19 @@ TEST_P(CudnnPlanTest, ASmallerWorkspaceThanPlannedCostsTensorCores) {
 }
 
 /// What the engine runs for a layer whose images have the form that the rule chooses on GPUs.
-TrainedLayer formed(const TrainedLayer& layer, DType dtype) {
+TrainedLayer formed(const TrainedLayer& layer, DType dtype, bool tf32) {
   const Conv2dConfig config{layer.stride, layer.pad, false};
-  const ImageForm form = conv2d_input_form(config, layer.x, layer.w, {Backend::cuda, dtype, InputPacking::automatic});
+  const ImageForm form = conv2d_input_form(config, layer.x, layer.w, {Backend::cuda, dtype, InputPacking::automatic, tf32});
   EXPECT_TRUE(form) << layer.x.str();
   const FormedConv2d f = formed_conv2d(config, form, layer.w);
   return {form.packed_shape(1), f.weight.packed_shape(layer.w[0]), f.config.stride, f.config.pad, true};
 }
 
-int64_t arena_of(const std::vector<TrainedLayer>& layers, int64_t batch, DType dtype, const cuda::CudnnTarget& target) {
+int64_t arena_of(const std::vector<TrainedLayer>& layers, int64_t batch, DType dtype, bool tf32, const cuda::CudnnTarget& target) {
   int64_t bytes = 0;
   for (const TrainedLayer& layer : layers) {
     for (const RecordedConv2d& c : recorded(layer, batch, dtype)) {
-      bytes = std::max(bytes, cuda::cudnn_conv2d_need(c, false, target, kUnlimited).best_bytes);
+      bytes = std::max(bytes, cuda::cudnn_conv2d_need(c, tf32, target, kUnlimited).best_bytes);
     }
   }
   return bytes;
@@ -402,19 +402,21 @@ TEST_P(CudnnPlanTest, TheFormOfTheInputGivesTensorCoresInASmallWorkspace) {
   const TrainedLayer firsts[] = {{{1, 227, 227, 3}, {64, 11, 11, 3}, 4, 2, true},  // AlexNet
                                  {{1, 224, 224, 3}, {64, 7, 7, 3}, 2, 3, true},    // ResNet
                                  {{1, 224, 224, 3}, {64, 3, 3, 3}, 1, 1, true}};   // VGG
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    if (dtype == DType::bf16 && kGpus[GetParam()].compute_capability < 800) continue;
+  for (const auto& [dtype, tf32] : {std::pair{DType::f16, false}, std::pair{DType::bf16, false}, std::pair{DType::f32, true}}) {
+    if (dtype != DType::f16 && kGpus[GetParam()].compute_capability < 800) continue;
     for (const TrainedLayer& layer : firsts) {
-      const TrainedLayer form = formed(layer, dtype);
+      const TrainedLayer form = formed(layer, dtype, tf32);
+      RecordProperty(fmt::format("{}_{}", dtype_name(dtype), layer.w[1]), fmt::format("{} bytes, {} as they are",
+          arena_of({form}, kBatch, dtype, tf32, target), arena_of({layer}, kBatch, dtype, tf32, target)));
       for (const RecordedConv2d& c : recorded(form, kBatch, dtype)) {
-        const CudnnChoice choice = chosen_in(c, false, kSmall, target), unlimited = chosen_in(c, false, kUnlimited, target);
+        const CudnnChoice choice = chosen_in(c, tf32, kSmall, target), unlimited = chosen_in(c, tf32, kUnlimited, target);
         ASSERT_TRUE(choice.plan != nullptr) << c.str() << ": " << choice.refusal.str();
         EXPECT_EQ(choice.plan->engine(), unlimited.plan->engine()) << c.str();
         EXPECT_FALSE(choice.plan->fallback()) << c.str();
         EXPECT_TRUE(on_tensor_cores(choice)) << c.str();
       }
-      EXPECT_LE(arena_of({form}, kBatch, dtype, target), kSmall) << form.x.str();
-      EXPECT_GT(arena_of({layer}, kBatch, dtype, target), kLarge) << layer.x.str();
+      EXPECT_LE(arena_of({form}, kBatch, dtype, tf32, target), kSmall) << form.x.str();
+      EXPECT_GT(arena_of({layer}, kBatch, dtype, tf32, target), kLarge) << layer.x.str();
     }
   }
 }
@@ -424,9 +426,9 @@ TEST_P(CudnnPlanTest, TheFormOfTheInputShrinksTheArenaOfAlexNet) {
   for (const int64_t batch : kBatches) {
     std::vector<TrainedLayer> layers = trained_layers();
     layers.resize(5);  // AlexNet's
-    const int64_t plain = arena_of(layers, batch, DType::f16, target);
-    layers[0] = formed(layers[0], DType::f16);
-    const int64_t bytes = arena_of(layers, batch, DType::f16, target);
+    const int64_t plain = arena_of(layers, batch, DType::f16, false, target);
+    layers[0] = formed(layers[0], DType::f16, false);
+    const int64_t bytes = arena_of(layers, batch, DType::f16, false, target);
     RecordProperty(fmt::format("arena_of_batch_{}", batch), fmt::format("{} bytes, {} with images as they are", bytes, plain));
     EXPECT_LT(batch == 512 ? 4 * bytes : bytes, plain) << batch;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of them, otherwise along a tree.
-// Fails at the first wrong element, on bits that differ between ranks or rounds, and if a late process is not named. With COUNT and ITERATIONS rank 0
-// prints the cost of sums of so many elements: messages of a process, processor time of all processes.
+// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of them, through shared memory and
+// then by messages, otherwise along a tree. Fails at the first wrong element, on bits that differ between ranks, rounds or ways, and if a late process
+// is not named. With COUNT and ITERATIONS rank 0 prints the cost of sums of so many elements: messages of a process, processor time of all processes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,8 +25,8 @@ using comm::SumBuffers;
 
 class Sums {
  public:
-  Sums(ProcessGroup& process_group, int largest_direct)
-      : process_group_(process_group), largest_direct_(largest_direct), exchange_(comm::make_mpi_exchange(process_group, largest_direct)) {}
+  Sums(ProcessGroup& process_group, const comm::ExchangeOptions& options)
+      : process_group_(process_group), largest_direct_(options.largest_direct), exchange_(comm::make_mpi_exchange(process_group, options)) {}
 
   ProcessExchange& exchange() { return *exchange_; }
 
@@ -60,7 +60,8 @@ class Sums {
     exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count, root, 7);
     return data;
   }
-  void check_sums(int64_t count) {
+  /// Returns the bits of a sum.
+  std::string check_sums(int64_t count) {
     const std::vector<double> wanted = exact(count);
     const int64_t scratch = comm::sum_scratch_elements(DType::f32, count, process_group_.size(), largest_direct_);
     const std::vector<float> found = sum(count, std::nullopt, scratch), again = sum(count, std::nullopt, scratch);
@@ -72,6 +73,7 @@ class Sums {
     const int root = process_group_.size() - 1;
     const std::vector<float> at_root = sum(count, root, scratch);
     if (process_group_.rank() == root) require_near("a sum on one rank", at_root, wanted);
+    return bytes;
   }
   void check_scattered(int64_t largest) {
     std::vector<int64_t> counts;
@@ -127,9 +129,9 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void measure(ProcessGroup& process_group, int largest_direct, int64_t count, int iterations) {
-  Sums sums(process_group, largest_direct);
-  const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, process_group.size(), largest_direct);
+void measure(ProcessGroup& process_group, const comm::ExchangeOptions& options, int64_t count, int iterations) {
+  Sums sums(process_group, options);
+  const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, process_group.size(), options.largest_direct);
   std::vector<float> data = sums.values(count, process_group.rank()), scratch(static_cast<size_t>(scratch_elements));
   const SumBuffers buffers{DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements};
   const auto once = [&] {
@@ -140,31 +142,49 @@ void measure(ProcessGroup& process_group, int largest_direct, int64_t count, int
   process_group.gather("a start", "");
   const int64_t sent = sums.exchange().messages_sent();
   const double begin = processor_seconds();
+  const auto started = std::chrono::steady_clock::now();
   for (int i = 0; i < iterations; ++i) once();
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   const double used = processor_seconds() - begin;
   const auto messages = static_cast<double>(sums.exchange().messages_sent() - sent);
   const std::vector<double> all = process_group.sum("the cost", {used, messages});
   if (process_group.rank() != 0) return;
-  fmt::print("{:4} processes, {:9} elements, {}: {:8.1f} messages a process, {:9.1f} us of processor time of all together, a sum\n",
-             process_group.size(), count, process_group.size() <= largest_direct ? "direct" : "tree  ", all[1] / process_group.size() / iterations,
-             all[0] * 1e6 / iterations);
+  fmt::print("{:9} elements, {}: {:9.1f} us, {:8.1f} messages a process, {:9.1f} us of processor time of all together, a sum\n", count,
+             sums.exchange().description(), elapsed * 1e6 / iterations, all[1] / process_group.size() / iterations, all[0] * 1e6 / iterations);
+}
+
+/// Returns the bits of all sums.
+std::string check(ProcessGroup& process_group, const comm::ExchangeOptions& options) {
+  Sums sums(process_group, options);
+  std::vector<int64_t> counts = {0, 1, 5, 1000};
+  if (process_group.size() < 4) counts.push_back(200003);  // several segments
+  std::string bits;
+  for (const int64_t count : counts) {
+    bits += sums.check_sums(count);
+    sums.check_scattered(count <= 1000 ? std::min<int64_t>(count, 2 + 1000 / process_group.size()) : count);
+  }
+  sums.check_rounding();
+  sums.check_exchange();
+  const bool direct = process_group.size() <= options.largest_direct, shared = sums.exchange().description().find("shared memory") != std::string::npos;
+  if (shared != (direct && options.shared_memory)) throw std::runtime_error("unexpected exchange: " + sums.exchange().description());
+  return bits;
 }
 
 }  // namespace
 }  // namespace vitrine::test
 
 int main(int argc, char** argv) {
+  using namespace vitrine;
   using namespace vitrine::test;
-  return run_worker([&](const std::shared_ptr<vitrine::ProcessGroup>& process_group) {
+  return run_worker([&](const std::shared_ptr<ProcessGroup>& process_group) {
     if (argc != 2 && argc != 4) throw std::invalid_argument("usage: exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]");
-    const int largest_direct = std::stoi(argv[1]);
-    if (argc == 4) return measure(*process_group, largest_direct, std::stoll(argv[2]), std::stoi(argv[3]));
-    Sums sums(*process_group, largest_direct);
-    for (const int64_t count : {0, 1, 5, 1000}) {
-      sums.check_sums(count);
-      sums.check_scattered(std::min<int64_t>(count, 2 + 1000 / process_group->size()));
+    const comm::ExchangeOptions shared{std::stoi(argv[1]), true}, messages{std::stoi(argv[1]), false};
+    if (argc == 4) {
+      for (const auto& options : {shared, messages}) measure(*process_group, options, std::stoll(argv[2]), std::stoi(argv[3]));
+      return;
     }
-    sums.check_rounding();
-    sums.check_exchange();
+    const std::string bits = check(*process_group, shared);
+    if (process_group->size() <= shared.largest_direct && check(*process_group, messages) != bits)
+      throw std::runtime_error("sums by messages have other bits than sums through shared memory");
   });
 }

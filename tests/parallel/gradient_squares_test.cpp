@@ -115,7 +115,7 @@ TEST_P(GradientSquaresTest, TheStepIsThatOfACheckAfterTheReduction) {
   const int64_t all = layout.parameter_elements(), fc2 = layout.offset(1);  // of fc1's bias: fc3 and fc2 lie before it
   for (int rank = 0; rank < GetParam(); ++rank) {
     const int64_t squared = seen[static_cast<size_t>(rank)].elements;
-    EXPECT_EQ(squared, GetParam() == 1 ? 0 : test_backend() == Backend::cuda ? fc2 : all) << "rank " << rank;
+    EXPECT_EQ(squared, test_backend() == Backend::cuda ? fc2 : GetParam() == 1 ? 0 : all) << "rank " << rank;
   }
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/shared_sums.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include <sched.h>
+
+#include "runtime/cpu/futex.h"
+#include "runtime/error.h"
+
+namespace vitrine::comm {
+namespace {
+
+// Large enough that waiting costs little, and small enough that what one core has written is still in its cache when another reads it.
+constexpr int64_t kSegmentBytes = int64_t{256} << 10;
+constexpr int64_t kLine = 128;  // bytes that cores fetch together
+constexpr int kSpinsBeforeYield = 64;
+
+int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * kLine; }
+
+}  // namespace
+
+/// What a rank has done. Only this rank writes it, and each number is on a line of its own.
+struct SharedSums::Progress {
+  alignas(kLine) std::atomic<int64_t> partials;  // segments whose partials it has written
+  alignas(kLine) std::atomic<int64_t> sums;      // segments of which it has added its slice
+  alignas(kLine) std::atomic<uint64_t> barriers;
+  std::atomic<uint64_t> tag;  // of the last barrier
+};
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+
+int64_t SharedSums::segment_bytes(int processes) {
+  return processes * (static_cast<int64_t>(sizeof(Progress)) + 2 * (processes + 1) * slice_bytes(processes));
+}
+
+SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll)
+    : segment_(std::move(segment)), rank_(rank), processes_(processes), slice_bytes_(slice_bytes(processes)), poll_(std::move(poll)) {}
+
+SharedSums::Progress& SharedSums::progress(int rank) const { return reinterpret_cast<Progress*>(segment_->data())[rank]; }
+
+std::byte* SharedSums::partials(int64_t segment, int rank) const {
+  const int64_t slot = 2 * rank + segment % 2;
+  return segment_->data() + processes_ * static_cast<int64_t>(sizeof(Progress)) + slot * (processes_ + 1) * slice_bytes_;
+}
+
+std::unique_lock<std::mutex> SharedSums::enter() {
+  std::unique_lock lock(in_use_, std::try_to_lock);
+  if (!lock) throw CommError("two collectives of one communicator run at once; order their streams by events, or use a communicator for each");
+  return lock;
+}
+
+void SharedSums::pause(int64_t round) const {
+  poll_();
+  cpu::relax();
+  // The awaited process may need the core.
+  if (round >= kSpinsBeforeYield) sched_yield();
+}
+
+void SharedSums::await(std::atomic<int64_t> Progress::*done, int64_t segment) const {
+  int64_t round = 0;
+  for (int i = 1; i < processes_; ++i) {
+    const std::atomic<int64_t>& of_rank = progress((rank_ + i) % processes_).*done;
+    for (; of_rank.load(std::memory_order_acquire) <= segment; ++round) pause(round);
+  }
+}
+
+void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_t number) {
+  const int64_t element = size_of(sum.buffers.dtype);
+  for (int i = 1; i < processes_; ++i) {
+    const int rank = (rank_ + i) % processes_;
+    const Slice slice = sum.slice(segment, rank);
+    const auto* const from = static_cast<const std::byte*>(sum.buffers.partials) + slice.begin * element;
+    if (slice.end > slice.begin) std::memcpy(partials(number, rank_) + rank * slice_bytes_, from, static_cast<size_t>((slice.end - slice.begin) * element));
+  }
+  progress(rank_).partials.store(number + 1, std::memory_order_release);
+}
+
+void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t number) {
+  const SumBuffers& buffers = sum.buffers;
+  const Slice mine = sum.slice(segment, rank_);
+  await(&Progress::partials, number);
+  std::vector<const void*> inputs;
+  bool shared = false;
+  for (int rank = 0; rank < processes_; ++rank) {
+    const std::byte* const own = static_cast<const std::byte*>(buffers.partials) + mine.begin * size_of(buffers.dtype);
+    inputs.push_back(rank == rank_ ? own : partials(number, rank) + rank_ * slice_bytes_);
+    shared = shared || (rank != rank_ && sum.gets(rank));
+  }
+  const std::array<void*, 2> outputs{sum.result_at(mine.begin), sums(number, rank_)};
+  combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, std::span(outputs).first(shared ? 2 : 1), 0, mine.end - mine.begin);
+  progress(rank_).sums.store(number + 1, std::memory_order_release);
+}
+
+void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t number) {
+  // Those that get nothing wait, too: their next partials take the place of those of this segment.
+  await(&Progress::sums, number);
+  if (!sum.gets(rank_)) return;
+  for (int i = 1; i < processes_; ++i) {
+    const int rank = (rank_ + i) % processes_;
+    const Slice slice = sum.slice(segment, rank);
+    const int64_t bytes = (slice.end - slice.begin) * size_of(sum.buffers.result_dtype);
+    if (bytes > 0) std::memcpy(sum.result_at(slice.begin), sums(number, rank), static_cast<size_t>(bytes));
+  }
+}
+
+void SharedSums::add(const SegmentedSum& sum) {
+  const std::unique_lock<std::mutex> lock = enter();
+  const int64_t first = segments_;
+  segments_ += sum.segments;
+  if (sum.segments > 0) write_partials(sum, 0, first);
+  for (int64_t s = 0; s < sum.segments; ++s) {
+    // Partials of the next segment replace those of the previous one, which all ranks have added when their sums are there. A rank that has written
+    // its partials of this segment has read the sums of the one before the previous, which add_slice() replaces.
+    if (s > 0) read_sums(sum, s - 1, first + s - 1);
+    if (s + 1 < sum.segments) write_partials(sum, s + 1, first + s + 1);
+    add_slice(sum, s, first + s);
+  }
+  if (sum.segments > 0) read_sums(sum, sum.segments - 1, segments_ - 1);
+}
+
+int SharedSums::barrier(uint64_t tag) {
+  const std::unique_lock<std::mutex> lock = enter();
+  const uint64_t number = ++barriers_;
+  progress(rank_).tag.store(tag, std::memory_order_relaxed);
+  progress(rank_).barriers.store(number, std::memory_order_release);
+  // A rank that is further has found this one here.
+  const auto arrived = [&](int rank) {
+    const uint64_t reached = progress(rank).barriers.load(std::memory_order_acquire);
+    return reached > number || (reached == number && progress(rank).tag.load(std::memory_order_relaxed) == tag);
+  };
+  std::vector<int> missing;
+  for (int i = 1; i < processes_; ++i) missing.push_back((rank_ + i) % processes_);
+  int last = rank_;
+  for (int64_t round = 0;; ++round) {
+    for (auto rank = missing.begin(); rank != missing.end();) {
+      if (!arrived(*rank)) {
+        ++rank;
+        continue;
+      }
+      if (round > 0) last = *rank;
+      rank = missing.erase(rank);
+    }
+    if (missing.empty()) return last;
+    pause(round);
+  }
+}
+
+}  // namespace vitrine::comm

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "runtime/comm/fused.h"
+#include "runtime/comm/process_exchange.h"
+#include "runtime/comm/shared_segment.h"
+
+namespace vitrine::comm {
+
+/// A sum over processes, segment by segment. In each segment every rank has a slice: it adds the partial sums of its slice, in rank order.
+struct SegmentedSum {
+  SumBuffers buffers;
+  int64_t segments = 0;
+  std::function<Slice(int64_t segment, int rank)> slice;  // elements
+  std::function<void*(int64_t element)> result_at;        // where the sum of an element is stored
+  std::function<bool(int rank)> gets;                     // whether a rank gets the sums of the other ranks' slices
+};
+
+/// Sums over the processes of one machine through memory that all of them map: a rank writes its partials of a segment there, adds its slice from all
+/// partials, and writes the sums for those that get them. Two segments are in flight, so that a rank can go on while others add. Calls from two
+/// threads at once throw CommError.
+class SharedSums {
+ public:
+  /// Bytes of the segment that SharedSums uses, for so many processes.
+  static int64_t segment_bytes(int processes);
+
+  ///   segment  segment_bytes() zeros, mapped by all ranks      poll  called while waiting; may throw
+  SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll);
+
+  /// The most elements of a slice.
+  int64_t slice_elements(DType dtype) const { return slice_bytes_ / size_of(dtype); }
+  /// requires  slices of at most slice_elements()
+  void add(const SegmentedSum& sum);
+  /// Waits until all ranks have arrived with the same tag; returns the last one, or this one.
+  int barrier(uint64_t tag);
+
+ private:
+  struct Progress;
+  Progress& progress(int rank) const;
+  /// A rank's part of one of the two segments in flight: its partials of all slices, then the sum of its own slice.
+  std::byte* partials(int64_t segment, int rank) const;
+  std::byte* sums(int64_t segment, int rank) const { return partials(segment, rank) + processes_ * slice_bytes_; }
+  /// Waits until all other ranks have done the segment.
+  void await(std::atomic<int64_t> Progress::*done, int64_t segment) const;
+  void pause(int64_t round) const;
+  std::unique_lock<std::mutex> enter();
+
+  void write_partials(const SegmentedSum& sum, int64_t segment, int64_t number);
+  void add_slice(const SegmentedSum& sum, int64_t segment, int64_t number);
+  void read_sums(const SegmentedSum& sum, int64_t segment, int64_t number);
+
+  std::unique_ptr<SharedSegment> segment_;
+  int rank_, processes_;
+  int64_t slice_bytes_;
+  std::function<void()> poll_;
+  std::mutex in_use_;
+  int64_t segments_ = 0;  // added so far, by all ranks alike
+  uint64_t barriers_ = 0;
+};
+
+}  // namespace vitrine::comm
