@@ -17,7 +17,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool pays(const Shape& x, const Shape& w, bool in_blocks, const InputTarget& target) {
   const bool tensor_cores = target.backend == Backend::cuda && (target.dtype != DType::f32 || target.tf32);
   if (!tensor_cores) return false;
-  return in_blocks || (x[3] >= kLeastChannels && w[0] % kOutputMultiple == 0);
+  return in_blocks || (target.dtype != DType::f32 && x[3] >= kLeastChannels && w[0] % kOutputMultiple == 0);
 }
 
 }  // namespace
