@@ -64,8 +64,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << fmt::format("{} on {} i
 
 class StepAllocations : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Jobs, StepAllocations,
-                         ::testing::Values(Case{"small-cnn", 1, DType::f32, 220}, Case{"small-cnn", 2, DType::bf16, 440},
-                                           Case{"resnet", 2, DType::f32, 2150}));
+                         ::testing::Values(Case{"small-cnn", 1, DType::f32, 300}, Case{"small-cnn", 2, DType::bf16, 600},
+                                           Case{"resnet", 2, DType::f32, 3000}));
 
 TEST_P(StepAllocations, AreSmallAndReturnedAndStartNoThread) {
   constexpr int kFirstSteps = 10, kSteps = 20;
