@@ -78,10 +78,10 @@ def parse_gtest(text):
     return outcome, {test: "\n".join(lines) for test, lines in output.items()}
 
 
-def list_tests(path, environment):
-    """Names of a program's tests; empty if it does not say."""
+def list_tests(path, environment, chosen="*"):
+    """Names of a program's tests that match a filter; empty if it does not say."""
     try:
-        run = subprocess.run([path, "--gtest_list_tests"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, timeout=5,
+        run = subprocess.run([path, "--gtest_list_tests", f"--gtest_filter={chosen}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, timeout=5,
                              env={**os.environ, **environment}, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
@@ -99,8 +99,8 @@ def last_lines(text, count=5):
     return "\n".join(text.splitlines()[-count:])
 
 
-def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SECONDS):
-    """Runs all tests of one program; again without those that are done, after a crash, a hang or an error that spoils the GPU's context.
+def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SECONDS, chosen="*"):
+    """Runs the tests of one program that match a gtest filter; again without those that are done, after a crash, a hang or an error that spoils the GPU's context.
 
     `ok`: nothing failed. `incomplete`, if there: why tests were not reached, which `not_reached` names where the program lists them.
     """
@@ -110,7 +110,7 @@ def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SEC
     for attempt in range(30):
         flags = os.path.join(work.logs, f"{program}.flags")
         with open(flags, "w", encoding="utf-8") as file:
-            file.write("--gtest_filter=*" + ("-" + ":".join(done) if done else "") + "\n")
+            file.write(f"--gtest_filter={chosen}" + ("-" + ":".join(done) if done else "") + "\n")
         json_file = os.path.join(work.logs, f"{program}.{attempt}.json")
         left = stop - time.monotonic()
         if left < 1:
@@ -158,7 +158,7 @@ def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SEC
         result["note"] = note
     if incomplete:
         result["incomplete"] = incomplete
-        result["not_reached"] = [test for test in list_tests(path, environment) if test not in done]
+        result["not_reached"] = [test for test in list_tests(path, environment, chosen) if test not in done]
     return result
 
 
