@@ -5,11 +5,16 @@ that both sides see the same noise. Prints medians over the rounds, the ratio to
 
 Sides. On the CPU: PyTorch eager, once with defaults ("eager") and once with malloc set to keep its memory and to use huge pages ("tuned"); with
 --compile also torch.compile, tuned likewise. On a GPU: eager, eager with a fused optimizer and cuDNN's search for the fastest algorithms ("tuned"),
-torch.compile, and torch.compile with mode="reduce-overhead" (CUDA graphs), both tuned likewise. Each runs in its own process, in the contiguous and
-the channels_last layout, of which the faster counts.
+torch.compile, and torch.compile with mode="reduce-overhead" (CUDA graphs), both tuned likewise. On the CPU each runs in its own process; on a GPU one
+process of PyTorch measures one after the other. The contiguous and the channels_last layout are measured (--compiled-layouts), and the faster counts.
+On a GPU the compiled sides of all jobs come last, because torch.compile takes long; what it compiled is kept in build/torch_compiled for the next call.
 
-What is timed. PyTorch: a step at a time on the CPU, the median; all steps between two CUDA events on a GPU. Vitrine: an epoch after a whole epoch of
-warm-up, with tracing off. PyTorch's inputs are ready f32 images on the device; Vitrine loads, resizes and normalizes u8 images as part of the step.
+What is timed. PyTorch: a step at a time on the CPU, the median; all steps of an epoch between two CUDA events on a GPU. Vitrine: an epoch after a whole
+epoch of warm-up, with tracing off. On the CPU, PyTorch's inputs are ready f32 images, while Vitrine loads, resizes and normalizes u8 images as part of
+the step. On a GPU both sides keep a data set of u8 images of 32x32 on the GPU, and a step includes their way from there: gathering by a permutation's
+indices, conversion, normalization, and bilinear resizing where the model's size differs, in the model's layout and dtype. PyTorch keeps permutation and
+labels on the GPU as well, and compiles all of it in the compiled sides; Vitrine (--data-on-device on) sends indices and labels from the host. Whether
+Vitrine's steps ran as CUDA graphs is printed and in the JSON (`cuda_graphs`).
 
 Jobs whose names end in -bf16, -fp16 or -tf32 run in that precision on both sides (autocast, fp16 with GradScaler); see --precision. Threads fit the
 cores. The counterpart of several devices is DistributedDataParallel on Gloo, a process for each device; in the jobs whose names end in -mpi, Vitrine
@@ -18,7 +23,11 @@ also runs a process for each device, started by mpirun.
 Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is what its allocator gave according to the memory profile, from before
 the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
 oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For Vitrine it is all memory
-that it takes from the device, including staging, library workspace and gaps between blocks. The jobs of --memory-only models are not timed.
+that it takes from the device, including staging, library workspace and gaps between blocks. A data set on the GPU is not counted on either side. The
+jobs of --memory-only models are not timed.
+
+The JSON file is written after every side of every job. A side that fails is named, and the others run; exit status 1. With --seconds, what there was no
+time for is named, too (`not_reached`), and is no failure.
 
 PyTorch is that of the Python that runs this script, else Debian's python3-torch; torchvision is not needed. The table of all-reduce needs
 python3-mpi4py, --plot needs python3-matplotlib.
@@ -29,15 +38,21 @@ import json
 import os
 import platform
 import re
+import select
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+TRAIN_PYTORCH = os.path.join(ROOT, "bench", "train_pytorch.py")
+
 ALEXNET = {"model": "alexnet", "size": 227, "optimizer": "adamw"}
 SMALL_CNN = {"model": "small-cnn", "size": 32, "optimizer": "adam"}
-WARM_UP = 3
+COMPILED = ("compile", "reduce-overhead")
+LAYOUTS = ("contiguous", "channels_last")
+LEAST_SECONDS = 3  # below, no further side begins
 TUNED = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "MALLOC_MMAP_MAX_": "0",
@@ -65,7 +80,7 @@ def cpu_jobs():
 
 
 def gpu_jobs():
-    one = {"device": "cuda", "devices": 1, "threads": 4}
+    one = {"device": "cuda", "resident": True, "devices": 1, "threads": 4}
     jobs = {
         "alexnet-b512": {**ALEXNET, **one, "batch": 512, "steps": 100},
         "alexnet-b64": {**ALEXNET, **one, "batch": 64, "steps": 200},
@@ -90,178 +105,110 @@ def sides_of(arguments):
     return ["eager", "tuned"] + ["compile"] * arguments.compile
 
 
-# PyTorch's side, in processes of its own.
+class Failed(Exception):
+    """A side failed; the others are worth measuring."""
 
 
-def make_torch_model(torch, name):
-    nn = torch.nn
-    if name == "small-cnn":
-        features = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-                    nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
-        return nn.Sequential(*features, nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(inplace=True), nn.Linear(128, 10))
-    if name == "resnet18":
-        return make_torch_resnet18(nn)
-    if name == "vgg16":
-        features, channels = [], 3
-        for width in [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0]:
-            features += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)] if width else [nn.MaxPool2d(2)]
-            channels = width or channels
-        classifier = [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(),
-                      nn.Linear(4096, 10)]
-        return nn.Sequential(*features, nn.AdaptiveAvgPool2d((7, 7)), nn.Flatten(), *classifier)
-    features = [nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-                nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-                nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True),
-                nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True),
-                nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d((6, 6))]
-    classifier = [nn.Dropout(), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(inplace=True),
-                  nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Linear(4096, 10)]
-    return nn.Sequential(*features, nn.Flatten(), *classifier)
+class NotReached(Exception):
+    """There is no time left."""
 
 
-def make_torch_resnet18(nn):
-    class Block(nn.Module):
-        def __init__(self, channels, width, stride):
-            super().__init__()
-            self.branch = nn.Sequential(nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-                                        nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
-            shortcut = [nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width)] if channels != width else []
-            self.shortcut = nn.Sequential(*shortcut)
-            self.relu = nn.ReLU(inplace=True)
+class Clock:
+    def __init__(self, seconds):
+        self.end = None if seconds is None else time.monotonic() + seconds
 
-        def forward(self, x):
-            y = self.branch(x)
-            y += self.shortcut(x)
-            return self.relu(y)
-
-    layers, channels = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], 64
-    for width in (64, 128, 256, 512):
-        layers += [Block(channels, width, 1 if width == 64 else 2), Block(width, width, 1)]
-        channels = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    def left(self):
+        """Seconds, or None without a limit."""
+        if self.end is None:
+            return None
+        left = self.end - time.monotonic()
+        if left < LEAST_SECONDS:
+            raise NotReached
+        return left
 
 
-def make_training(torch, job, layout, side):
-    """A function that does one training step."""
-    device = job.get("device", "cpu")
-    on_gpu, samples = device == "cuda", job["batch"] // job["devices"]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job["precision"] == "tf32"
-    torch.backends.cudnn.benchmark = on_gpu and side != "eager"
-    model = make_torch_model(torch, job["model"]).to(device=device, memory_format=layout)
-    images = torch.randn(samples, 3, job["size"], job["size"], device=device).to(memory_format=layout)
-    labels = torch.randint(0, 10, (samples,), device=device)
-    optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
-    optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if on_gpu and side != "eager" else {}))
-    trained = torch.nn.parallel.DistributedDataParallel(model) if job["devices"] > 1 else model
-    if side == "compile":
-        trained = torch.compile(trained)
-    elif side == "reduce-overhead":
-        trained = torch.compile(trained, mode="reduce-overhead")
-    loss_function = torch.nn.CrossEntropyLoss()
-    mixed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(job["precision"])
-    scaler = torch.cuda.amp.GradScaler(enabled=True) if job["precision"] == "fp16" else None
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        if mixed is None:
-            loss = loss_function(trained(images), labels)
-        else:
-            with torch.autocast(device, dtype=mixed):
-                loss = loss_function(trained(images), labels)
-        if scaler is None:
-            loss.backward()
-            optimizer.step()
-        else:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-    return step
+# PyTorch's side: train_pytorch.py, in processes of its own.
 
 
-def peak_of_torch(torch, job, layout):
-    """Bytes allocated at the peak of three training steps, the model and what it is trained with included."""
-    def steps():
-        step = make_training(torch, job, layout, "eager")
-        for _ in range(3):
-            step()
+class TorchProcess:
+    """One process that measures one thing after another, so that PyTorch and the GPU start once."""
 
-    if job.get("device") == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        steps()
-        return torch.cuda.max_memory_allocated()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        steps()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+    def __init__(self, python):
+        self.python = python
+        self.process = None
 
+    def ask(self, request, seconds):
+        if self.process is None:
+            environment = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(ROOT, "build", "torch_compiled"), **os.environ}
+            self.process = subprocess.Popen([self.python, TRAIN_PYTORCH, "--serve"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        try:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it ended, see below
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            self.stop()
+            raise NotReached
+        line = self.process.stdout.readline()
+        if not line:
+            status = self.process.wait()
+            self.stop()
+            raise Failed(f"PyTorch's process ended with {status}")
+        answer = json.loads(line)
+        if "error" in answer:
+            self.stop()  # an error of CUDA makes a process useless
+            raise Failed(answer["error"])
+        return answer
 
-def time_torch(torch, job, layout, side):
-    """Seconds of a training step: the median on a CPU, the mean over all on a GPU, where the host runs ahead."""
-    step = make_training(torch, job, layout, side)
-    for _ in range(WARM_UP + 7 * (side in ("compile", "reduce-overhead"))):
-        step()
-    if job.get("device") == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(job["steps"]):
-            step()
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1e3 / job["steps"]
-    times = []
-    for _ in range(job["steps"]):
-        begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    def stop(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdin.close()
+            self.process.stdout.close()
+            self.process = None
 
 
-def torch_child(job, rank, rendezvous, side, memory):
-    """Runs in the process that is measured; prints {layout: seconds of a step}, or {layout: bytes} of memory."""
-    import torch
-    torch.set_num_threads(job["threads"])
-    torch.manual_seed(rank)
-    if job["devices"] > 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=job["devices"])
-    layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-    if memory:
-        print(json.dumps({"bytes": {name: peak_of_torch(torch, job, layout) for name, layout in layouts.items()}}))
-    else:
-        print(json.dumps({"seconds": {name: time_torch(torch, job, layout, side) for name, layout in layouts.items()}}))
-
-
-def run_torch_children(python, job, flags, side):
+def run_torch_children(python, job, flags, side, seconds):
     """What each of its processes printed."""
-    tuned = TUNED if side != "eager" and job.get("device") != "cuda" else {}
+    tuned = TUNED if side != "eager" else {}
     environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **tuned}
+    end = None if seconds is None else time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = os.path.join(folder, "rendezvous")
-        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, "--side", side, *flags, "--rank"]
+        command = [python, TRAIN_PYTORCH, "--job", json.dumps(job), "--rendezvous", rendezvous, "--side", side, *flags, "--rank"]
         children = [subprocess.Popen(command + [str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(job["devices"])]
-        outputs = [child.communicate()[0] for child in children]
+        try:
+            outputs = [child.communicate(timeout=None if end is None else max(0.0, end - time.monotonic()))[0] for child in children]
+        except subprocess.TimeoutExpired as problem:
+            raise NotReached from problem
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
     if any(child.returncode != 0 for child in children):
-        sys.exit(f"compare_pytorch: PyTorch ({side}) failed on {job['model']}, see above")
+        raise Failed(f"PyTorch ended with {next(child.returncode for child in children if child.returncode != 0)}, see above")
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
-def peak_torch(python, job):
+def ask_torch(torch, job, side, layouts, memory, seconds):
+    """{layout: figure}, that of the slowest or largest process."""
+    key = "bytes" if memory else "seconds"
+    if job.get("device") == "cuda":
+        return torch.ask({"job": job, "side": side, "layouts": layouts, "memory": memory}, seconds)[key]
+    answers = run_torch_children(torch.python, job, ["--memory"] * memory, side, seconds)
+    return {layout: max(answer[key][layout] for answer in answers) for layout in answers[0][key]}
+
+
+def peak_torch(torch, job, seconds):
     """Bytes at the peak of one process, in the layout that needs less."""
-    answers = run_torch_children(python, job, ["--memory"], "eager")
-    return min(max(a["bytes"][layout] for a in answers) for layout in answers[0]["bytes"])
+    return min(ask_torch(torch, job, "eager", LAYOUTS, True, seconds).values())
 
 
-def run_torch(python, job, side):
+def run_torch(torch, job, side, layouts, seconds):
     """Samples per second in the faster layout, and its name."""
-    answers = run_torch_children(python, job, [], side)
-    slowest = {layout: max(a["seconds"][layout] for a in answers) for layout in answers[0]["seconds"]}
-    layout = min(slowest, key=slowest.get)
-    return job["batch"] / slowest[layout], layout
+    measured = ask_torch(torch, job, side, layouts, False, seconds)
+    layout = min(measured, key=measured.get)
+    return job["batch"] / measured[layout], layout
 
 
 # Vitrine's side.
@@ -273,29 +220,33 @@ def vitrine_command(program, subcommand, job):
     if job["precision"] in ("bf16", "fp16"):
         command += ["--precision", job["precision"]]
     if job.get("device") == "cuda":
-        return command + ["--devices", "cuda:0"] + ["--tf32"] * (job["precision"] == "tf32")
+        return command + ["--devices", "cuda:0", "--data-on-device", "on"] + ["--tf32"] * (job["precision"] == "tf32")
     several = job["devices"] > 1 and "mpi" not in job
     command += ["--devices", f"cpu:0-{job['devices'] - 1}" if several else "cpu:0", "--threads-per-device", str(job["threads"])]
     return ["mpirun", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-np", str(job["devices"]), *command] if "mpi" in job else command
 
 
-def run_json(command):
-    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def run_json(command, seconds=None):
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as problem:
+        raise NotReached from problem
     if run.returncode != 0:
-        sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")
+        raise Failed(f"failed with {run.returncode}: {' '.join(command)}")
     return json.loads(run.stdout)
 
 
-def run_vitrine(program, job):
-    """Samples per second over the second of two epochs, and bytes of one device at its peak."""
+def run_vitrine(program, job, seconds):
+    """Samples per second over the second of two epochs, bytes of one device at its peak, and what ran as CUDA graphs (None on the CPU)."""
     command = vitrine_command(program, "train", job)
-    result = run_json(command + ["--data", f"synthetic:{job['batch'] * job['steps']}", "--lr", "1e-4", "--epochs", "2", "--trace-level", "off"])
-    return result["epochs"][1]["samples_per_second"], max(device["peak_bytes"] for device in result["devices"])
+    result = run_json(command + ["--data", f"synthetic:{job['batch'] * job['steps']}", "--lr", "1e-4", "--epochs", "2", "--trace-level", "off"], seconds)
+    peak = max(device["peak_bytes"] - device["peak_bytes_by_category"]["dataset"] for device in result["devices"])
+    return result["epochs"][1]["samples_per_second"], peak, result["cuda_graphs"] if job.get("device") == "cuda" else None
 
 
-def peak_vitrine(program, job):
+def peak_vitrine(program, job, seconds):
     """Bytes of one device at its peak, by the plan, which is what a run takes."""
-    result = run_json(vitrine_command(program, "plan", job))
+    result = run_json(vitrine_command(program, "plan", job), seconds)
     return max(device["planned_peak_bytes"] for device in result["devices"])
 
 
@@ -312,29 +263,91 @@ def clocks():
     return run.stdout.splitlines()[0] if run.returncode == 0 and run.stdout else None
 
 
-def measure(name, job, python, arguments):
+def tasks_of(jobs, arguments):
+    """(job, round, side) in the order in which they are measured; a side is one of PyTorch, "vitrine" or "memory"."""
     sides = sides_of(arguments)
-    result = {"job": job, "rounds": {side: [] for side in [*sides, "vitrine"]}, "layouts": {}}
-    if "memory_only" in job:
-        peaks = {"pytorch": peak_torch(python, job), "vitrine": peak_vitrine(arguments.vitrine, job)}
+    on_gpu = arguments.device == "cuda"
+    passes = [[side for side in sides if side not in COMPILED] + ["vitrine"], [side for side in sides if side in COMPILED]] if on_gpu else [[*sides, "vitrine"]]
+    tasks = []
+    for number, measured in enumerate(passes):
+        for name, job in jobs.items():
+            if "memory_only" not in job:
+                tasks += [(name, round_number, side) for round_number in range(arguments.rounds) for side in measured]
+            if number == 0 and job["precision"] == "f32" and "mpi" not in job:
+                tasks.append((name, 0, "memory"))
+    return tasks
+
+
+def measure(result, side, torch, arguments, clock):
+    """Adds the figures of one side to a job's result."""
+    job = result["job"]
+    if side == "memory":
+        peaks = {"pytorch": peak_torch(torch, job, clock.left())}
+        peaks["vitrine"] = peak_vitrine(arguments.vitrine, job, clock.left()) if "memory_only" in job else result.get("vitrine_peak_bytes")
+        if peaks["vitrine"] is None:
+            raise Failed("Vitrine's peak was not measured")
+        result["peak_bytes"], result["peak_ratio"] = peaks, peaks["vitrine"] / peaks["pytorch"]
+    elif side == "vitrine":
+        speed, result["vitrine_peak_bytes"], graphs = run_vitrine(arguments.vitrine, job, clock.left())
+        result["rounds"]["vitrine"].append(speed)
+        if job.get("device") == "cuda":
+            result.setdefault("clocks", []).append(clocks())
+            result["cuda_graphs"] = {**graphs, "on": graphs["launched"] >= job["steps"]}
     else:
-        for number in range(arguments.rounds):
-            print(f"{name}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
-            for side in sides:
-                speed, result["layouts"][side] = run_torch(python, job, side)
-                result["rounds"][side].append(speed)
-            speed, peak = run_vitrine(arguments.vitrine, job)
-            result["rounds"]["vitrine"].append(speed)
-            if job.get("device") == "cuda":
-                result.setdefault("clocks", []).append(clocks())
-        result["samples_per_second"] = {side: statistics.median(values) for side, values in result["rounds"].items()}
-        result["ratios"] = [speed / max(result["rounds"][side][number] for side in sides) for number, speed in enumerate(result["rounds"]["vitrine"])]
-        result["ratio"] = statistics.median(result["ratios"])
-        peaks = {"pytorch": peak_torch(python, job), "vitrine": peak} if job["precision"] == "f32" and "mpi" not in job else None
-    if peaks:
-        result["peak_bytes"] = peaks
-        result["peak_ratio"] = peaks["vitrine"] / peaks["pytorch"]
-    return result
+        layouts = [layout for layout in LAYOUTS if side not in COMPILED or arguments.compiled_layouts in (layout, "both")]
+        speed, result["layouts"][side] = run_torch(torch, job, side, layouts, clock.left())
+        result["rounds"][side].append(speed)
+
+
+def summarize(result):
+    """Medians and ratios of what was measured so far; a ratio is that of a round in which Vitrine and any side of PyTorch have a figure."""
+    rounds = result["rounds"]
+    known = {side: [value for value in values if value is not None] for side, values in rounds.items()}
+    result["samples_per_second"] = {side: statistics.median(values) for side, values in known.items() if values}
+    ratios = []
+    for number, own in enumerate(rounds["vitrine"]):
+        others = [values[number] for side, values in rounds.items() if side != "vitrine" and number < len(values) and values[number] is not None]
+        if own is not None and others:
+            ratios.append(own / max(others))
+    if ratios:
+        result["ratios"], result["ratio"] = ratios, statistics.median(ratios)
+
+
+def graphs_text(graphs):
+    issued = sum(value for key, value in graphs.items() if key.startswith("issued"))
+    return f"{graphs['state']}; {graphs['launched']} micro-batches launched as graphs, {issued} issued"
+
+
+def compare(jobs, torch, arguments, report, clock):
+    """Measures every task; `report` is complete after each."""
+    sides = sides_of(arguments)
+    report["results"] = {name: {"job": job, "rounds": {side: [] for side in [*sides, "vitrine"]}, "layouts": {}} for name, job in jobs.items()}
+    tasks = tasks_of(jobs, arguments)
+    report["not_reached"] = [task_text(task, arguments) for task in tasks]
+    write_report(report, arguments)
+    for task in tasks:
+        name, _, side = task
+        result = report["results"][name]
+        print(task_text(task, arguments), file=sys.stderr, flush=True)
+        try:
+            measure(result, side, torch, arguments, clock)
+            if side == "vitrine" and not result.get("cuda_graphs", {"on": True})["on"]:
+                print(f"compare_pytorch: WARNING: {name}: Vitrine's steps did not run as CUDA graphs ({graphs_text(result['cuda_graphs'])})", file=sys.stderr)
+        except NotReached:
+            break
+        except Failed as problem:
+            print(f"compare_pytorch: {name}: {side}: {problem}", file=sys.stderr)
+            result.setdefault("failed", {})[side] = str(problem)
+            if side != "memory":
+                result["rounds"][side].append(None)
+        report["not_reached"].pop(0)
+        summarize(result)
+        write_report(report, arguments)
+
+
+def task_text(task, arguments):
+    name, number, side = task
+    return f"{name}: {side}" + (f", round {number + 1} of {arguments.rounds}" if arguments.rounds > 1 and side != "memory" else "")
 
 
 def all_reduce_child():
@@ -373,14 +386,16 @@ def compare_all_reduce(python, arguments):
     return {size: {way: statistics.median(values) for way, values in ways.items()} for size, ways in measured.items()}
 
 
-def facts_of(python, arguments):
+def facts_of(torch, arguments, clock):
     """What the figures hold for: machine, versions and date."""
-    script = "import json, torch; print(json.dumps({'version': torch.__version__, 'config': torch.__config__.show(), 'gpu': torch.cuda.get_device_name() if torch.cuda.is_available() else None}))"
-    torch = json.loads(subprocess.run([python, "-c", script], stdout=subprocess.PIPE, text=True, check=True).stdout)
-    found = re.search(r"(?:MKL-DNN|oneDNN|mkldnn) v?([0-9.]+)", torch["config"])
+    facts = torch.ask({"facts": True}, clock.left())
+    if arguments.device == "cuda" and facts["gpu"] is None:
+        sys.exit(f"compare_pytorch: PyTorch {facts['version']} sees no GPU")
+    found = re.search(r"(?:MKL-DNN|oneDNN|mkldnn) v?([0-9.]+)", facts["config"])
     info = run_json([arguments.vitrine, "info", "--json"])
     return {"date": datetime.date.today().isoformat(), "processor": info.get("processor") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
-            "gpu": torch["gpu"] if arguments.device == "cuda" else None, "pytorch": torch["version"], "pytorch_onednn": found[1] if found else None,
+            "gpu": facts["gpu"] if arguments.device == "cuda" else None, "pytorch": facts["version"], "pytorch_onednn": found[1] if found else None,
+            "pytorch_cudnn": facts["cudnn"] if arguments.device == "cuda" else None,
             "vitrine": info["version"], "libraries": info["libraries"], "instruction_set": info.get("instruction_set"), "rounds": arguments.rounds}
 
 
@@ -392,14 +407,18 @@ def print_tables(report):
     facts, results = report["facts"], report["results"]
     where = facts["gpu"] or f"{facts['cores']} cores of {facts['processor']}"
     onednn = f" (oneDNN {facts['pytorch_onednn']})" if facts["pytorch_onednn"] else ""
-    print(f"{where}, {facts['date']}; Vitrine {facts['vitrine']} (oneDNN {facts['libraries'].get('oneDNN', 'none')}), PyTorch {facts['pytorch']}{onednn}; medians of {facts['rounds']} rounds")
-    timed = {name: result for name, result in results.items() if "ratio" in result}
+    rounds = f"medians of {facts['rounds']} rounds" if facts["rounds"] > 1 else "one round"
+    print(f"{where}, {facts['date']}; Vitrine {facts['vitrine']} (oneDNN {facts['libraries'].get('oneDNN', 'none')}), PyTorch {facts['pytorch']}{onednn}; {rounds}")
+    timed = {name: result for name, result in results.items() if result.get("samples_per_second")}
     if timed:
-        sides = list(next(iter(timed.values()))["samples_per_second"])
+        sides = list(next(iter(timed.values()))["rounds"])
         print(f"\n{'samples/s':24}" + "".join(f"{side:>17}" for side in sides) + f"{'/ best PyTorch':>16}{'from-to':>12}")
         for name, result in timed.items():
             speeds = result["samples_per_second"]
-            print(f"{name:24}" + "".join(f"{speeds[side]:17.1f}" for side in sides) + f"{result['ratio']:16.2f}{spread(result['ratios']):>12}")
+            ratio = f"{result['ratio']:16.2f}{spread(result['ratios']):>12}" if "ratio" in result else ""
+            print(f"{name:24}" + "".join(f"{speeds[side]:17.1f}" if side in speeds else f"{'-':>17}" for side in sides) + ratio)
+            if "cuda_graphs" in result:
+                print(f"  {'' if result['cuda_graphs']['on'] else 'WARNING: no '}CUDA graphs: {graphs_text(result['cuda_graphs'])}")
             for line in result.get("clocks", []):
                 print(f"  clocks: {line}")
     sized = {name: result for name, result in results.items() if "peak_bytes" in result}
@@ -412,6 +431,11 @@ def print_tables(report):
         print(f"\n{'all-reduce, 2 ranks, us':24}{'Open MPI':>17}{'one process':>17}{'two processes':>17}")
         for size, ways in report["all_reduce"].items():
             print(f"{int(size) >> 10:>20} KiB" + "".join(f"{ways[way]:17.1f}" for way in ("Open MPI", "one process", "two processes")))
+    for name, result in results.items():
+        for side, problem in result.get("failed", {}).items():
+            print(f"failed: {name}: {side}: {problem}")
+    if report.get("not_reached"):
+        print("not reached: " + "; ".join(report["not_reached"]))
 
 
 def plot(report, path):
@@ -432,7 +456,12 @@ def plot(report, path):
 
 
 def has_module(python, module):
-    return subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    """Without loading it, which takes seconds."""
+    find = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
+    try:
+        return subprocess.run([python, "-c", find], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def find_python():
@@ -443,25 +472,20 @@ def find_python():
 
 
 def main():
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vitrine", default=os.path.join(root, "build", "release", "bin", "vitrine"))
+    parser.add_argument("--vitrine", default=os.path.join(ROOT, "build", "release", "bin", "vitrine"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--jobs", help=f"some of {', '.join(cpu_jobs())}; on a GPU of {', '.join(gpu_jobs())}")
     parser.add_argument("--precision", help="only the jobs in these: f32,bf16; on a GPU also tf32,fp16")
     parser.add_argument("--compile", action="store_true", help="torch.compile on the CPU too")
+    parser.add_argument("--compiled-layouts", choices=[*LAYOUTS, "both"], default="both", help="of torch.compile, which takes long")
+    parser.add_argument("--seconds", type=float, help="time for everything; what does not fit is named")
     parser.add_argument("--no-all-reduce", action="store_true", help="leave out the table of all-reduce")
-    parser.add_argument("--json", metavar="FILE", help="what was measured, after each job")
+    parser.add_argument("--json", metavar="FILE", help="what was measured, after each side")
     parser.add_argument("--plot", metavar="FILE", help="the ratios as a picture: .svg, .png, .pdf")
-    for hidden in ("--child", "--side", "--rendezvous"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--all-reduce-child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        return torch_child(json.loads(arguments.child), arguments.rank, arguments.rendezvous, arguments.side, arguments.memory)
     if arguments.all_reduce_child:
         return all_reduce_child()
     jobs = gpu_jobs() if arguments.device == "cuda" else cpu_jobs()
@@ -479,32 +503,42 @@ def main():
         parser.error(f"{arguments.vitrine} does not exist; build it, or pass its path with --vitrine")
     if arguments.plot and not has_module(sys.executable, "matplotlib"):
         parser.error("--plot: matplotlib is missing; install it with: apt-get install python3-matplotlib")
-    python = find_python()
-    report = {"facts": facts_of(python, arguments), "results": {}}
-    for name in [name for name in names if jobs[name]["precision"] in precisions]:
-        report["results"][name] = measure(name, jobs[name], python, arguments)
-        write_report(report, arguments)
-    if arguments.device == "cpu" and not arguments.no_all_reduce and not arguments.jobs:
-        mpi_python = next((p for p in (python, "/usr/bin/python3") if has_module(p, "mpi4py")), None)
-        if mpi_python is None:
-            print("compare_pytorch: all-reduce is not compared: install python3-mpi4py", file=sys.stderr)
-        else:
-            report["all_reduce"] = compare_all_reduce(mpi_python, arguments)
-            write_report(report, arguments)
+    clock = Clock(arguments.seconds)
+    torch = TorchProcess(find_python())
+    report = {"results": {}}
+    try:
+        report["facts"] = facts_of(torch, arguments, clock)
+        if arguments.device == "cpu":
+            torch.stop()
+        compare({name: jobs[name] for name in names if jobs[name]["precision"] in precisions}, torch, arguments, report, clock)
+        if arguments.device == "cpu" and not arguments.no_all_reduce and not arguments.jobs:
+            mpi_python = next((p for p in (torch.python, "/usr/bin/python3") if has_module(p, "mpi4py")), None)
+            if mpi_python is None:
+                print("compare_pytorch: all-reduce is not compared: install python3-mpi4py", file=sys.stderr)
+            else:
+                report["all_reduce"] = compare_all_reduce(mpi_python, arguments)
+                write_report(report, arguments)
+    except Failed as problem:
+        sys.exit(f"compare_pytorch: {problem}")
+    except NotReached:
+        sys.exit(f"compare_pytorch: --seconds {arguments.seconds:.0f} is too short to start PyTorch")
+    finally:
+        torch.stop()
     print_tables(report)
     if arguments.plot:
         plot(report, arguments.plot)
-    return None
+    return 1 if any("failed" in result for result in report["results"].values()) else 0
 
 
 def write_report(report, arguments):
-    """After each job: what was measured is kept if a later one fails."""
+    """After each side: what was measured is kept if a later one does not end."""
     if not arguments.json:
         return
-    with open(arguments.json, "w", encoding="utf-8") as file:
+    with open(arguments.json + ".part", "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
         file.write("\n")
+    os.replace(arguments.json + ".part", arguments.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

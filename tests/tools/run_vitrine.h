@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +18,10 @@ inline Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-/// The vitrine program with these arguments.
+/// The vitrine program with these arguments: that of the build, or of the environment variable VITRINE_TEST_PROGRAM, where the test runs elsewhere.
 inline Arguments vitrine_command(Arguments arguments) {
-  arguments.insert(arguments.begin(), VITRINE_PROGRAM);
+  const char* const elsewhere = std::getenv("VITRINE_TEST_PROGRAM");
+  arguments.insert(arguments.begin(), elsewhere == nullptr ? VITRINE_PROGRAM : elsewhere);
   return arguments;
 }
 
