@@ -43,8 +43,10 @@ class PlanTuner {
   bool out_of_time() const;
   TuneResult& result() { return *result_; }
 
-  /// The plan of the operation, or null. Counts the operation.
-  const TunedPlan* find(const std::string& operation);
+  /// The plan of the operation, or null.
+  const TunedPlan* find(const std::string& operation) const;
+  /// Remembers an operation without a plan that runs by the library's choice.
+  void note_missed(const std::string& operation) { missed_.insert(operation); }
   const std::set<std::string>& missed() const { return missed_; }
 
  private:

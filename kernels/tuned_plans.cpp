@@ -100,11 +100,6 @@ void PlanTuner::forget_plans() {
 
 bool PlanTuner::out_of_time() const { return steady_now_ns() >= deadline_ns_; }
 
-const TunedPlan* PlanTuner::find(const std::string& operation) {
-  if (searches()) return known_->find(operation);
-  const TunedPlan* const plan = plans_->find(operation);
-  if (plan == nullptr) missed_.insert(operation);
-  return plan;
-}
+const TunedPlan* PlanTuner::find(const std::string& operation) const { return searches() ? known_->find(operation) : plans_->find(operation); }
 
 }  // namespace vitrine

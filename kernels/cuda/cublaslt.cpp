@@ -187,7 +187,10 @@ bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Ma
   const std::vector<cublasLtMatmulAlgo_t> algorithms = find(tuner.searches() ? kMostCandidates : 1);
   if (algorithms.empty()) return false;
   plan.algorithm = algorithms.front();
-  if (!tuner.searches()) return true;
+  if (!tuner.searches()) {
+    tuner.note_missed(operation);
+    return true;
+  }
   std::vector<TimedCandidate> candidates;
   for (const cublasLtMatmulAlgo_t& algorithm : algorithms) candidates.push_back({algorithm_text(algorithm), [&] { run(plan, algorithm); }});
   const int fastest = time_candidates(ctx, operation, candidates);

@@ -48,7 +48,11 @@ CudnnChoice choose_tuned(ExecContext& ctx, const CudnnConv2d& convolution, cudnn
     }
     tuner.result().notes.push_back(fmt::format("{}: cuDNN refuses the stored plan, so it was timed again", operation));
   }
-  if (!tuner.searches()) return choose_conv2d_plan(convolution, target);
+  if (!tuner.searches()) {
+    CudnnChoice choice = choose_conv2d_plan(convolution, target);
+    if (choice.plan != nullptr) tuner.note_missed(operation);
+    return choice;
+  }
   CudnnChoices choices = find_conv2d_plans(convolution, target, kMostCandidates);
   if (choices.plans.empty()) return {nullptr, choices.refusal};
   std::vector<TimedCandidate> candidates;
@@ -114,18 +118,29 @@ SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
   return {arena.rows(0, left), arena.as<uint8_t>() + left};
 }
 
-/// Runs the convolution, or returns why there is no plan. bias is null for passes without one.
-Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
+/// What a forward pass adds to each output; null: nothing.
+struct Summand {
+  const void* data = nullptr;
+  int64_t cleared_bytes = 0;  // that become zeros first
+};
+
+/// Runs the convolution, or returns why there is no plan.
+Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const Summand& bias = {}) {
   convolution.tf32 = ctx.tf32();
-  convolution.alignment = alignment_of({x, w, y, bias});
+  convolution.alignment = alignment_of({x, w, y, bias.data});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
   auto& library = ctx.plans().get<CudnnLibrary>();
   const cudnnHandle_t handle = library.handle(ctx);
   // cuDNN has one pointer type for inputs and outputs.
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
-  const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias)};
-  const size_t count = bias != nullptr ? 4 : 3;
-  const auto run = [&](CudnnPlan& plan) { plan.execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data); };
+  const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias.data)};
+  const size_t count = bias.data != nullptr ? 4 : 3;
+  const auto run = [&](CudnnPlan& plan) {
+    if (bias.cleared_bytes > 0) {
+      VITRINE_CUDA_CHECK(cudaMemsetAsync(const_cast<void*>(bias.data), 0, static_cast<size_t>(bias.cleared_bytes), native_stream(ctx)));
+    }
+    plan.execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data);
+  };
   const CudnnChoice& choice = library.choice(ctx, convolution, handle, run);
   if (choice.plan == nullptr) return choice.refusal;
   run(*choice.plan);
@@ -151,15 +166,14 @@ Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstV
   convolution.relu = config.relu;
   convolution.bias = bias || config.relu;
   View workspace = ctx.workspace();
-  const void* summand = bias.data;
+  Summand summand{bias.data};
   if (config.relu && !bias) {
     // cuDNN merges ReLU only after a bias: use zeros at the end of the arena.
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
     if (arena.end == nullptr)
       return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros), ctx.workspace_setting()};
-    VITRINE_CUDA_CHECK(cudaMemsetAsync(arena.end, 0, static_cast<size_t>(zeros), native_stream(ctx)));
-    summand = arena.end;
+    summand = {arena.end, zeros};
     workspace = arena.workspace;
   }
   return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
@@ -167,13 +181,13 @@ Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstV
 
 Reason cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const CudnnConv2d convolution = describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
-  return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data, nullptr);
+  return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data);
 }
 
 Reason cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
-  return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data, nullptr);
+  return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data);
 }
 
 Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
@@ -188,7 +202,7 @@ Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig
             ctx.workspace_setting()};
   }
   rounded.data = arena.end;
-  Reason refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data, nullptr);
+  Reason refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data);
   if (refusal.empty()) widen(ctx, rounded, grad_w, mode);
   return refusal;
 }

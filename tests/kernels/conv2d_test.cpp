@@ -10,9 +10,8 @@
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
 #include "runtime/error.h"
-#include "tests/kernels/conv2d_paths.h"
+#include "tests/kernels/conv2d_cases.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -48,85 +47,7 @@ std::span<const Conv2dPath> paths(DType dtype) {
   if (on_gpu()) return gpu_conv2d_paths();
   return dtype == DType::f32 ? kFloatPaths : kHalfPaths;
 }
-constexpr int64_t kWorkspace = int64_t{16} << 20;
-
-// A convolution with its arguments, on the host and on the device.
-struct Case {
-  DType dtype;
-  ConvolutionGeometry g;
-  Conv2dConfig config;
-  std::vector<float> x, w, bias, grad_y, old_w, old_bias;
-  Tensor x_device, w_device, bias_device, grad_y_device;
-
-  std::string name(const Conv2dPath& path) const { return std::string(path.name) + " " + dtype_name(dtype) + " " + g.x.str() + " * " + g.w.str(); }
-  /// Error of rounding a result to the dtype; none for f32.
-  double roundoff() const { return dtype == DType::f32 ? 0 : unit_roundoff(dtype); }
-  double underflow() const { return dtype == DType::f32 ? 0 : half_smallest(dtype); }
-};
-
-Case make_case(TestDevice& device, DType dtype, const Shape& x, const Shape& w, const Conv2dConfig& config, uint64_t seed) {
-  Case c;
-  c.dtype = dtype;
-  c.config = config;
-  c.g = {x, w, conv2d_output_shape(config, x, w), config.stride, config.pad};
-  c.x = random_stored(dtype, x.numel(), seed + 100);
-  c.w = random_stored(dtype, w.numel(), seed + 200);
-  c.bias = random_stored(dtype, w[0], seed + 300);
-  c.grad_y = random_stored(dtype, c.g.y.numel(), seed + 400);
-  c.old_w = random_floats(w.numel(), seed + 500);
-  c.old_bias = random_floats(w[0], seed + 600);
-  c.x_device = stored_tensor(device, dtype, x, c.x);
-  c.w_device = stored_tensor(device, dtype, w, c.w);
-  c.bias_device = stored_tensor(device, dtype, {w[0]}, c.bias);
-  c.grad_y_device = stored_tensor(device, dtype, c.g.y, c.grad_y);
-  return c;
-}
-
-// Odd sizes, H != W, C = 3 and 1, windows from 1 x 1 to 5 x 4, strides up to 3; sometimes whole blocks of 8 and 16 channels.
-Case random_case(TestDevice& device, DType dtype, uint64_t seed) {
-  const auto r = random_integers<int32_t>(9, seed, 0, 1000);
-  const auto pick = [&](size_t i, int64_t low, int64_t high) { return low + r[i] % (high - low + 1); };
-  const int64_t window_h = pick(0, 1, 5);
-  const int64_t window_w = seed % 3 == 0 ? window_h : pick(1, 1, 4);
-  int64_t channels = seed % 4 == 0 ? 3 : pick(2, 1, 19);
-  int64_t outputs = pick(3, 1, 21);
-  if (seed % 5 == 0) channels = 8 * pick(2, 1, 3);
-  if (seed % 5 <= 1) outputs = 8 * pick(3, 1, 4);
-  const Conv2dConfig config{pick(4, 1, 3), pick(5, 0, 2), seed % 2 == 0};
-  return make_case(device, dtype, {pick(6, 1, 5), window_h + pick(7, 0, 11), window_w + pick(8, 0, 9), channels},
-                   {outputs, window_h, window_w, channels}, config, seed);
-}
-
-void check_forward(TestDevice& device, const Case& c, const Conv2dPath& path, bool with_bias) {
-  Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
-  if (with_bias) add_bias(expected, c.bias);
-  if (c.config.relu) apply_relu(expected);
-  const GuardedTensor y = device.guarded(c.g.y, c.dtype);
-  path.forward(device.ctx(), c.config, c.x_device, c.w_device, with_bias ? c.bias_device : Tensor(), y);
-  expect_rounded(stored_values(device, y), expected, c.name(path) + " y", c.roundoff(), c.underflow());
-}
-
-void check_backward(TestDevice& device, const Case& c, const Conv2dPath& path, GradMode mode, bool with_bias) {
-  const std::string what = c.name(path);
-  const GuardedTensor grad_x = device.guarded(c.g.x, c.dtype);
-  path.backward_data(device.ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
-  expect_rounded(stored_values(device, grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x", c.roundoff(), c.underflow());
-
-  const bool accumulate = mode == GradMode::accumulate;
-  const auto initial = [&](const std::vector<float>& old) { return accumulate ? std::span<const float>(old) : std::span<const float>(); };
-  const int64_t outputs = c.g.w[0];
-  const GuardedTensor grad_w = accumulate ? device.guarded(c.g.w, c.old_w) : device.guarded(c.g.w);
-  const GuardedTensor grad_bias = accumulate ? device.guarded(Shape{outputs}, c.old_bias) : device.guarded(Shape{outputs});
-  path.backward_weight(device.ctx(), c.config, c.x_device, c.grad_y_device, grad_w, with_bias ? grad_bias.view : View{}, mode);
-  // cuDNN may round the gradient of f16 and bf16 images to their dtype before it adds it to the content, of up to 1.
-  const double rounded = on_gpu() ? c.roundoff() : 0;
-  expect_rounded(device.values(grad_w), reference_conv2d_backward_weight(c.g, c.x, c.grad_y, initial(c.old_w)), what + " grad_w", rounded, rounded);
-  if (!with_bias) return;
-  const Reference sums = reference_column_sums(c.g.y.numel() / outputs, outputs, c.grad_y, initial(c.old_bias));
-  expect_rounded(device.values(grad_bias), sums, what + " grad_bias");
-}
-
-void check(TestDevice& device, const Case& c, bool with_bias) {
+void check(TestDevice& device, const Conv2dCase& c, bool with_bias) {
   for (const Conv2dPath& path : paths(c.dtype)) {
     check_forward(device, c, path, with_bias);
     check_backward(device, c, path, GradMode::overwrite, with_bias);
@@ -143,7 +64,7 @@ TEST_P(Conv2dTest, EqualsTheReferenceOnRandomShapes) {
     TestDevice on(threads);
     on.ctx().reserve_workspace(kWorkspace);
     for (uint64_t seed = 0; seed < (is_half() ? 8 : 40); ++seed) {
-      const Case c = random_case(on, dtype(), seed);
+      const Conv2dCase c = random_case(on, dtype(), seed);
       for (const Conv2dPath& path : paths(dtype())) {
         check_forward(on, c, path, seed % 3 != 0);
         check_backward(on, c, path, seed % 2 == 0 ? GradMode::overwrite : GradMode::accumulate, seed % 3 != 1);
@@ -177,7 +98,7 @@ TEST_P(Conv2dTest, EqualsTheReferenceOnShapesOfModels) {
 
 TEST_P(Conv2dTest, GivesTheSameBitsEveryTime) {
   ctx().reserve_workspace(kWorkspace);
-  const Case c = make_case(device, dtype(), {3, 17, 13, 16}, {24, 3, 3, 16}, {1, 1, true}, 5);
+  const Conv2dCase c = make_case(device, dtype(), {3, 17, 13, 16}, {24, 3, 3, 16}, {1, 1, true}, 5);
   for (const Conv2dPath& path : paths(dtype())) {
     std::vector<uint32_t> first[3];
     for (int repeat = 0; repeat < 5; ++repeat) {
@@ -196,7 +117,7 @@ TEST_P(Conv2dTest, GivesTheSameBitsEveryTime) {
 
 TEST_P(Conv2dTest, AcceptsAnyAlignment) {
   ctx().reserve_workspace(kWorkspace);
-  const Case c = make_case(device, dtype(), {3, 11, 9, 13}, {17, 3, 3, 13}, {1, 1, true}, 1);
+  const Conv2dCase c = make_case(device, dtype(), {3, 11, 9, 13}, {17, 3, 3, 13}, {1, 1, true}, 1);
   const GuardedTensor y = guarded(c.g.y);
   conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
   Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
@@ -236,7 +157,7 @@ TEST_F(DeviceTest, Conv2dRunsInASmallWorkspace) {
   const Shape x{2, 9, 8, 5}, w{7, 3, 3, 5};
   for (const int64_t rows : {1, 2, 3, 11}) {
     ctx().reserve_workspace(rows * (on_gpu() ? 8 : 1) * 3 * 3 * 5 * 4);
-    const Case c = make_case(device, DType::f32, x, w, {1, 1, true}, static_cast<uint64_t>(rows));
+    const Conv2dCase c = make_case(device, DType::f32, x, w, {1, 1, true}, static_cast<uint64_t>(rows));
     for (const Conv2dPath& path : paths(DType::f32)) {
       check_forward(device, c, path, true);
       check_backward(device, c, path, GradMode::accumulate, true);
@@ -246,7 +167,7 @@ TEST_F(DeviceTest, Conv2dRunsInASmallWorkspace) {
 
 TEST_F(DeviceTest, Conv2dCutsTheWorkAtAnyLine) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
-    const Case c = random_case(device, DType::f32, seed);
+    const Conv2dCase c = random_case(device, DType::f32, seed);
     const int64_t line_bytes = c.g.y[2] * c.g.w.numel() / c.g.w[0] * 4;
     const int64_t lines[] = {1, 2, 3, c.g.y[1], c.g.y[1] + 1};
     ctx().reserve_workspace(lines[seed % 5] * line_bytes);
@@ -259,7 +180,7 @@ TEST_F(DeviceTest, Conv2dCutsTheWorkAtAnyLine) {
 }
 
 TEST_F(DeviceTest, Conv2dWithoutWorkspaceNamesTheBytesNeeded) {
-  const Case c = make_case(device, DType::f32, {2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}, 1);
+  const Conv2dCase c = make_case(device, DType::f32, {2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}, 1);
   const Tensor y = device.empty(c.g.y);
   expect_error<OutOfMemory>(
       [&] {
@@ -403,7 +324,7 @@ TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
 TEST_F(DeviceTest, Conv2dUsesOneDnnWhenTheWorkspaceSuffices) {
   if (on_gpu() || !cpu::onednn::library()) GTEST_SKIP() << "needs a CPU device and oneDNN";
   ctx().reserve_workspace(kWorkspace);
-  const Case c = make_case(device, DType::f32, {2, 13, 13, 16}, {32, 3, 3, 16}, {1, 1, true}, 1);
+  const Conv2dCase c = make_case(device, DType::f32, {2, 13, 13, 16}, {32, 3, 3, 16}, {1, 1, true}, 1);
   const Tensor y = device.empty(c.g.y), grad_x = device.empty(c.g.x), grad_w = device.empty(c.g.w);
   int served = 0;
   const View y_view = y, grad_x_view = grad_x, grad_w_view = grad_w;

@@ -10,74 +10,12 @@
 
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
-#include "tests/parallel/random_model.h"
+#include "tests/parallel/autotune_runs.h"
 #include "tests/runtime/processes.h"
-#include "tests/standins/controls.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
-
-constexpr int64_t kBatch = 6;
-constexpr int kSteps = 5;
-
-struct Outcome {
-  TunedPlans plans;
-  AutotuneReport report;
-  std::vector<float> parameters;
-  std::vector<std::string> untuned;
-  int64_t timed_records = 0, graph_launches = 0;
-  bool peaks_as_planned = true, replicas_equal = true;
-};
-
-DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
-  DeviceGroupOptions options;
-  for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
-  options.memory_bytes = {int64_t{256} << 20};
-  options.trace = TraceLevel::off;  // how many events spans share depends on when the host reads them
-  options.process_group = std::move(process_group);
-  return options;
-}
-
-Model model_of(uint32_t seed) { return random_model(seed); }
-
-EngineConfig config_of(const Model& model, const TunedPlans* known, int64_t batch = kBatch) {
-  EngineConfig config = small_config(model, batch);
-  config.autotune.enabled = true;
-  if (known != nullptr) config.autotune.known = std::make_shared<TunedPlans>(*known);
-  return config;
-}
-
-/// Trains with the batch size, one sample less in one step, and evaluates in between.
-Outcome train_on(DeviceGroup& group, const Model& model, const EngineConfig& config) {
-  Outcome run;
-  standins::take_call_counts();
-  Engine engine(model, group, config, {{config.batch_size, config.batch_size - 1}, {2}});
-  run.timed_records = standins::take_call_counts().timed_records;
-  const OwnedBatch held_out = random_batch(model, 2, 77, 0.0, config.image_dtype);
-  for (int step = 0; step < kSteps; ++step) {
-    const int64_t samples = step == 1 ? config.batch_size - 1 : config.batch_size;
-    engine.train_step(random_batch(model, samples, static_cast<uint32_t>(step), 0.1, config.image_dtype).view());
-    if (step == 2) engine.evaluate(held_out.view());
-  }
-  engine.finish();
-  for (int d = 0; d < group.size(); ++d) {
-    run.peaks_as_planned =
-        run.peaks_as_planned && group[d].pool().statistics().peak_bytes == engine.device_plans()[static_cast<size_t>(d)].peak_bytes;
-    run.replicas_equal = run.replicas_equal && engine.parameters(d) == engine.parameters(0);
-    for (std::string& operation : untuned_operations(group[d].compute())) run.untuned.push_back(std::move(operation));
-  }
-  run.parameters = engine.parameters();
-  run.graph_launches = engine.graph_counts().launched;
-  if (engine.tuned_plans()) run.plans = *engine.tuned_plans();
-  run.report = engine.autotune_report();
-  return run;
-}
-
-Outcome train(const Model& model, const EngineConfig& config, const std::vector<int>& gpus = {0}) {
-  DeviceGroup group(group_of(gpus, nullptr));
-  return train_on(group, model, config);
-}
 
 /// The algorithms that the plans name: "algorithm 2 ..." is 2.
 std::vector<int> algorithms_of(const TunedPlans& plans) {
@@ -85,16 +23,6 @@ std::vector<int> algorithms_of(const TunedPlans& plans) {
   for (const TunedPlan& plan : plans.plans) algorithms.push_back(std::stoi(plan.plan.substr(std::string("algorithm ").size())));
   return algorithms;
 }
-
-class AutotuneTest : public ::testing::Test {
- protected:
-  AutotuneTest() { standins::reset(); }
-  ~AutotuneTest() override {
-    EXPECT_EQ(standins::live_objects(), 0);
-    standins::reset();
-  }
-  const Model model_ = model_of(1);
-};
 
 TEST_F(AutotuneTest, TakesTheFastestAlgorithm) {
   standins::set_product_algorithms({{900}, {300}, {100}, {700}});

@@ -12,8 +12,8 @@
 namespace vitrine::test {
 namespace {
 
-// small-cnn has two convolutions, and its input has no gradient. The stand-ins have no cuDNN: each pass takes a kernel and a product, and in f32 the
-// gradient of the input is cleared first.
+// small-cnn has two convolutions, and its input has no gradient. Without cuDNN each pass takes a kernel and a product, and in f32 the gradient of the
+// input is cleared first.
 constexpr int64_t kConvolutionPasses = 5;
 
 /// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is captured, without those that wait
@@ -41,7 +41,7 @@ standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_gr
   return counts;
 }
 
-/// Launches on a GPU with cuDNN: kernels, and calls of libraries.
+/// Launches on a GPU with cuDNN: kernels, and calls of libraries. A rounded gradient of weights takes another one.
 int64_t launches_of(const standins::CallCounts& counts) { return counts.launches + counts.products - kConvolutionPasses; }
 
 /// The figures that were counted, which must not grow, and the launches that the step is to reach.
@@ -70,6 +70,16 @@ TEST_P(CudaCalls, OfAStepDoNotGrow) {
   EXPECT_EQ(untraced.timed_records, 0);
   EXPECT_LE(traced.timed_records, figures.records);
   EXPECT_LE(untraced.all, figures.calls);
+}
+
+TEST_P(CudaCalls, OfAStepWithCudnnHaveOneForEachPassOfAConvolution) {
+  if (!standins::has_cudnn()) GTEST_SKIP() << "no stand-in for cuDNN";
+  const Figures& figures = GetParam();
+  standins::set_convolution_engines({{.index = 1}});
+  const standins::CallCounts counts = calls_of_a_step(figures.dtype, TraceLevel::off, false);
+  const int64_t rounded_gradients = figures.dtype == DType::f32 ? 0 : 2;
+  EXPECT_EQ(counts.convolutions, kConvolutionPasses);
+  EXPECT_LE(counts.launches + counts.products + counts.convolutions, figures.launches + rounded_gradients);
 }
 
 TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {

@@ -16,17 +16,6 @@ namespace {
 
 constexpr int64_t kRows = 16, kColumns = 4;  // of the block of d kept in registers
 
-float load(const void* data, cudaDataType_t type, int64_t i) {
-  switch (type) {
-    case CUDA_R_16F:
-      return __half2float(static_cast<const __half*>(data)[i]);
-    case CUDA_R_16BF:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-    default:
-      return static_cast<const float*>(data)[i];
-  }
-}
-
 void store(void* data, cudaDataType_t type, int64_t i, float value) {
   switch (type) {
     case CUDA_R_16F:
@@ -51,7 +40,7 @@ void pack_rows(const MatrixAt& m, int64_t first, int64_t count, bool tf32, float
   const int64_t rows = std::min(count, m.rows - first);
   for (int64_t j = 0; j < m.columns; ++j) {
     for (int64_t i = 0; i < count; ++i) {
-      const float value = i < rows ? load(m.data, m.type, (first + i) * m.row_stride + j * m.column_stride) : 0.0F;
+      const float value = i < rows ? load_element(m.data, m.type, (first + i) * m.row_stride + j * m.column_stride) : 0.0F;
       out[j * count + i] = tf32 ? to_tf32(value) : value;
     }
   }
@@ -85,8 +74,8 @@ void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t
   for (int64_t j = 0; j < std::min(kColumns, p.d.columns - column); ++j) {
     for (int64_t i = 0; i < std::min(kRows, p.d.rows - row); ++i) {
       float value = p.alpha * sums[j][i];
-      if (p.beta != 0) value += p.beta * load(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
-      if (p.bias != nullptr) value += load(p.bias, p.d.type, row + i);
+      if (p.beta != 0) value += p.beta * load_element(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
+      if (p.bias != nullptr) value += load_element(p.bias, p.d.type, row + i);
       if (p.relu && value <= 0) value = 0;  // NaN stays
       store(const_cast<void*>(p.d.data), p.d.type, (row + i) * p.d.row_stride + (column + j) * p.d.column_stride, value);
     }
@@ -94,6 +83,17 @@ void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t
 }
 
 }  // namespace
+
+float load_element(const void* data, cudaDataType_t type, int64_t i) {
+  switch (type) {
+    case CUDA_R_16F:
+      return __half2float(static_cast<const __half*>(data)[i]);
+    case CUDA_R_16BF:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
 
 int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
@@ -114,7 +114,7 @@ void multiply(const Product& p) {
   }
   for (int64_t j = 0; p.column_sums != nullptr && j < p.b.columns; ++j) {
     float sum = 0.0F;
-    for (int64_t i = 0; i < k; ++i) sum += load(p.b.data, p.b.type, i * p.b.row_stride + j * p.b.column_stride);
+    for (int64_t i = 0; i < k; ++i) sum += load_element(p.b.data, p.b.type, i * p.b.row_stride + j * p.b.column_stride);
     store(p.column_sums, p.d.type, j, sum);
   }
 }

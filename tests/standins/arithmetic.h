@@ -7,7 +7,7 @@
 
 #include <library_types.h>
 
-/// Arithmetic of the stand-ins for cuBLASLt and NCCL.
+/// Arithmetic of the stand-ins for cuBLASLt, cuDNN and NCCL.
 namespace vitrine::standins {
 
 /// A matrix in memory: element (i, j) at i * row_stride + j * column_stride; one of the strides is 1.
@@ -22,6 +22,8 @@ struct MatrixAt {
   MatrixAt transposed() const { return {data, type, columns, rows, column_stride, row_stride}; }
 };
 int64_t element_bytes(cudaDataType_t type);
+/// The i-th element of an array of the type.
+float load_element(const void* data, cudaDataType_t type, int64_t i);
 
 struct Product {
   MatrixAt a, b, c, d;  // shapes in the product: (m, k), (k, n), (m, n); d's data is written

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 /// Controls of the stand-in GPUs for tests. They apply to the whole process; call reset() between tests.
@@ -33,8 +34,8 @@ void reset();
 /// wait only for the work of these devices.
 void be_process_of(std::vector<int> devices);
 
-/// Number of streams, events, graphs, executable graphs, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that
-/// have not been destroyed.
+/// Number of streams, events, graphs, executable graphs, allocations on devices and pinned, handles, descriptors of cuBLASLt and cuDNN, and
+/// communicators that have not been destroyed.
 int64_t live_objects();
 /// Bytes allocated by cudaMalloc on a device.
 int64_t allocated_bytes(int device);
@@ -44,8 +45,8 @@ bool has_context(int device);
 
 /// Calls of the imitated libraries.
 struct CallCounts {
-  int64_t launches = 0, products = 0, collectives = 0;  // of kernels, of cuBLASLt, of NCCL
-  int64_t graph_launches = 0;                           // launches and products count when they are captured, not when they are replayed
+  int64_t launches = 0, products = 0, convolutions = 0, collectives = 0;  // of kernels, of cuBLASLt, cuDNN and NCCL
+  int64_t graph_launches = 0;  // launches, products and convolutions count when they are captured, not when they are replayed
   int64_t copies = 0, fills = 0;
   int64_t timed_records = 0, records = 0, waits = 0, created_events = 0;
   int64_t all = 0;  // including those that are not counted apart
@@ -72,6 +73,27 @@ struct ProductAlgorithm {
 void set_product_algorithms(const std::vector<ProductAlgorithm>& algorithms);
 /// What cublasLtGetVersion() returns, until configure().
 void set_cublaslt_version(size_t version);
+
+/// Whether the stand-in for cuDNN is built in: where cuDNN's headers were found.
+bool has_cudnn();
+/// An engine of cuDNN with choices of its knobs.
+struct ConvolutionEngine {
+  int64_t index = 0;                                              // cuDNN's number of the engine
+  std::vector<std::pair<int, int64_t>> knobs = {};                // cudnnBackendKnobType_t and value
+  int64_t workspace_bytes = 0;                                    // that it fills with garbage
+  double simulated_ms = 0;                                        // by which it advances the time of its device's events; nothing waits for it
+  int64_t least_alignment = 1;                                    // of tensors, in bytes
+  bool tensor_cores = false;                                      // it rounds f32 to TF32
+  bool deterministic = true, winograd = false, compiled = false;  // its other notes, which change nothing
+  enum class Proposed { first, fallback, both } proposed = Proposed::first;  // by which of the modes A and fallback
+  enum class Fault { none, at_finalization, at_execution } fault = Fault::none;
+};
+/// The engines that serve every convolution from now on, in the order of cuDNN's heuristics, until configure(), which leaves none: cuDNN then refuses
+/// the imitated GPUs, as a release older than the GPU does. An engine splits each sum of 16 terms or more in as many parts, beyond those for the
+/// sizes, as the sum of its index and the values of its knobs. requires has_cudnn()
+void set_convolution_engines(const std::vector<ConvolutionEngine>& engines);
+/// What cudnnGetVersion() returns, until configure(). requires has_cudnn()
+void set_cudnn_version(size_t version);
 
 /// Faults of NCCL, by rank in any group, until configure(). A call is a collective, or a group of transfers; n = 1: the next one of this rank.
 void hang_nccl_init(int rank);         // the rank's next communicator never joins its group

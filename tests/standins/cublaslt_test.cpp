@@ -11,7 +11,7 @@
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
-#include "tests/standins/controls.h"
+#include "tests/standins/library_fixture.h"
 
 namespace vitrine::standins {
 namespace {
@@ -23,30 +23,17 @@ struct Case {
   float alpha, beta;
 };
 
-class CublasLt : public ::testing::Test {
+class CublasLt : public LibraryTest {
  protected:
   void SetUp() override {
-    reset();
-    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    LibraryTest::SetUp();
     ASSERT_EQ(cublasLtCreate(&handle_), CUBLAS_STATUS_SUCCESS);
   }
   void TearDown() override {
-    for (void* p : memory_) cudaFree(p);
     for (auto* layout : layouts_) cublasLtMatrixLayoutDestroy(layout);
     cublasLtMatmulDescDestroy(operation_);
     EXPECT_EQ(cublasLtDestroy(handle_), CUBLAS_STATUS_SUCCESS);
-    cudaStreamDestroy(stream_);
-    cudaGetLastError();
-    reset();
-  }
-  template <class T>
-  T* upload(const std::vector<T>& values) {
-    void* p = nullptr;
-    EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_), cudaSuccess);
-    memory_.push_back(p);
-    return static_cast<T*>(p);
+    LibraryTest::TearDown();
   }
   cublasLtMatrixLayout_t layout(int64_t rows, int64_t columns, int64_t stride, cudaDataType_t type = CUDA_R_32F) {
     cublasLtMatrixLayout_t made = nullptr;
@@ -65,11 +52,9 @@ class CublasLt : public ::testing::Test {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, c.epilogue);
   }
 
-  cudaStream_t stream_ = nullptr;
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t operation_ = nullptr;
   std::vector<cublasLtMatrixLayout_t> layouts_;
-  std::vector<void*> memory_;
 };
 
 class CublasLtProducts : public CublasLt, public ::testing::WithParamInterface<Case> {};
@@ -77,13 +62,8 @@ class CublasLtProducts : public CublasLt, public ::testing::WithParamInterface<C
 TEST_P(CublasLtProducts, EqualTheDefinition) {
   const Case& c = GetParam();
   constexpr int64_t kGap = 3;  // leading dimensions are larger than necessary
-  std::mt19937 random(7);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  const auto values = [&](int64_t count) {
-    std::vector<float> v(static_cast<size_t>(count));
-    for (float& x : v) x = uniform(random);
-    return v;
-  };
+  uint32_t seed = 7;
+  const auto values = [&](int64_t count) { return random(count, seed++); };
   const int64_t a_rows = c.transpose_a ? c.k : c.m, a_columns = c.transpose_a ? c.m : c.k, b_rows = c.transpose_b ? c.n : c.k,
                 b_columns = c.transpose_b ? c.k : c.n, d_stride = (c.row_major_d ? c.n : c.m) + kGap, d_other = c.row_major_d ? c.m : c.n;
   const auto a = values((a_rows + kGap) * a_columns), b = values((b_rows + kGap) * b_columns), d = values(d_stride * d_other), bias = values(c.m);
@@ -97,8 +77,7 @@ TEST_P(CublasLtProducts, EqualTheDefinition) {
       cublasLtMatmul(handle_, operation_, &c.alpha, upload(a), layout(a_rows, a_columns, a_rows + kGap), upload(b),
                      layout(b_rows, b_columns, b_rows + kGap), &c.beta, result_data, d_layout, result_data, d_layout, nullptr, nullptr, 0, stream_),
       CUBLAS_STATUS_SUCCESS);
-  std::vector<float> result(d.size());
-  ASSERT_EQ(cudaMemcpyAsync(result.data(), result_data, result.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_), cudaSuccess);
+  const std::vector<float> result = download(result_data, d.size());
   std::vector<float> expected = d;
   for (int64_t i = 0; i < c.m; ++i) {
     for (int64_t j = 0; j < c.n; ++j) {
@@ -162,8 +141,7 @@ TYPED_TEST(CublasLtHalves, AddInF32AndRoundOnce) {
   ASSERT_EQ(cublasLtMatmul(this->handle_, this->operation_, &c.alpha, this->upload(a), this->layout(4000, 5, 4000, kType<In>), this->upload(b),
                            this->layout(4000, 3, 4000, kType<In>), &c.beta, d, d_layout, d, d_layout, nullptr, nullptr, 0, this->stream_),
             CUBLAS_STATUS_SUCCESS);
-  std::vector<Out> result(15);
-  ASSERT_EQ(cudaMemcpyAsync(result.data(), d, result.size() * sizeof(Out), cudaMemcpyDeviceToHost, this->stream_), cudaSuccess);
+  const std::vector<Out> result = this->download(d, 15);
   const double relative = std::is_same_v<Out, float> ? 0 : std::is_same_v<Out, __half> ? 0x1p-11 : 0x1p-8;
   for (size_t i = 0; i < 5; ++i) {
     for (size_t j = 0; j < 3; ++j) {

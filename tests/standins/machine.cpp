@@ -64,6 +64,7 @@ std::string leftovers(const State& s) {
   std::string text;
   if (!s.streams.empty()) text += " " + std::to_string(s.streams.size()) + " streams";
   if (!s.cublas_handles.empty()) text += " " + std::to_string(s.cublas_handles.size()) + " cuBLASLt handles";
+  if (!s.cudnn_handles.empty()) text += " " + std::to_string(s.cudnn_handles.size()) + " cuDNN handles";
   if (!s.graphs.empty()) text += " " + std::to_string(s.graphs.size()) + " graphs";
   if (!s.executables.empty()) text += " " + std::to_string(s.executables.size()) + " executable graphs";
   if (!s.events.empty()) text += " " + std::to_string(s.events.size()) + " events";
@@ -106,6 +107,7 @@ CallCounts take_call_counts() {
   CallCounts counts;
   for (const auto& [call, count] : {std::pair{Call::launch, &counts.launches},
                                     {Call::product, &counts.products},
+                                    {Call::convolution, &counts.convolutions},
                                     {Call::collective, &counts.collectives},
                                     {Call::graph_launch, &counts.graph_launches},
                                     {Call::copy, &counts.copies},
@@ -206,6 +208,7 @@ void configure(const Machine& machine) {
     const std::unique_lock lock(s.mutex);
     std::string left = leftovers(s);
     if (live_descriptors() > 0) left += " " + std::to_string(live_descriptors()) + " descriptors of cuBLASLt";
+    if (live_cudnn_descriptors() > 0) left += " " + std::to_string(live_cudnn_descriptors()) + " descriptors of cuDNN";
     if (communicators > 0) left += " " + std::to_string(communicators) + " NCCL communicators";
     if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
     for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
@@ -216,6 +219,7 @@ void configure(const Machine& machine) {
   }
   clear_nccl_faults();  // NCCL's calls lock their library first
   clear_product_algorithms();
+  clear_cudnn();
 }
 
 void reset() { configure(Machine{}); }
@@ -224,8 +228,9 @@ int64_t live_objects() {
   State& s = state();
   const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
-  int64_t count = communicators + live_descriptors() +
-                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() + s.graphs.size() + s.executables.size());
+  int64_t count = communicators + live_descriptors() + live_cudnn_descriptors() +
+                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() + s.cudnn_handles.size() + s.graphs.size() +
+                                       s.executables.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }

@@ -63,7 +63,7 @@ struct State {
   size_t freed_bytes = 0;
   std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
   std::unordered_set<cudaEvent_t> events;
-  std::unordered_set<const void*> cublas_handles;
+  std::unordered_set<const void*> cublas_handles, cudnn_handles;
   std::unordered_set<cudaGraph_t> graphs;
   std::unordered_set<cudaGraphExec_t> executables;
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  // queued work may still refer to their records
@@ -78,7 +78,22 @@ cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
 /// Kinds of calls that CallCounts counts.
-enum class Call : uint8_t { launch, product, collective, graph_launch, copy, fill, timed_record, record, wait, create_event, query, other, count };
+enum class Call : uint8_t {
+  launch,
+  product,
+  convolution,
+  collective,
+  graph_launch,
+  copy,
+  fill,
+  timed_record,
+  record,
+  wait,
+  create_event,
+  query,
+  other,
+  count
+};
 /// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device when it has no context yet,
 /// whichever device their arguments belong to, as CUDA does.
 void note_call(Call call);
@@ -141,9 +156,11 @@ cudaError_t capture_error(cudaStream_t stream);
 
 /// The libraries' parts of live_objects() and of the check in configure().
 int64_t live_descriptors();
+int64_t live_cudnn_descriptors();
 int64_t live_communicators();
 void clear_nccl_faults();
 void clear_product_algorithms();
+void clear_cudnn();
 
 /// Prints the mistake of the code under test if CUDA's error code alone would not help.
 [[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);

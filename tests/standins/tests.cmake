@@ -4,6 +4,10 @@ vitrine_test(test_standins SEPARATE LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_graph_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
+if(VITRINE_HAVE_CUDNN)
+  target_sources(test_standins PRIVATE standins/cudnn_test.cpp)
+  target_include_directories(test_standins SYSTEM PRIVATE "${CUDNN_INCLUDE_DIR}")
+endif()
 set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON
                             COMPILE_DEFINITIONS "VITRINE_STANDIN_DEVICE_HEADER=\"tests/standins/device_interface.h\"")
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/conv2d_choice.h"
+#include "tests/parallel/random_model.h"
+#include "tests/standins/controls.h"
+
+/// Training with --autotune on the stand-ins, whose plans differ in their simulated times and in their bits.
+namespace vitrine::test {
+
+inline constexpr int64_t kBatch = 6;
+inline constexpr int kSteps = 5;
+
+/// A training run on stand-ins.
+struct Outcome {
+  TunedPlans plans;
+  AutotuneReport report;
+  std::vector<float> parameters;
+  std::vector<std::string> untuned;
+  std::vector<Conv2dChoice> convolutions;  // of the first device
+  int64_t timed_records = 0, graph_launches = 0;
+  bool peaks_as_planned = true, replicas_equal = true;
+};
+
+inline DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
+  DeviceGroupOptions options;
+  for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
+  options.memory_bytes = {int64_t{256} << 20};
+  options.trace = TraceLevel::off;  // how many events spans share depends on when the host reads them
+  options.process_group = std::move(process_group);
+  return options;
+}
+
+inline Model model_of(uint32_t seed) { return random_model(seed); }
+
+inline EngineConfig config_of(const Model& model, const TunedPlans* known, int64_t batch = kBatch) {
+  EngineConfig config = small_config(model, batch);
+  config.autotune.enabled = true;
+  if (known != nullptr) config.autotune.known = std::make_shared<TunedPlans>(*known);
+  return config;
+}
+
+/// Trains with the batch size, one sample less in one step, and evaluates in between.
+inline Outcome train_on(DeviceGroup& group, const Model& model, const EngineConfig& config) {
+  Outcome run;
+  standins::take_call_counts();
+  Engine engine(model, group, config, {{config.batch_size, config.batch_size - 1}, {2}});
+  run.timed_records = standins::take_call_counts().timed_records;
+  const OwnedBatch held_out = random_batch(model, 2, 77, 0.0, config.image_dtype);
+  for (int step = 0; step < kSteps; ++step) {
+    const int64_t samples = step == 1 ? config.batch_size - 1 : config.batch_size;
+    engine.train_step(random_batch(model, samples, static_cast<uint32_t>(step), 0.1, config.image_dtype).view());
+    if (step == 2) engine.evaluate(held_out.view());
+  }
+  engine.finish();
+  for (int d = 0; d < group.size(); ++d) {
+    run.peaks_as_planned =
+        run.peaks_as_planned && group[d].pool().statistics().peak_bytes == engine.device_plans()[static_cast<size_t>(d)].peak_bytes;
+    run.replicas_equal = run.replicas_equal && engine.parameters(d) == engine.parameters(0);
+    for (std::string& operation : untuned_operations(group[d].compute())) run.untuned.push_back(std::move(operation));
+  }
+  run.convolutions = conv2d_choices(group[0].compute());
+  run.parameters = engine.parameters();
+  run.graph_launches = engine.graph_counts().launched;
+  if (engine.tuned_plans()) run.plans = *engine.tuned_plans();
+  run.report = engine.autotune_report();
+  return run;
+}
+
+inline Outcome train(const Model& model, const EngineConfig& config, const std::vector<int>& gpus = {0}) {
+  DeviceGroup group(group_of(gpus, nullptr));
+  return train_on(group, model, config);
+}
+
+/// Checks at the end that nothing is left on the GPUs.
+class AutotuneTest : public ::testing::Test {
+ protected:
+  AutotuneTest() { standins::reset(); }
+  ~AutotuneTest() override {
+    EXPECT_EQ(standins::live_objects(), 0);
+    standins::reset();
+  }
+  const Model model_ = model_of(1);
+};
+
+}  // namespace vitrine::test
