@@ -396,7 +396,7 @@ def facts_of(torch, arguments, clock):
     return {"date": datetime.date.today().isoformat(), "processor": info.get("processor") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
             "gpu": facts["gpu"] if arguments.device == "cuda" else None, "pytorch": facts["version"], "pytorch_onednn": found[1] if found else None,
             "pytorch_cudnn": facts["cudnn"] if arguments.device == "cuda" else None,
-            "vitrine": info["version"], "libraries": info["libraries"], "instruction_set": info.get("instruction_set"), "rounds": arguments.rounds}
+            "vitrine": info["version"], "libraries": info["libraries"], "instruction_set": info.get("cpu_operations"), "rounds": arguments.rounds}
 
 
 def spread(values):

@@ -104,7 +104,7 @@ class CudaEvents : public ::testing::TestWithParam<bool> {
   ~CudaEvents() override { standins::reset(); }
 };
 
-TEST_P(CudaEvents, AreNotCreatedFromTheThirdStepOn) {
+TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
   const Model model = random_model(1);
   DeviceGroupOptions options = test_group(1, false);
   options.trace = TraceLevel::phase;
@@ -113,14 +113,18 @@ TEST_P(CudaEvents, AreNotCreatedFromTheThirdStepOn) {
   config.cuda_graph = GetParam();
   Engine engine(model, group, config, {{4}, {}});
   const OwnedBatch batch = random_batch(model, 4, 1, 0);
+  // A capture, of which there is one for each staging slot, creates two.
+  const int first_steps = GetParam() ? 4 : 2;
   // No span is ever taken, and two steps are in flight.
   for (int step = 0; step < 100; ++step) {
     standins::take_call_counts();
     engine.train_step(batch.view());
     const standins::CallCounts counts = standins::take_call_counts();
-    if (step < 3) std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
-    if (step == 0) EXPECT_GT(counts.created_events, 0);
-    if (step < 2) continue;
+    if (step <= first_steps) std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
+    if (step == 0) {
+      EXPECT_GT(counts.created_events, 0);
+    }
+    if (step < first_steps) continue;
     EXPECT_EQ(counts.created_events, 0) << "step " << step;
     EXPECT_LE(counts.timed_records, 20) << "step " << step;
   }
