@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timed choice among the algorithms of products, on the stand-ins, whose algorithms differ in their simulated times and in their bits.
-#include <algorithm>
-#include <cstring>
-#include <mutex>
+// Timed choice among the plans of convolutions and products, whatever the GPU's libraries propose.
 #include <string>
 #include <vector>
 
@@ -10,224 +7,111 @@
 
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
-#include "tests/parallel/autotune_runs.h"
-#include "tests/runtime/processes.h"
+#include "tests/parallel/autotune_training.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
 
-/// The algorithms that the plans name: "algorithm 2 ..." is 2.
-std::vector<int> algorithms_of(const TunedPlans& plans) {
-  std::vector<int> algorithms;
-  for (const TunedPlan& plan : plans.plans) algorithms.push_back(std::stoi(plan.plan.substr(std::string("algorithm ").size())));
-  return algorithms;
-}
-
-TEST_F(AutotuneTest, TakesTheFastestAlgorithm) {
-  standins::set_product_algorithms({{900}, {300}, {100}, {700}});
-  const Outcome run = train(model_, config_of(model_, nullptr));
-  ASSERT_FALSE(run.plans.plans.empty());
-  for (const TunedPlan& plan : run.plans.plans) {
-    EXPECT_EQ(plan.plan.substr(0, 12), "algorithm 2 ") << plan.operation;
-    EXPECT_EQ(plan.candidates, 4);
-    EXPECT_NEAR(plan.microseconds, 100e3, 50e3);
-    EXPECT_NEAR(plan.first_microseconds, 900e3, 50e3);
-  }
-  EXPECT_EQ(run.report.timed, static_cast<int>(run.plans.plans.size()));
-  EXPECT_EQ(run.report.reused, 0);
-  EXPECT_TRUE(run.report.warnings.empty());
-  EngineConfig plain = config_of(model_, nullptr);
-  plain.autotune.enabled = false;
-  // The last algorithm takes over twice the best time, so only its first run is timed.
-  const int64_t events = 3 * (2 + kTimedRuns) + 2;
-  EXPECT_EQ(run.timed_records - train(model_, plain).timed_records, events * std::ssize(run.plans.plans));
-}
+class AutotuneTest : public ::testing::Test {
+ protected:
+  const Model model_ = random_model(1);
+};
 
 TEST_F(AutotuneTest, EveryOperationOfTheRunIsTuned) {
   for (uint32_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(seed);
-    const Model model = model_of(seed);
-    EngineConfig config = config_of(model, nullptr);
+    const Model model = random_model(seed);
+    EngineConfig config = tuned_config(model);
     config.accumulate = seed % 2 == 0 ? 1 : 2;
-    config.precision.compute = seed % 3 == 0 ? DType::f32 : DType::bf16;
-    const Outcome run = train(model, config);
+    config.precision.compute = seed % 3 == 0 ? DType::f32 : has_bf16() ? DType::bf16 : DType::f16;
+    const Outcome run = train_tuned(model, config);
     EXPECT_FALSE(run.plans.plans.empty());
     EXPECT_EQ(run.untuned, std::vector<std::string>());
   }
 }
 
 TEST_F(AutotuneTest, TheMeasuredPeakIsThePlannedOneAndStaysThatOfARunWithoutSearch) {
-  standins::set_product_algorithms({{2}, {1}});
-  const Outcome tuned = train(model_, config_of(model_, nullptr));
-  EXPECT_TRUE(tuned.peaks_as_planned);
-  DeviceGroup group(group_of({0}, nullptr));
-  EngineConfig config = config_of(model_, nullptr);
-  const int64_t with_search = Engine::plan(model_, group, config, {{kBatch}, {}})[0].peak_bytes;
-  config.autotune.enabled = false;
-  EXPECT_EQ(Engine::plan(model_, group, config, {{kBatch}, {}})[0].peak_bytes, with_search);
+  const EngineConfig config = tuned_config(model_);
+  EXPECT_TRUE(train_tuned(model_, config).peaks_as_planned);
+  DeviceGroup group(group_of({0}));
+  EXPECT_EQ(Engine::plan(model_, group, untuned_config(model_), {{6}, {}})[0].peak_bytes,
+            Engine::plan(model_, group, config, {{6}, {}})[0].peak_bytes);
 }
 
-TEST_F(AutotuneTest, TheSearchLeavesNothingBeyondWhatTheFirstStepsCreate) {
-  standins::set_product_algorithms({{2}, {1}, {0, true}});
-  struct Left {
-    int64_t bytes_at_start = 0, bytes = 0, objects = 0;
-  };
-  const auto train_two_steps = [&](bool autotune) {
-    DeviceGroup group(group_of({0}, nullptr));
-    EngineConfig config = config_of(model_, nullptr);
-    config.autotune.enabled = autotune;
-    Engine engine(model_, group, config, {{kBatch}, {}});
-    Left left{standins::allocated_bytes(0)};
-    for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model_, kBatch, step, 0.1, config.image_dtype).view());
-    engine.finish();
-    left.bytes = standins::allocated_bytes(0);
-    left.objects = standins::live_objects();
-    return left;
-  };
-  const Left plain = train_two_steps(false), tuned = train_two_steps(true);
-  EXPECT_EQ(tuned.bytes_at_start, plain.bytes_at_start);
-  EXPECT_EQ(tuned.bytes, plain.bytes);
-  EXPECT_EQ(tuned.objects, plain.objects);
-}
-
-TEST_F(AutotuneTest, AStoredChoiceIsTakenWithoutTimingAndGivesTheSameBits) {
-  standins::set_product_algorithms({{900}, {300}, {100}});
-  const Outcome first = train(model_, config_of(model_, nullptr));
+TEST_F(AutotuneTest, StoredPlansAreNotTimedAndGiveTheSameBits) {
+  const Outcome first = train_tuned(model_, tuned_config(model_));
+  EXPECT_EQ(first.report.timed, static_cast<int>(first.plans.plans.size()));
   const TunedPlans stored = parse_tuned_plans("test", tuned_plans_json(first.plans, 1));
   EXPECT_EQ(stored, first.plans);
-  // Now another algorithm is faster, and would be chosen.
-  standins::set_product_algorithms({{100}, {300}, {900}});
-  const Outcome again = train(model_, config_of(model_, &stored));
+  const Outcome again = train_tuned(model_, tuned_config(model_, &stored));
   EXPECT_EQ(again.plans, first.plans);
   EXPECT_EQ(again.report.timed, 0);
   EXPECT_EQ(again.report.reused, static_cast<int>(stored.plans.size()));
-  EngineConfig plain = config_of(model_, nullptr);
-  plain.autotune.enabled = false;
-  EXPECT_EQ(again.timed_records, train(model_, plain).timed_records);
   EXPECT_TRUE(again.report.warnings.empty());
   EXPECT_EQ(again.parameters, first.parameters);
-  const Outcome other = train(model_, config_of(model_, nullptr));
-  EXPECT_EQ(algorithms_of(other.plans), std::vector<int>(other.plans.plans.size(), 0));
-  EXPECT_NE(other.parameters, first.parameters) << "the algorithms of the stand-in must differ in their bits";
 }
 
-TEST_F(AutotuneTest, OnlyOperationsWithoutAStoredPlanAreTimed) {
-  standins::set_product_algorithms({{900}, {100}});
-  TunedPlans stored = train(model_, config_of(model_, nullptr)).plans;
-  const TunedPlan removed = stored.plans.back();
+TEST_F(AutotuneTest, AnOperationWithoutAStoredPlanIsTimed) {
+  const TunedPlans all = train_tuned(model_, tuned_config(model_)).plans;
+  TunedPlans stored = all;
   stored.plans.pop_back();
-  standins::set_product_algorithms({{100}, {900}});
-  const Outcome run = train(model_, config_of(model_, &stored));
+  const Outcome run = train_tuned(model_, tuned_config(model_, &stored));
   EXPECT_EQ(run.report.timed, 1);
   ASSERT_EQ(run.report.warnings.size(), 1U);
   expect_contains(run.report.warnings[0], "1 of ");
-  std::vector<int> expected(stored.plans.size(), 1);
-  expected.push_back(0);
-  EXPECT_EQ(algorithms_of(run.plans), expected);
-  EXPECT_EQ(run.plans.plans.back().operation, removed.operation);
+  ASSERT_EQ(run.plans.plans.size(), all.plans.size());
+  for (const TunedPlan& plan : stored.plans) EXPECT_EQ(*run.plans.find(plan.operation), plan);
 }
 
 TEST_F(AutotuneTest, PlansOfOtherConditionsAreTimedAgainWithAWarning) {
-  standins::set_product_algorithms({{900}, {100}});
-  const TunedPlans stored = train(model_, config_of(model_, nullptr)).plans;
-  standins::set_product_algorithms({{100}, {900}});
+  const TunedPlans stored = train_tuned(model_, tuned_config(model_)).plans;
   const auto expect_timed = [&](const TunedPlans& known, const char* what) {
-    const Outcome run = train(model_, config_of(model_, &known));
+    const Outcome run = train_tuned(model_, tuned_config(model_, &known));
     ASSERT_EQ(run.report.warnings.size(), 1U) << what;
     expect_contains(run.report.warnings[0], what);
     expect_contains(run.report.warnings[0], "timed again");
     EXPECT_EQ(run.report.reused, 0);
-    EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 0));
+    EXPECT_EQ(run.report.timed, static_cast<int>(stored.plans.size()));
   };
   TunedPlans known = stored;
   known.device = "Another GPU";
-  expect_timed(known, "the GPU Another GPU, now Imitated GPU");
+  expect_timed(known, "the GPU Another GPU, now ");
   known = stored;
   known.workspace_bytes += 256;
   expect_timed(known, "the workspace in bytes");
   known = stored;
   known.tf32 = true;
   expect_timed(known, "TF32");
-  standins::set_cublaslt_version(130999);
-  expect_timed(stored, "cuBLASLt 13.9.99");
 }
 
-TEST_F(AutotuneTest, APlanThatTheLibraryRefusesIsTimedAgainWithAWarning) {
-  standins::set_product_algorithms({{900}, {700}, {100}});
-  const TunedPlans stored = train(model_, config_of(model_, nullptr)).plans;
-  standins::set_product_algorithms({{900}, {100}});  // number 2 does not exist any more
-  const Outcome run = train(model_, config_of(model_, &stored));
-  EXPECT_EQ(run.report.reused, 0);
-  ASSERT_GE(run.report.warnings.size(), stored.plans.size());
-  expect_contains(run.report.warnings[0], "refuses the stored plan");
-  EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 1));
-}
-
-TEST_F(AutotuneTest, AlgorithmsThatFailAreSkipped) {
-  standins::set_product_algorithms({{1, true}, {500}, {10, true}, {200}});
-  const Outcome run = train(model_, config_of(model_, nullptr));
-  EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 3));
-  EXPECT_EQ(run.report.failed_candidates, 2 * static_cast<int>(run.plans.plans.size()));
-  for (const TunedPlan& plan : run.plans.plans) EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
-}
-
-TEST_F(AutotuneTest, OutOfTimeTheLibrarysChoiceIsRecorded) {
-  standins::set_product_algorithms({{900}, {100}});
-  EngineConfig config = config_of(model_, nullptr);
+TEST_F(AutotuneTest, OutOfTimeStepsHaveTheBitsOfTheLibrarysChoice) {
+  EngineConfig config = tuned_config(model_);
   config.autotune.most_seconds = 1e-9;
-  const Outcome run = train(model_, config);
+  const Outcome run = train_tuned(model_, config);
   EXPECT_EQ(run.report.timed, 0);
-  EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 0));
-  ASSERT_EQ(run.report.warnings.size(), run.plans.plans.size());
   ASSERT_FALSE(run.plans.plans.empty());
+  ASSERT_EQ(run.report.warnings.size(), run.plans.plans.size());
   expect_contains(run.report.warnings[0], "time ran out");
   EXPECT_EQ(run.untuned, std::vector<std::string>());
+  EXPECT_EQ(run.parameters, train_tuned(model_, untuned_config(model_)).parameters);
 }
 
 TEST_F(AutotuneTest, GraphsReplayTheBitsOfIssuedSteps) {
-  standins::set_product_algorithms({{900}, {100}});
-  EngineConfig config = config_of(model_, nullptr);
+  const Outcome first = train_tuned(model_, tuned_config(model_));
+  EngineConfig config = tuned_config(model_, &first.plans);
   config.cuda_graph = false;
-  const Outcome issued = train(model_, config);
-  config.cuda_graph = true;
-  const Outcome replayed = train(model_, config);
+  const Outcome issued = train_tuned(model_, config);
+  EXPECT_GT(first.graph_launches, 0);
   EXPECT_EQ(issued.graph_launches, 0);
-  EXPECT_GT(replayed.graph_launches, 0);
-  EXPECT_EQ(replayed.parameters, issued.parameters);
+  EXPECT_EQ(first.parameters, issued.parameters);
 }
 
 TEST_F(AutotuneTest, AnEngineWithoutItUsesTheLibrarysChoiceAgain) {
-  standins::set_product_algorithms({{900}, {100}});
-  EngineConfig plain = config_of(model_, nullptr);
-  plain.autotune.enabled = false;
-  const Outcome before = train(model_, plain);
-  DeviceGroup group(group_of({0}, nullptr));
-  const Outcome tuned = train_on(group, model_, config_of(model_, nullptr));
-  EXPECT_NE(tuned.parameters, before.parameters);
-  EXPECT_EQ(train_on(group, model_, plain).parameters, before.parameters);
-}
-
-TEST_F(AutotuneTest, AllDevicesUseTheSamePlans) {
-  standins::set_product_algorithms({{900}, {100}});
-  const Outcome run = train(model_, config_of(model_, nullptr), {0, 1, 2});
-  EXPECT_TRUE(run.replicas_equal);
-  EXPECT_TRUE(run.peaks_as_planned);
-  EXPECT_EQ(run.untuned, std::vector<std::string>());
-  const Outcome again = train(model_, config_of(model_, &run.plans), {0, 1, 2});
-  EXPECT_EQ(again.report.timed, 0);
-  EXPECT_EQ(again.parameters, run.parameters);
-}
-
-TEST_F(AutotuneTest, DevicesOfSeveralKindsAreRefused) {
-  standins::configure({.other_kind = 1});
-  try {
-    train(model_, config_of(model_, nullptr), {0, 1});
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    expect_contains(error.what(), "device 1 is Other imitated GPU");
-    expect_contains(error.what(), "GPUs of one kind");
-  }
+  DeviceGroup group(group_of({0}));
+  const Outcome before = train_on(group, model_, untuned_config(model_));
+  train_on(group, model_, tuned_config(model_));
+  EXPECT_EQ(train_on(group, model_, untuned_config(model_)).parameters, before.parameters);
 }
 
 TEST_F(AutotuneTest, CpuDevicesAreRefused) {
@@ -235,7 +119,7 @@ TEST_F(AutotuneTest, CpuDevicesAreRefused) {
   options.devices = {{Backend::cpu, 0}};
   DeviceGroup group(options);
   try {
-    const Engine engine(model_, group, config_of(model_, nullptr), {{kBatch}, {}});
+    const Engine engine(model_, group, tuned_config(model_), {{6}, {}});
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     expect_contains(error.what(), "nothing to time on CPU devices");
@@ -253,84 +137,6 @@ TEST_F(AutotuneTest, AStoredChoiceOfAnotherFormatIsRefused) {
   } catch (const DataError& error) {
     expect_contains(error.what(), "plans.json: the format of the plans is 'vitrine plans 9'");
   }
-}
-
-/// Each process is a thread with its own GPUs.
-class AutotuneProcesses : public AutotuneTest {
- protected:
-  /// `known` of each rank, or null. Every process sees the same fastest algorithm.
-  std::vector<Outcome> train_apart(const std::vector<std::vector<int>>& gpus, const std::vector<const TunedPlans*>& known) {
-    std::vector<Outcome> runs(gpus.size());
-    const RendezvousPlace place;
-    run_ranks(static_cast<int>(gpus.size()), [&](int rank) {
-      const auto r = static_cast<size_t>(rank);
-      const auto process_group = std::make_shared<ProcessGroup>(process_options(rank, static_cast<int>(gpus.size()), place.init(), kPatientMs));
-      standins::be_process_of(gpus[r]);
-      {
-        DeviceGroup group(group_of(gpus[r], process_group));
-        const int64_t batch = 12;
-        Engine engine(model_, group, config_of(model_, known[r], batch), {{batch}, {}});
-        for (uint32_t step = 0; step < kSteps; ++step) {
-          const OwnedBatch whole = random_batch(model_, batch, step, 0.2);
-          HostBatch part = whole.view();
-          const int64_t each = batch / group.world_size(), first = group.first_rank() * each;
-          part.images = part.images.rows(first, first + group.size() * each);
-          part.labels = part.labels.rows(first, first + group.size() * each);
-          part.global_samples = batch;
-          engine.train_step(part);
-        }
-        engine.finish();
-        runs[r].parameters = engine.parameters();
-        runs[r].plans = *engine.tuned_plans();
-        runs[r].report = engine.autotune_report();
-        for (int d = 0; d < group.size(); ++d) {
-          for (std::string& operation : untuned_operations(group[d].compute())) runs[r].untuned.push_back(std::move(operation));
-        }
-      }
-      process_group->close();
-    });
-    return runs;
-  }
-};
-
-TEST_F(AutotuneProcesses, AllTakeTheChoiceOfRank0) {
-  standins::set_product_algorithms({{900}, {300}, {100}});
-  const std::vector<std::vector<int>> gpus{{0}, {1, 2}};
-  const std::vector<Outcome> first = train_apart(gpus, {nullptr, nullptr});
-  EXPECT_EQ(algorithms_of(first[0].plans), std::vector<int>(first[0].plans.plans.size(), 2));
-  EXPECT_EQ(first[1].plans, first[0].plans);
-  EXPECT_EQ(first[1].report.timed, 0);
-  EXPECT_EQ(first[1].parameters, first[0].parameters);
-  for (const Outcome& run : first) EXPECT_EQ(run.untuned, std::vector<std::string>());
-  // Rank 1 comes with another choice than rank 0.
-  TunedPlans other = first[0].plans;
-  standins::set_product_algorithms({{100}, {300}, {900}});
-  other.plans = train_apart(gpus, {nullptr, nullptr})[0].plans.plans;
-  EXPECT_EQ(algorithms_of(other), std::vector<int>(other.plans.size(), 0));
-  const std::vector<Outcome> again = train_apart(gpus, {&first[0].plans, &other});
-  EXPECT_EQ(again[0].plans, first[0].plans);
-  EXPECT_EQ(again[1].plans, first[0].plans);
-  EXPECT_EQ(again[0].report.timed, 0);
-  EXPECT_EQ(again[0].parameters, first[0].parameters);
-}
-
-TEST_F(AutotuneProcesses, ARankWithAnotherKindOfGpuIsNamedByAll) {
-  standins::configure({.other_kind = 2});
-  const RendezvousPlace place;
-  run_ranks(2, [&](int rank) {
-    const auto process_group = std::make_shared<ProcessGroup>(process_options(rank, 2, place.init(), kPatientMs));
-    standins::be_process_of({rank * 2});
-    {
-      DeviceGroup group(group_of({rank * 2}, process_group));
-      try {
-        const Engine engine(model_, group, config_of(model_, nullptr, 12), {{12}, {}});
-        ADD_FAILURE() << "no error";
-      } catch (const ConfigError& error) {
-        expect_contains(error.what(), "rank 1, device 0 is Other imitated GPU");
-      }
-    }
-    process_group->close();
-  });
 }
 
 }  // namespace

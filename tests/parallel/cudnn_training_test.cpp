@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/tuned_plans_file.h"
-#include "tests/parallel/autotune_runs.h"
+#include "tests/parallel/autotune_choice.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -26,10 +26,10 @@ Engines engines_with_times(double first_ms, double second_ms, double third_ms) {
           {.index = 2, .knobs = {{2, 6}, {18, 0}}, .workspace_bytes = kScratch, .simulated_ms = third_ms}};
 }
 
-class CudnnTraining : public AutotuneTest {
+class CudnnTraining : public AutotuneChoice {
  protected:
   EngineConfig config(bool autotune, DType dtype = DType::f32, const TunedPlans* known = nullptr) const {
-    EngineConfig config = config_of(lenet_, known);
+    EngineConfig config = tuned_config(lenet_, known);
     config.autotune.enabled = autotune;
     config.precision.compute = dtype;
     return config;
@@ -57,7 +57,7 @@ void expect_plans(const Outcome& run, const std::string& text) {
 TEST_F(CudnnTraining, EveryConvolutionRunsInCudnn) {
   standins::set_convolution_engines(engines_with_times(0, 0, 0));
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    const Outcome run = train(lenet_, config(false, dtype), {0, 1});
+    const Outcome run = train_tuned(lenet_, config(false, dtype), {0, 1});
     EXPECT_TRUE(run.peaks_as_planned);
     EXPECT_TRUE(run.replicas_equal);
     EXPECT_FALSE(run.convolutions.empty());
@@ -68,10 +68,10 @@ TEST_F(CudnnTraining, EveryConvolutionRunsInCudnn) {
 }
 
 TEST_F(CudnnTraining, AgreesWithOurOwnConvolution) {
-  const Outcome ours = train(lenet_, config(false));
+  const Outcome ours = train_tuned(lenet_, config(false));
   for (const Conv2dChoice& choice : ours.convolutions) EXPECT_EQ(choice.implementation, "im2col + cuBLASLt");
   standins::set_convolution_engines(engines_with_times(0, 0, 0));
-  const Outcome run = train(lenet_, config(false));
+  const Outcome run = train_tuned(lenet_, config(false));
   EXPECT_LT(relative_difference(run.parameters, ours.parameters), 1e-5);
   EXPECT_NE(run.parameters, ours.parameters) << "another order of the sums";
 }
@@ -83,9 +83,9 @@ TEST_F(CudnnTraining, GraphsReplayTheBitsOfIssuedSteps) {
       EngineConfig settings = config(autotune, dtype);
       settings.accumulate = dtype == DType::f32 ? 1 : 2;  // the second gradient is added to the first
       settings.cuda_graph = false;
-      const Outcome issued = train(lenet_, settings);
+      const Outcome issued = train_tuned(lenet_, settings);
       settings.cuda_graph = true;
-      const Outcome replayed = train(lenet_, settings);
+      const Outcome replayed = train_tuned(lenet_, settings);
       EXPECT_EQ(issued.graph_launches, 0);
       EXPECT_GT(replayed.graph_launches, 0);
       EXPECT_EQ(replayed.parameters, issued.parameters);
@@ -98,12 +98,12 @@ TEST_F(CudnnTraining, ThePlanReservesTheWorkspaceOfTheFirstEngine) {
   standins::set_convolution_engines({{.index = 1, .workspace_bytes = kLarge}, {.index = 2}});
   EngineConfig settings = config(false);
   settings.workspace_bytes = {};
-  DeviceGroup group(group_of({0}, nullptr));
-  Engine engine(lenet_, group, settings, {{kBatch}, {}});
+  DeviceGroup group(group_of({0}));
+  Engine engine(lenet_, group, settings, {{settings.batch_size}, {}});
   EXPECT_EQ(engine.device_plans()[0].workspace.unknown, "");
   EXPECT_EQ(engine.device_plans()[0].workspace.bytes, kLarge);
   EXPECT_TRUE(engine.device_plans()[0].workspace.shortages.empty());
-  engine.train_step(random_batch(lenet_, kBatch, 1, 0.1).view());
+  engine.train_step(random_batch(lenet_, settings.batch_size, 1, 0.1).view());
   engine.finish();
   for (const Conv2dChoice& choice : conv2d_choices(group[0].compute())) EXPECT_EQ(choice.implementation, "cuDNN");
   EXPECT_EQ(group[0].pool().statistics().peak_bytes, engine.device_plans()[0].peak_bytes);
@@ -113,7 +113,7 @@ TEST_F(CudnnTraining, Tf32IsUsedOnlyIfAllowed) {
   standins::set_convolution_engines({{.index = 1, .tensor_cores = true}, {.index = 1}});
   std::vector<float> parameters[2];
   for (const bool tf32 : {false, true}) {
-    DeviceGroupOptions options = group_of({0}, nullptr);
+    DeviceGroupOptions options = group_of({0});
     options.tf32 = tf32;
     DeviceGroup group(options);
     parameters[tf32 ? 1 : 0] = train_on(group, lenet_, config(false)).parameters;
@@ -126,7 +126,7 @@ TEST_F(CudnnTraining, Tf32IsUsedOnlyIfAllowed) {
 TEST_F(CudnnTraining, TakesTheFastestEngine) {
   standins::set_convolution_engines(engines_with_times(900, 300, 100));
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Outcome run = train(lenet_, config(true, dtype));
+    const Outcome run = train_tuned(lenet_, config(true, dtype));
     expect_plans(run, "engine 2 knobs 2=6,18=0");
     for (const TunedPlan& plan : cudnn_plans(run.plans)) {
       EXPECT_EQ(plan.candidates, 3);
@@ -141,28 +141,28 @@ TEST_F(CudnnTraining, TakesTheFastestEngine) {
 
 TEST_F(CudnnTraining, AStoredChoiceIsTakenWithoutTimingAndGivesTheSameBits) {
   standins::set_convolution_engines(engines_with_times(900, 300, 100));
-  const Outcome first = train(lenet_, config(true));
+  const Outcome first = train_tuned(lenet_, config(true));
   const TunedPlans stored = parse_tuned_plans("test", tuned_plans_json(first.plans, 1));
   EXPECT_EQ(stored, first.plans);
   // Now another engine is faster, and would be chosen.
   standins::set_convolution_engines(engines_with_times(100, 300, 900));
-  const Outcome again = train(lenet_, config(true, DType::f32, &stored));
+  const Outcome again = train_tuned(lenet_, config(true, DType::f32, &stored));
   EXPECT_EQ(again.plans, first.plans);
   EXPECT_EQ(again.report.timed, 0);
   EXPECT_EQ(again.report.reused, std::ssize(stored.plans));
   EXPECT_EQ(again.parameters, first.parameters);
-  const Outcome other = train(lenet_, config(true));
+  const Outcome other = train_tuned(lenet_, config(true));
   expect_plans(other, "engine 1 knobs ");
   EXPECT_NE(other.parameters, first.parameters) << "the engines of the stand-in must differ in their bits";
 }
 
 TEST_F(CudnnTraining, AStoredPlanThatCudnnRefusesIsTimedAgainWithAWarning) {
   standins::set_convolution_engines(engines_with_times(900, 300, 100));
-  const TunedPlans stored = train(lenet_, config(true)).plans;
+  const TunedPlans stored = train_tuned(lenet_, config(true)).plans;
   Engines fewer = engines_with_times(900, 300, 100);
   fewer.pop_back();
   standins::set_convolution_engines(fewer);
-  const Outcome run = train(lenet_, config(true, DType::f32, &stored));
+  const Outcome run = train_tuned(lenet_, config(true, DType::f32, &stored));
   expect_plans(run, "engine 2 knobs 2=5,18=0");
   ASSERT_FALSE(run.report.warnings.empty());
   expect_contains(run.report.warnings[0], "cuDNN refuses the stored plan, so it was timed again");
@@ -170,9 +170,9 @@ TEST_F(CudnnTraining, AStoredPlanThatCudnnRefusesIsTimedAgainWithAWarning) {
 
 TEST_F(CudnnTraining, PlansOfAnotherCudnnAreTimedAgainWithAWarning) {
   standins::set_convolution_engines(engines_with_times(900, 300, 100));
-  const TunedPlans stored = train(lenet_, config(true)).plans;
+  const TunedPlans stored = train_tuned(lenet_, config(true)).plans;
   standins::set_cudnn_version(91234);
-  const Outcome run = train(lenet_, config(true, DType::f32, &stored));
+  const Outcome run = train_tuned(lenet_, config(true, DType::f32, &stored));
   EXPECT_EQ(run.report.reused, 0);
   ASSERT_EQ(run.report.warnings.size(), 1U);
   expect_contains(run.report.warnings[0], "cuDNN 9.12.34");
@@ -183,7 +183,7 @@ TEST_F(CudnnTraining, EnginesThatFailAreSkipped) {
                                      {.index = 2, .simulated_ms = 500},
                                      {.index = 3, .fault = Fault::at_finalization},
                                      {.index = 4, .simulated_ms = 200}});
-  const Outcome run = train(lenet_, config(true));
+  const Outcome run = train_tuned(lenet_, config(true));
   expect_plans(run, "engine 4 knobs ");
   EXPECT_EQ(run.report.failed_candidates, std::ssize(cudnn_plans(run.plans)));
   for (const TunedPlan& plan : cudnn_plans(run.plans)) EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
@@ -191,7 +191,7 @@ TEST_F(CudnnTraining, EnginesThatFailAreSkipped) {
 
 TEST_F(CudnnTraining, WithoutAnAllowedEngineTheSearchTakesOurOwnConvolution) {
   standins::set_convolution_engines({{.index = 1, .deterministic = false}});
-  const Outcome run = train(lenet_, config(true));
+  const Outcome run = train_tuned(lenet_, config(true));
   EXPECT_TRUE(cudnn_plans(run.plans).empty());
   EXPECT_EQ(run.untuned, std::vector<std::string>()) << "nothing runs by a choice of cuDNN's";
   for (const Conv2dChoice& choice : run.convolutions) EXPECT_EQ(choice.implementation, "im2col + cuBLASLt");
@@ -201,7 +201,7 @@ TEST_F(CudnnTraining, OutOfTimeTheLibrarysChoiceIsRecorded) {
   standins::set_convolution_engines(engines_with_times(900, 300, 100));
   EngineConfig settings = config(true);
   settings.autotune.most_seconds = 1e-9;
-  const Outcome run = train(lenet_, settings);
+  const Outcome run = train_tuned(lenet_, settings);
   EXPECT_EQ(run.report.timed, 0);
   expect_plans(run, "engine 1 knobs ");
 }

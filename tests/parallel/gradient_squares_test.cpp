@@ -74,8 +74,8 @@ struct Result {
   std::vector<float> weights, norms;
 };
 
-Result train(const Model& model, int devices, const EngineConfig& config) {
-  DeviceGroup group(test_group(devices));
+Result train(const Model& model, int devices, const EngineConfig& config, bool check_order = true) {
+  DeviceGroup group(test_group(devices, check_order));
   Engine engine(model, group, config, {{kBatch}, {}});
   for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
   Result result;
@@ -125,6 +125,9 @@ TEST_P(GradientSquaresTest, TwoRunsHaveTheSameBits) {
   const Result first = train(model, GetParam(), config), second = train(model, GetParam(), config);
   EXPECT_EQ(first.norms, second.norms);
   EXPECT_EQ(first.weights, second.weights);
+  const Result unchecked = train(model, GetParam(), config, false);
+  EXPECT_EQ(unchecked.norms, first.norms);
+  EXPECT_EQ(unchecked.weights, first.weights);
 }
 
 TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {

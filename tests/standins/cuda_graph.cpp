@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: graphs. Streams that are captured keep their work instead of running it; a launch of the graph runs all of it in
-// order, on the stream to which it is launched.
+// Stand-in for the CUDA runtime: captures. Streams that are captured keep their work instead of running it; graph_launch.cpp runs it.
 #include <algorithm>
 #include <utility>
 
@@ -51,6 +50,8 @@ cudaError_t capture_error(cudaStream_t stream) {
 
 void add_node(cudaStream_t stream, GraphNode node) {
   Capture& capture = *stream->capture;
+  node.stream = stream;
+  node.before = stream->captured_before;
   capture.nodes.push_back(std::move(node));
   stream->captured_before[stream] = ++capture.added[stream];
 }
@@ -82,9 +83,8 @@ cudaError_t join_capture(cudaStream_t stream, cudaEvent_t event) {
 namespace {
 
 /// Takes the streams out of the capture. Returns false, with an explanation, if the origin does not come after all nodes.
-bool leave_capture(Capture& capture) {
+bool leave_capture(Capture& capture, const CapturedBefore& joined) {
   capture.ended = true;
-  const CapturedBefore joined = capture.origin->captured_before;
   for (cudaStream_t stream : capture.streams) {
     stream->capture.reset();
     stream->captured_before.clear();
@@ -141,7 +141,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     return set_last_error(cudaErrorStreamCaptureWrongThread);
   }
   const std::shared_ptr<Capture> capture = stream->capture;
-  const bool all_joined = standins::leave_capture(*capture);
+  const standins::CapturedBefore joined = stream->captured_before;
+  const bool all_joined = standins::leave_capture(*capture, joined);
   {
     const std::lock_guard lock(standins::captures_mutex);
     std::erase(standins::captures, capture.get());
@@ -151,96 +152,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     capture->nodes.clear();
     return set_last_error(capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
   }
-  *graph = new CUgraph_st{stream->device, std::make_shared<const std::vector<standins::GraphNode>>(std::move(capture->nodes))};
+  auto* const made = new CUgraph_st{stream->device, nullptr, {}};
+  for (standins::GraphNode& node : capture->nodes) {
+    if (node.owner != nullptr) made->owners.push_back(std::move(node.owner));
+  }
+  made->work = std::make_shared<const standins::GraphWork>(standins::graph_work(*capture, joined));
+  *graph = made;
   const std::unique_lock lock(state().mutex);
-  state().graphs.insert(*graph);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  note_call(Call::other);
-  const std::unique_lock lock(state().mutex);
-  if (!state().graphs.contains(graph)) {
-    explain("cudaGraphInstantiate: %p is no graph, or a destroyed one", static_cast<void*>(graph));
-    return set_last_error(cudaErrorInvalidValue);
-  }
-  *executable = new CUgraphExec_st{graph->device, graph->nodes};
-  state().executables.insert(*executable);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  note_call(Call::other);
-  const std::unique_lock lock(state().mutex);
-  if (state().graphs.erase(graph) == 0) {
-    explain("cudaGraphDestroy: %p is no graph, or a destroyed one", static_cast<void*>(graph));
-    return set_last_error(cudaErrorInvalidValue);
-  }
-  delete graph;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  note_call(Call::other);
-  const std::unique_lock lock(state().mutex);
-  if (state().executables.erase(executable) == 0) {
-    explain("cudaGraphExecDestroy: %p is no executable graph, or a destroyed one", static_cast<void*>(executable));
-    return set_last_error(cudaErrorInvalidValue);
-  }
-  delete executable;  // launches in progress keep its nodes
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  note_call(Call::graph_launch);
-  if (!standins::is_live(stream, "cudaGraphLaunch")) return set_last_error(cudaErrorInvalidResourceHandle);
-  {
-    const std::shared_lock lock(state().mutex);
-    if (!state().executables.contains(executable)) {
-      explain("cudaGraphLaunch: %p is no executable graph, or a destroyed one", static_cast<void*>(executable));
-      return set_last_error(cudaErrorInvalidValue);
-    }
-  }
-  if (&executable->device != &stream->device) {
-    explain("cudaGraphLaunch: the graph is of device %d, the stream of device %d", executable->device.index, stream->device.index);
-    return set_last_error(cudaErrorInvalidValue);
-  }
-  if (stream->capture != nullptr) {
-    explain("cudaGraphLaunch: the stand-in does not support graphs within graphs");
-    return set_last_error(cudaErrorStreamCaptureUnsupported);
-  }
-  if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess)
-    return set_last_error(static_cast<cudaError_t>(code));
-  for (const standins::GraphNode& node : *executable->nodes) {
-    if (node.event == nullptr) continue;
-    const std::shared_lock lock(state().mutex);
-    if (!state().events.contains(node.event)) {
-      explain("cudaGraphLaunch: an event that the graph records was destroyed");
-      return set_last_error(cudaErrorInvalidValue);
-    }
-  }
-  std::vector<std::function<void()>> of_launch;
-  for (const standins::GraphNode& node : *executable->nodes) {
-    if (!node.at_launch) continue;
-    of_launch.push_back(node.at_launch());
-    if (of_launch.back() == nullptr) return set_last_error(cudaErrorLaunchFailure);
-  }
-  std::vector<CUevent_st::Record*> records;
-  for (const standins::GraphNode& node : *executable->nodes) {
-    if (node.event != nullptr) records.push_back(&node.event->begin_record());
-  }
-  stream->enqueue_always([nodes = executable->nodes, records = std::move(records), of_launch = std::move(of_launch), &device = stream->device] {
-    auto record = records.begin();
-    auto made = of_launch.begin();
-    for (const standins::GraphNode& node : *nodes) {
-      if (node.event != nullptr) {
-        (*record++)->finish(device);
-      } else if (node.at_launch) {
-        (*made++)();
-      } else {
-        node.work();
-      }
-    }
-  });
+  state().graphs.insert(made);
   return cudaSuccess;
 }

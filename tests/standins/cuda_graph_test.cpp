@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in for CUDA graphs: captured work runs when it is launched, in order, and a capture fails where CUDA's does.
+// The stand-in for CUDA graphs: captured work runs when it is launched, in the order of the captured edges, and a capture fails where CUDA's does.
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -166,6 +168,62 @@ TEST_F(CudaGraphs, AStreamThatWaitsForACapturedEventTakesPart) {
   EXPECT_EQ(numbers(), (std::vector<int>{2, 2}));
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(joined), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+std::atomic<int> arrived{0};
+
+/// Counts itself, and waits for the other one; *result becomes 1 if that has come.
+__global__ void meet(int* result) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  arrived.fetch_add(1);
+  while (arrived.load() < 2 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+  *result = arrived.load() == 2 ? 1 : 0;
+}
+
+TEST_F(CudaGraphs, WorkOfSeveralStreamsWithoutAnEdgeRunsAtTheSameTime) {
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  begin();
+  EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
+  cuda::launch(stream_, meet, dim3(1), dim3(1), numbers_);
+  cuda::launch(other, meet, dim3(1), dim3(1), numbers_ + 1);
+  EXPECT_EQ(cudaEventRecord(event_, other), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream_, event_, 0), cudaSuccess);
+  const cudaGraphExec_t graph = instantiate();
+  for (int i = 0; i < 3; ++i) {
+    arrived = 0;
+    EXPECT_EQ(cudaGraphLaunch(graph, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(numbers(), (std::vector<int>{1, 1}));
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(CudaGraphs, AreOrderedByTheirEdgesAndByTheStreamOfTheLaunch) {
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  const auto order = [&](cudaStream_t first, cudaStream_t second) {
+    EXPECT_EQ(cudaEventRecord(event_, first), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(second, event_, 0), cudaSuccess);
+  };
+  begin();
+  for (int i = 0; i < 10; ++i) {
+    add();
+    order(stream_, other);
+    cuda::launch(other, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_), numbers_ + 1);
+    order(other, stream_);
+    cuda::launch(stream_, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_ + 1), numbers_);
+  }
+  const cudaGraphExec_t graph = instantiate();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(cudaGraphLaunch(graph, stream_), cudaSuccess);
+    add();
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess) << "while launches are in progress";
+  EXPECT_EQ(numbers(), (std::vector<int>{220, 219}));
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 

@@ -52,6 +52,11 @@ cudaError_t device_error(const Device& device) { return static_cast<cudaError_t>
 CUstream_st::CUstream_st(Device& on, unsigned stream_flags, int stream_priority)
     : device(on), flags(stream_flags), priority(stream_priority), worker_({{vitrine::Backend::cuda, on.index}}, nullptr, {}) {}
 
+CUstream_st& CUstream_st::branch(size_t number) {
+  while (branches_.size() < number) branches_.push_back(std::make_unique<CUstream_st>(device, flags, priority));
+  return *branches_[number - 1];
+}
+
 void CUstream_st::complete(uint32_t number) { publish(completed_, number, sleepers_); }
 
 bool CUstream_st::is_done() const {
@@ -277,7 +282,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (stream->capture != nullptr) {
     // An external record is a node that each launch runs; the event keeps its state until then.
     if ((flags & cudaEventRecordExternal) != 0) {
-      standins::add_node(stream, {{}, event, {}});
+      standins::add_node(stream, {.event = event});
     } else {
       event->captured = stream->capture;
       event->captured_before = stream->captured_before;

@@ -54,6 +54,8 @@ struct Allocation {
   bool freed = false;  // its addresses stay reserved, so that a late use is detected
 };
 
+struct GraphWork;
+
 struct State {
   std::shared_mutex mutex;
   Machine machine;
@@ -66,7 +68,9 @@ struct State {
   std::unordered_set<const void*> cublas_handles, cudnn_handles;
   std::unordered_set<cudaGraph_t> graphs;
   std::unordered_set<cudaGraphExec_t> executables;
-  std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  // queued work may still refer to their records
+  // Queued work may still refer to records of events and to the work of graphs. Counting its references would order it.
+  std::vector<std::unique_ptr<CUevent_st>> destroyed_events;
+  std::vector<std::shared_ptr<const GraphWork>> destroyed_graphs;
 };
 State& state();
 
@@ -121,18 +125,21 @@ void drain_all();
 /// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
-/// A piece of a graph: work, a record of an event, or work that each launch issues again.
-struct GraphNode {
-  std::function<void()> work;
-  cudaEvent_t event = nullptr;
-  std::function<std::function<void()>()> at_launch;  // empty work: this launch is refused
-};
-
 /// For each stream of a capture, how many of its nodes come before a point.
 using CapturedBefore = std::map<cudaStream_t, size_t>;
 
+/// A piece of a graph: work, a record of an event, or work that each launch issues again.
+struct GraphNode {
+  std::function<void()> work = {};
+  cudaEvent_t event = nullptr;
+  std::function<std::function<void()>()> at_launch = {};  // empty work: this launch is refused
+  std::shared_ptr<const void> owner = {};                 // is released when the graphs with the node have been destroyed
+  cudaStream_t stream = nullptr;                          // on which it was captured
+  CapturedBefore before = {};                             // what it comes after
+};
+
 /// A capture in progress. A stream that waits for an event recorded in it takes part until its end; all of them must then have been joined to the
-/// stream on which it began. A launch runs the nodes in the order in which they were captured.
+/// stream on which it began.
 struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;  // that began it
@@ -143,6 +150,23 @@ struct Capture {
   std::vector<cudaStream_t> streams;  // that take part
   CapturedBefore added;               // nodes of each
 };
+
+/// What a launch of a graph runs. The nodes of each captured stream are a branch, which runs in order on a thread of its own; the first branch is
+/// that of the stream on which the capture began, and runs on the stream of the launch. Nothing but the captured edges orders the branches: a node
+/// waits for the marks of those nodes of other branches that it comes after.
+struct GraphWork {
+  struct Step {
+    GraphNode node;  // the last step of the first branch has none
+    std::vector<size_t> waits;
+    std::optional<size_t> mark;  // reached after the node
+  };
+  std::vector<Step> steps;                    // in the order of the capture
+  std::vector<std::vector<size_t>> branches;  // the steps of each
+  size_t marks = 1;                           // the first is reached when the launch begins
+};
+/// requires  a capture whose streams are joined; `joined` is what comes before the end of its origin. Takes its nodes.
+GraphWork graph_work(Capture& capture, const CapturedBefore& joined);
+
 /// Adds a node to the stream's capture.
 void add_node(cudaStream_t stream, GraphNode node);
 /// Makes the stream's capture, or a stream outside any, continue after an event that was recorded in a capture. Returns CUDA's error.
@@ -193,13 +217,16 @@ struct CUstream_st {
   const int priority;
   std::shared_ptr<vitrine::standins::Capture> capture;  // null: work runs. Used by the threads that issue to the stream
   vitrine::standins::CapturedBefore captured_before;    // what the next node of the capture comes after
+  std::mutex launching;                                 // of graphs: their branches begin in the same order
+  /// The stream of a branch of the graphs that are launched on this one, from 1. requires `launching`
+  CUstream_st& branch(size_t number);
 
  private:
   template <class F>
   void push(F f) {
     if (capture != nullptr) {
       if constexpr (std::is_copy_constructible_v<F>) {
-        vitrine::standins::add_node(this, {std::function<void()>(std::move(f)), nullptr, {}});
+        vitrine::standins::add_node(this, {.work = std::function<void()>(std::move(f))});
       } else {
         vitrine::standins::explain("a captured stream: the stand-in cannot repeat this work; the capture is invalid");
         capture->invalid = true;
@@ -217,7 +244,8 @@ struct CUstream_st {
 
   std::mutex issuing_;
   std::atomic<uint32_t> issued_{0}, completed_{0}, sleepers_{0};
-  vitrine::CpuStream worker_;
+  std::vector<std::unique_ptr<CUstream_st>> branches_;
+  vitrine::CpuStream worker_;  // ends first, because its work waits for that of the branches
 };
 
 /// An event: the latest of its records, each of which is reached once.
@@ -249,11 +277,14 @@ struct CUevent_st {
 
 struct CUgraph_st {
   vitrine::standins::Device& device;
-  std::shared_ptr<const std::vector<vitrine::standins::GraphNode>> nodes;
+  std::shared_ptr<const vitrine::standins::GraphWork> work;
+  std::vector<std::shared_ptr<const void>> owners;  // of its nodes
 };
 struct CUgraphExec_st {
   vitrine::standins::Device& device;
-  std::shared_ptr<const std::vector<vitrine::standins::GraphNode>> nodes;
+  std::shared_ptr<const vitrine::standins::GraphWork> work;
+  std::vector<std::shared_ptr<const void>> owners;
+  std::vector<std::unique_ptr<CUevent_st>> marks;
 };
 
 namespace vitrine::standins {

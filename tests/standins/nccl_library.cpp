@@ -88,7 +88,7 @@ void capture(ncclComm* comm, const NcclCall& q) {
       comm->error = ncclInvalidUsage;
       return;
     }
-    add_node(stream, {{}, nullptr, [comm, call, in_graph] { return launch_captured(comm, call); }});
+    add_node(stream, {.at_launch = [comm, call] { return launch_captured(comm, call); }, .owner = in_graph});
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For ThreadSanitizer builds: omits the synchronization between two accesses, named by the argument: "event" between two streams, "barrier" between
-// the threads of a block, "collective" between the ranks' streams and another one; or nothing. The tests expect ThreadSanitizer's report, or none.
+// the threads of a block, "collective" between the ranks' streams and another one, "edge" between two streams that are captured in a graph, "graph"
+// between a graph and another stream; or nothing. The tests expect ThreadSanitizer's report, or none.
 #include <cstdio>
 #include <string_view>
 
@@ -48,8 +49,25 @@ void run(std::string_view left_out) {
   order(copy, compute, left_out == "collective");
   vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
 
+  // A graph in which `copy` takes part from its beginning to its end, as the communication stream does in a step.
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  VITRINE_CUDA_CHECK(cudaStreamBeginCapture(compute, cudaStreamCaptureModeThreadLocal));
+  order(compute, copy, false);
+  vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
+  order(compute, copy, left_out == "edge");
+  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess) std::puts("no collective in a graph");
+  order(copy, compute, false);
+  VITRINE_CUDA_CHECK(cudaStreamEndCapture(compute, &graph));
+  VITRINE_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  VITRINE_CUDA_CHECK(cudaGraphDestroy(graph));
+  for (int i = 0; i < 2; ++i) VITRINE_CUDA_CHECK(cudaGraphLaunch(executable, compute));
+  order(compute, copy, left_out == "graph");
+  vitrine::cuda::launch(copy, increment, dim3(1), dim3(kThreads), values);
+
   VITRINE_CUDA_CHECK(cudaStreamSynchronize(copy));
   VITRINE_CUDA_CHECK(cudaStreamSynchronize(compute));
+  VITRINE_CUDA_CHECK(cudaGraphExecDestroy(executable));
   ncclCommDestroy(comm);
   VITRINE_CUDA_CHECK(cudaFree(memory));
   VITRINE_CUDA_CHECK(cudaEventDestroy(event));

@@ -44,6 +44,13 @@ inline std::vector<DeviceId> test_devices(int count) {
   return devices;
 }
 
+/// Whether the devices compute in bf16, and in TF32 on request: GPUs do from compute capability 8.0 on.
+inline bool has_bf16() {
+  if (!on_gpu()) return true;
+  const GpuReport report = query_gpus(false);
+  return !report.gpus.empty() && report.gpus[0].has_bf16();
+}
+
 /// Skips every test of the program when it should run on GPUs and there is none.
 class SkipWithoutGpu final : public ::testing::Environment {
  public:

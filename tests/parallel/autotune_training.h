@@ -1,35 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <gtest/gtest.h>
-
 #include "kernels/conv2d_choice.h"
 #include "tests/parallel/random_model.h"
-#include "tests/standins/controls.h"
 
-/// Training with --autotune on the stand-ins, whose plans differ in their simulated times and in their bits.
+/// Training on GPUs with a timed choice among the plans of convolutions and products.
 namespace vitrine::test {
 
-inline constexpr int64_t kBatch = 6;
-inline constexpr int kSteps = 5;
-
-/// A training run on stand-ins.
 struct Outcome {
   TunedPlans plans;
   AutotuneReport report;
   std::vector<float> parameters;
   std::vector<std::string> untuned;
   std::vector<Conv2dChoice> convolutions;  // of the first device
-  int64_t timed_records = 0, graph_launches = 0;
+  int64_t graph_launches = 0;
   bool peaks_as_planned = true, replicas_equal = true;
 };
 
-inline DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
+inline DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group = nullptr) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{256} << 20};
@@ -38,23 +32,27 @@ inline DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr
   return options;
 }
 
-inline Model model_of(uint32_t seed) { return random_model(seed); }
-
-inline EngineConfig config_of(const Model& model, const TunedPlans* known, int64_t batch = kBatch) {
+inline EngineConfig tuned_config(const Model& model, const TunedPlans* known = nullptr, int64_t batch = 6) {
   EngineConfig config = small_config(model, batch);
   config.autotune.enabled = true;
   if (known != nullptr) config.autotune.known = std::make_shared<TunedPlans>(*known);
   return config;
 }
 
+inline EngineConfig untuned_config(const Model& model) {
+  EngineConfig config = tuned_config(model);
+  config.autotune.enabled = false;
+  return config;
+}
+
+inline Workload tuned_workload(const EngineConfig& config) { return {{config.batch_size, config.batch_size - 1}, {2}}; }
+
 /// Trains with the batch size, one sample less in one step, and evaluates in between.
 inline Outcome train_on(DeviceGroup& group, const Model& model, const EngineConfig& config) {
   Outcome run;
-  standins::take_call_counts();
-  Engine engine(model, group, config, {{config.batch_size, config.batch_size - 1}, {2}});
-  run.timed_records = standins::take_call_counts().timed_records;
+  Engine engine(model, group, config, tuned_workload(config));
   const OwnedBatch held_out = random_batch(model, 2, 77, 0.0, config.image_dtype);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < 7; ++step) {
     const int64_t samples = step == 1 ? config.batch_size - 1 : config.batch_size;
     engine.train_step(random_batch(model, samples, static_cast<uint32_t>(step), 0.1, config.image_dtype).view());
     if (step == 2) engine.evaluate(held_out.view());
@@ -74,20 +72,9 @@ inline Outcome train_on(DeviceGroup& group, const Model& model, const EngineConf
   return run;
 }
 
-inline Outcome train(const Model& model, const EngineConfig& config, const std::vector<int>& gpus = {0}) {
-  DeviceGroup group(group_of(gpus, nullptr));
+inline Outcome train_tuned(const Model& model, const EngineConfig& config, const std::vector<int>& gpus = {0}) {
+  DeviceGroup group(group_of(gpus));
   return train_on(group, model, config);
 }
-
-/// Checks at the end that nothing is left on the GPUs.
-class AutotuneTest : public ::testing::Test {
- protected:
-  AutotuneTest() { standins::reset(); }
-  ~AutotuneTest() override {
-    EXPECT_EQ(standins::live_objects(), 0);
-    standins::reset();
-  }
-  const Model model_ = model_of(1);
-};
 
 }  // namespace vitrine::test
