@@ -221,12 +221,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 // Shared memory of a block of resize_rows_kernel.
 constexpr int64_t kMostTaps = 4096;
 
-/// Resizes a row of cells (a row of pixels, where images have no form) at a time: first the block blends what the row needs of the image downwards, once
-/// for all elements that sample it, then across. The operations on each element are those of resize_kernel.
+/// Resizes a row of cells (a row of pixels, where images have no form) at a time: first the block blends what the row needs of the image downwards,
+/// once for all elements that sample it, then across. The operations on each element are those of resize_kernel.
 ///   cells  images without a form have blocks of one pixel      rows  of cells of all images      V  elements per access: divides those of a row
 template <class T, int V, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells, int64_t rows, const uint8_t* images, T* y) {
+    resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells, int64_t rows, const uint8_t* images,
+                       T* y) {
   wait_for_earlier_work();
   __shared__ float taps[kMostTaps];  // (block, source columns, channels)
   const Index channels = r.channels.value(), line = r.horizontal.source_size * channels, block = cells.block.value();
@@ -388,8 +389,8 @@ void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& ima
   };
   const bool same = r.vertical.same && r.horizontal.same;
   if (const ImageForm rows = form ? form : unformed(y.shape); !same && rows.block * images.shape[2] * images.shape[3] <= kMostTaps) {
-    auto* kernel = is_pack_aligned(y.data) && rows.columns * rows.depth % kLanes == 0 ? &resize_rows_kernel<T, kLanes, Index>
-                                                                                     : &resize_rows_kernel<T, 1, Index>;
+    auto* kernel =
+        is_pack_aligned(y.data) && rows.columns * rows.depth % kLanes == 0 ? &resize_rows_kernel<T, kLanes, Index> : &resize_rows_kernel<T, 1, Index>;
     return launch_cooperating(native_stream(ctx), kernel, grid_of(images.shape[0] * rows.rows), dim3(kBlockThreads), r, Cells<Index>(rows),
                               images.shape[0] * rows.rows, images.as<uint8_t>(), y.as<T>());
   }

@@ -7,8 +7,9 @@ AllReduceReducer::AllReduceReducer(const ReducerContext& replica)
     : replica_(replica),
       wire_(replica),
       squares_(replica),
-      buckets_(replica.world_size > 1 || squares_.active() ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
-                                                          : std::vector<Bucket>{}) {}
+      buckets_(replica.world_size > 1 || squares_.active()
+                   ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
+                   : std::vector<Bucket>{}) {}
 
 void AllReduceReducer::reset() {
   for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();

@@ -114,7 +114,8 @@ Engine::State::~State() {
 
 ImageForm Engine::input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
-  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute, config.input_packing, devices.options().tf32});
+  return model.net->input_form(model.input_shape(1),
+                               {devices.target().backend, config.precision.compute, config.input_packing, devices.options().tf32});
 }
 
 ImageForm Engine::input_form() const { return state_->input_form; }

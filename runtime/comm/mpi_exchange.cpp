@@ -55,7 +55,9 @@ class MpiExchange final : public ProcessExchange {
     MPI_Get_library_version(text.data(), &length);
     const std::string whole(text.data());
     return fmt::format("{}, {} processes, {}", whole.substr(0, whole.find_first_of(",\n")), size_,
-                       !direct() ? "sums along a tree" : shared_ ? "sums through shared memory" : "direct exchange" + why_not_shared_);
+                       !direct() ? "sums along a tree"
+                       : shared_ ? "sums through shared memory"
+                                 : "direct exchange" + why_not_shared_);
   }
 
   void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) override;

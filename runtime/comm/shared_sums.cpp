@@ -72,7 +72,8 @@ void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_
     const int rank = (rank_ + i) % processes_;
     const Slice slice = sum.slice(segment, rank);
     const auto* const from = static_cast<const std::byte*>(sum.buffers.partials) + slice.begin * element;
-    if (slice.end > slice.begin) std::memcpy(partials(number, rank_) + rank * slice_bytes_, from, static_cast<size_t>((slice.end - slice.begin) * element));
+    if (slice.end > slice.begin)
+      std::memcpy(partials(number, rank_) + rank * slice_bytes_, from, static_cast<size_t>((slice.end - slice.begin) * element));
   }
   progress(rank_).partials.store(number + 1, std::memory_order_release);
 }

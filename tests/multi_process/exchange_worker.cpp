@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of them, through shared memory and
-// then by messages, otherwise along a tree. Fails at the first wrong element, on bits that differ between ranks, rounds or ways, and if a late process
-// is not named. With COUNT and ITERATIONS rank 0 prints the cost of sums of so many elements: messages of a process, processor time of all processes.
+// then by messages, otherwise along a tree. Fails at the first wrong element, on bits that differ between ranks, rounds or ways, and if a late
+// process is not named. With COUNT and ITERATIONS rank 0 prints the cost of sums of so many elements: messages of a process, processor time of all
+// processes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -165,7 +166,8 @@ std::string check(ProcessGroup& process_group, const comm::ExchangeOptions& opti
   }
   sums.check_rounding();
   sums.check_exchange();
-  const bool direct = process_group.size() <= options.largest_direct, shared = sums.exchange().description().find("shared memory") != std::string::npos;
+  const bool direct = process_group.size() <= options.largest_direct,
+             shared = sums.exchange().description().find("shared memory") != std::string::npos;
   if (shared != (direct && options.shared_memory)) throw std::runtime_error("unexpected exchange: " + sums.exchange().description());
   return bits;
 }

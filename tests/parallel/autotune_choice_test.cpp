@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timed choice among the algorithms of the stand-ins' products, which differ in their simulated times and in their bits.
+#include "tests/parallel/autotune_choice.h"
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,7 +10,6 @@
 
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
-#include "tests/parallel/autotune_choice.h"
 #include "tests/runtime/processes.h"
 #include "tests/support/expect_contains.h"
 

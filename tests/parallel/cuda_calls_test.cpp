@@ -120,7 +120,8 @@ TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
     standins::take_call_counts();
     engine.train_step(batch.view());
     const standins::CallCounts counts = standins::take_call_counts();
-    if (step <= first_steps) std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
+    if (step <= first_steps)
+      std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
     if (step == 0) {
       EXPECT_GT(counts.created_events, 0);
     }

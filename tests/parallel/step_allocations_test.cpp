@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step takes from the system once the first ones have passed: no thread, and of the host's heap only small pieces that it returns.
 // Tensors come from the devices' pools, which have all their memory before the first step.
-#include <malloc.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include "tests/parallel/random_model.h"
 
