@@ -13,8 +13,8 @@ GradientSquares::GradientSquares(const ReducerContext& replica) : replica_(repli
   const bool decide_step_squares = replica.world_size == 1 && replica.device.target().backend != Backend::cuda;
   if (!checks || rounds || decide_step_squares || elements < kLeastElements) return;
   // Each range that is squared may end with a tile that is not full, and holds a parameter or more.
-  sums_ =
-      replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, Category::communication, "sums of squares");
+  const Category category = replica.world_size > 1 ? Category::communication : Category::gradients;
+  sums_ = replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, category, "sums of squares");
 }
 
 View GradientSquares::take(int64_t end) {

@@ -17,7 +17,7 @@ class GradientSquares {
  public:
   static constexpr int64_t kLeastElements = int64_t{1} << 20;
 
-  /// Allocates the sums (Category::communication) where gradients are squared here. throws OutOfMemory.
+  /// Allocates the sums (Category::communication, of a single GPU Category::gradients) where gradients are squared here. throws OutOfMemory.
   explicit GradientSquares(const ReducerContext& replica);
 
   void begin_step() { elements_ = tiles_ = 0; }
