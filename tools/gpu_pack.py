@@ -74,6 +74,18 @@ def open_pack(folder, root, programs):
     return programs, read_word(os.path.join(folder, "commit"))
 
 
+def link_sonames(folder):
+    """Gives every library in the folder the name under which programs ask for it. Installing a package makes that link; not all packages contain it."""
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(base, name)
+            if os.path.islink(path) or not re.search(r"\.so[.0-9]*$", name):
+                continue
+            soname = output_of(["readelf", "-d", path], r"\(SONAME\).*\[([^\]/]+)\]")
+            if soname and not os.path.lexists(os.path.join(base, soname)):
+                os.symlink(name, os.path.join(base, soname))
+
+
 def copy_packages(folder):
     installed = subprocess.run(["dpkg-query", "-W", "-f", "${Package}\n", *PACKAGES], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout.split()
     for package in installed:
@@ -84,6 +96,7 @@ def copy_packages(folder):
             target = folder + (path if path.startswith("/usr") else "/usr" + path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy2(path, target, follow_symlinks=False)  # a library's names are links to one file
+    link_sonames(folder)
     # BOOST.CRC's headers, which the program needs: those that the compiler reads, not all of Boost.
     listed = subprocess.run(["c++", "-std=c++20", "-M", "-x", "c++", "-"], input="#include <boost/crc.hpp>\n", stdout=subprocess.PIPE, text=True, check=False).stdout
     for path in re.findall(r"/usr/include/boost/\S+", listed):

@@ -353,6 +353,16 @@ sys.exit({status})
         self.assertEqual(gpu_pack.open_pack(pack, root, programs), (None, "they were built from other sources than this tree's"))
         self.assertEqual(gpu_pack.open_pack(os.path.join(self.folder.name, "none"), root, programs), (None, None))
 
+    def test_packed_libraries_have_the_names_that_programs_ask_for(self):
+        folder = self.folder.name
+        # As libbenchmark's package: a name that is neither the file's nor a shortened one.
+        subprocess.run(["c++", "-shared", "-x", "c++", "-", "-o", os.path.join(folder, "libodd.so.1.7.1"), "-Wl,-soname,libodd.so.1debian"], input="", text=True, check=True)
+        os.symlink("libodd.so.1debian", os.path.join(folder, "libodd.so"))
+        self.assertFalse(os.path.exists(os.path.join(folder, "libodd.so")))
+        gpu_pack.link_sonames(folder)
+        self.assertEqual(os.readlink(os.path.join(folder, "libodd.so.1debian")), "libodd.so.1.7.1")
+        self.assertTrue(os.path.exists(os.path.join(folder, "libodd.so")))
+
     def test_a_damaged_file_of_results_is_replaced(self):
         with open(self.out, "w", encoding="utf-8") as file:
             file.write('{"kernels": ')
