@@ -247,18 +247,17 @@ __global__ void __launch_bounds__(kBlockThreads)
     __syncthreads();
     for (Index begin = static_cast<Index>(threadIdx.x) * V; begin < elements; begin += kBlockThreads * V) {
       Pack<T, V> out{};
-      Index u = begin, channel = 0, column = 0;
+      Index u = 0, channel = 0;  // row in the block, and channel, of the element
       bool inside = false;
       Sample<Index> across{};
       for (int e = 0; e < V; ++e) {
         if (e > 0 && inside && channel + 1 < channels) {
           ++channel;
         } else {
-          u = begin + e;
-          Index j = u;
+          Index j = begin + e;
           u = cells.depth.split(j);
           channel = r.channels.split(u);
-          column = j * block + cells.block.split(u) - cells.pad;
+          const Index column = j * block + cells.block.split(u) - cells.pad;
           inside = u < block && top + u >= 0 && top + u < cells.height && column >= 0 && column < cells.width;
           if (inside) across = r.horizontal.sample(column);
         }

@@ -41,32 +41,29 @@ class SharedName {
 
 std::string error_text(const char* call, int error) { return fmt::format("{}: {}", call, std::strerror(error)); }
 
-struct Mapped {
-  std::unique_ptr<SharedSegment> segment;
-  std::string refusal;
-};
+using Created = SharedSegment::Created;
 
-Mapped map(int file, int64_t bytes) {
+Created map(int file, int64_t bytes) {
   void* const data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) return {nullptr, error_text("mmap of shared memory", errno)};
   return {std::make_unique<SharedSegment>(data, bytes), ""};
 }
 
-Mapped make_and_map(SharedName& name, int64_t bytes) {
+Created make_and_map(SharedName& name, int64_t bytes) {
   const int file = shm_open(name.text().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (file < 0) return {nullptr, error_text("shm_open", errno)};
   name.mark_used();
   // Memory that is not reserved could be missing when it is first written, which would kill the process.
   const int error = posix_fallocate(file, 0, bytes);
-  Mapped mapped = error != 0 ? Mapped{nullptr, error_text(fmt::format("{} bytes in /dev/shm", bytes).c_str(), error)} : map(file, bytes);
+  Created mapped = error != 0 ? Created{nullptr, error_text(fmt::format("{} bytes in /dev/shm", bytes).c_str(), error)} : map(file, bytes);
   close(file);
   return mapped;
 }
 
-Mapped open_and_map(const std::string& name, int64_t bytes) {
+Created open_and_map(const std::string& name, int64_t bytes) {
   const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
   if (file < 0) return {nullptr, error_text("shm_open of rank 0's memory", errno)};
-  Mapped mapped = map(file, bytes);
+  Created mapped = map(file, bytes);
   close(file);
   return mapped;
 }
@@ -86,13 +83,14 @@ SharedSegment::Created SharedSegment::create(ProcessGroup& process_group, int64_
   if (process_group.local_size() != process_group.size()) return {nullptr, "the processes are on several machines"};
   SharedName name;  // rank 0's, removed when all have opened it
   const bool first = process_group.rank() == 0;
-  Mapped mapped;
+  Created mapped;
   if (first) mapped = make_and_map(name, bytes);
   const std::string of_rank_0 = process_group.broadcast("the name of shared memory", name.text());
   if (!first) mapped = open_and_map(of_rank_0, bytes);
   const std::string refusal = process_group.exchange("the mapping of shared memory", mapped.refusal, first_refusal);
   if (!refusal.empty()) mapped.segment.reset();
-  return {std::move(mapped.segment), refusal};
+  mapped.refusal = refusal;
+  return mapped;
 }
 
 }  // namespace vitrine::comm

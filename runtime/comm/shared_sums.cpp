@@ -22,7 +22,7 @@ int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * 
 
 }  // namespace
 
-/// What a rank has done. Only this rank writes it, and each number is on a line of its own.
+/// A rank's progress, which only this rank writes. Each counter has a cache line of its own, so that polling one does not slow down the others.
 struct SharedSums::Progress {
   alignas(kLine) std::atomic<int64_t> partials;  // segments whose partials it has written
   alignas(kLine) std::atomic<int64_t> sums;      // segments of which it has added its slice
