@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the effect of the bucket size: training steps on two devices with gradients reduced in buckets of 0.25 to 256 MiB. The largest size makes
-// a single bucket, which is reduced after backward. CPU devices run once with spare cores, and once with all cores in the teams.
+// Measures the effect of the bucket size: training steps on two devices with gradients reduced in buckets of 0.25 to
+// 256 MiB. The largest size makes a single bucket, which is reduced after backward. CPU devices run once with spare
+// cores, and once with all cores in the teams.
 //
-//   bench_buckets [--device=cuda] --benchmark_repetitions=5 --benchmark_format=json > buckets.json; tools/plot_buckets buckets.json > buckets.svg
+//   bench_buckets [--device=cuda] --benchmark_repetitions=5 --benchmark_format=json > buckets.json; tools/plot_buckets
+//   buckets.json > buckets.svg
 //
-// Time: of one step. Counters, for the device that waited least for its peers: communication_ms in the collectives of a step; hidden, the share of it
-// that overlapped compute; exposed_ms, the rest; late_ms, exposed waits for the peer; buckets.
+// Time: of one step. Counters, for the device that waited least for its peers: communication_ms in the collectives of a
+// step; hidden, the share of it that overlapped compute; exposed_ms, the rest; late_ms, exposed waits for the peer;
+// buckets.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -48,7 +51,8 @@ std::vector<CommunicationTable> tables_of(DeviceGroup& group, int64_t first, dou
   group.synchronize();
   std::vector<CommunicationTable> tables;
   for (int d = 0; d < group.size(); ++d) {
-    const DeviceSpans spans{d, group[d].compute().stream().take_spans(), {}, group[d].communication().stream().take_spans(), {}};
+    const DeviceSpans spans{
+        d, group[d].compute().stream().take_spans(), {}, group[d].communication().stream().take_spans(), {}};
     tables.push_back(make_communication_table(spans, {group.size(), true}, {.first_step = first}));
     seconds = make_phase_table(spans, {.first_step = first}).wall_seconds;
   }
@@ -102,7 +106,8 @@ std::vector<Cores> core_variants(Backend backend) {
   const int most = std::max(1, cores / kDevices);
   std::vector<Cores> variants;
   for (int threads = std::max(1, most - 1); threads <= most; ++threads) {
-    variants.push_back({"/spare_cores:" + std::to_string(std::max(0, cores - kDevices * threads)), devices_of(backend, threads)});
+    variants.push_back(
+        {"/spare_cores:" + std::to_string(std::max(0, cores - kDevices * threads)), devices_of(backend, threads)});
   }
   return variants;
 }
@@ -115,7 +120,9 @@ int main(int argc, char** argv) {
     for (const Cores& cores : core_variants(backend)) {
       for (const std::string mib : kBucketMib) {
         const std::string label = std::string("buckets/") + job.name + cores.label + "/mib:" + mib;
-        const auto run = [job, devices = cores.devices, mib](benchmark::State& s) { steps_with_buckets(s, job, devices, std::stod(mib)); };
+        const auto run = [job, devices = cores.devices, mib](benchmark::State& s) {
+          steps_with_buckets(s, job, devices, std::stod(mib));
+        };
         benchmark::RegisterBenchmark(label.c_str(), run)->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(1);
       }
     }

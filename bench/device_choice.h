@@ -10,8 +10,8 @@
 
 namespace vitrine::bench {
 
-/// Removes --device=cpu or --device=cuda from the arguments; the default is cpu. Exits with status 2 for any other value, and with status 1 and the
-/// reason if there is no GPU.
+/// Removes --device=cpu or --device=cuda from the arguments; the default is cpu. Exits with status 2 for any other
+/// value, and with status 1 and the reason if there is no GPU.
 inline Backend take_device_choice(int& argc, char** argv) {
   Backend backend = Backend::cpu;
   const std::string flag = "--device=";
@@ -24,7 +24,8 @@ inline Backend take_device_choice(int& argc, char** argv) {
     }
     const std::string value = argument.substr(flag.size());
     if (value != "cpu" && value != "cuda") {
-      std::fprintf(stderr, "%s: there is no device \"%s\"; use --device=cpu or --device=cuda\n", argv[0], value.c_str());
+      std::fprintf(stderr, "%s: there is no device \"%s\"; use --device=cpu or --device=cuda\n", argv[0],
+                   value.c_str());
       std::exit(2);
     }
     backend = value == "cuda" ? Backend::cuda : Backend::cpu;

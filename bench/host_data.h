@@ -16,7 +16,8 @@ struct HostData {
   int64_t samples;
   HostBuffer images, labels;
 
-  HostData(int64_t count, HostMemory kind) : samples(count), images(count * kImage * kImage * 3, kind), labels(count * size_of(DType::i32), kind) {
+  HostData(int64_t count, HostMemory kind)
+      : samples(count), images(count * kImage * kImage * 3, kind), labels(count * size_of(DType::i32), kind) {
     std::mt19937 random(1);
     const HostBatch all = batch();
     auto* pixels = static_cast<uint8_t*>(const_cast<void*>(all.images.data));
@@ -24,7 +25,9 @@ struct HostData {
     for (int64_t i = 0; i < all.images.numel(); ++i) pixels[i] = static_cast<uint8_t>(random());
     for (int64_t i = 0; i < count; ++i) classes[i] = static_cast<int32_t>(random() % 10);
   }
-  HostBatch batch() const { return {images.view({samples, kImage, kImage, 3}, DType::u8), labels.view({samples}, DType::i32), {}}; }
+  HostBatch batch() const {
+    return {images.view({samples, kImage, kImage, 3}, DType::u8), labels.view({samples}, DType::i32), {}};
+  }
 };
 
 inline Normalization half_normalization() {

@@ -23,10 +23,13 @@ struct Place {
   std::string suffix() const { return on_gpu() ? "/cuda" : "/threads:" + std::to_string(threads); }
 };
 
-/// A device whose kernels are timed from issue to synchronize; on a GPU many times in a row, because synchronizing takes as long as a kernel.
+/// A device whose kernels are timed from issue to synchronize; on a GPU many times in a row, because synchronizing
+/// takes as long as a kernel.
 class KernelBench {
  public:
-  explicit KernelBench(const Place& place) : place_(place), group_(options(place)) { ctx().reserve_workspace(int64_t{64} << 20); }
+  explicit KernelBench(const Place& place) : place_(place), group_(options(place)) {
+    ctx().reserve_workspace(int64_t{64} << 20);
+  }
   ExecContext& ctx() { return group_[0].compute(); }
 
   Tensor make(const Shape& shape, DType dtype = DType::f32) {
@@ -48,8 +51,8 @@ class KernelBench {
     return t;
   }
 
-  /// Reports bytes per second, and as copy_ratio the median of their ratio to a copy of as many bytes (at most 512 MiB) on the device, timed
-  /// alternately.
+  /// Reports bytes per second, and as copy_ratio the median of their ratio to a copy of as many bytes (at most 512 MiB)
+  /// on the device, timed alternately.
   ///   bytes  read and written by one call of `issue`
   template <class Issue>
   void run_bytes(benchmark::State& state, int64_t bytes, const Issue& issue) {

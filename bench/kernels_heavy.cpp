@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution and linear layers of AlexNet at 227 x 227 and of small-cnn, pass by pass, in GFLOP/s; a multiply-add counts as two.
+// Convolution and linear layers of AlexNet at 227 x 227 and of small-cnn, pass by pass, in GFLOP/s; a multiply-add
+// counts as two.
 #include "bench/kernel_bench.h"
 #include "kernels/conv2d.h"
 #include "kernels/linear.h"
@@ -49,7 +50,8 @@ void add_convolution(const Place& place, const ConvolutionLayer& layer, Pass pas
     b.run_flop(state, flop, [&] {
       if (pass == Pass::forward) conv2d_forward(b.ctx(), layer.config, x, w, bias, y);
       if (pass == Pass::backward_data) conv2d_backward_data(b.ctx(), layer.config, y, w, x);
-      if (pass == Pass::backward_weight) conv2d_backward_weight(b.ctx(), layer.config, x, y, w, bias, GradMode::overwrite);
+      if (pass == Pass::backward_weight)
+        conv2d_backward_weight(b.ctx(), layer.config, x, y, w, bias, GradMode::overwrite);
     });
   });
 }
@@ -60,7 +62,8 @@ void add_linear(const Place& place, const LinearLayer& layer, Pass pass, const s
     const int64_t samples = layer.samples * batch_factor(place);
     const Tensor x = b.filled({samples, layer.in}), w = b.filled({layer.out, layer.in});
     const Tensor bias = b.filled({layer.out}), y = b.filled({samples, layer.out});
-    const double flop = 2.0 * static_cast<double>(samples) * static_cast<double>(layer.in) * static_cast<double>(layer.out);
+    const double flop =
+        2.0 * static_cast<double>(samples) * static_cast<double>(layer.in) * static_cast<double>(layer.out);
     b.run_flop(state, flop, [&] {
       if (pass == Pass::forward) linear_forward(b.ctx(), x, w, bias, true, y);
       if (pass == Pass::backward_data) linear_backward_data(b.ctx(), y, w, x);

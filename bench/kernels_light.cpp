@@ -21,23 +21,32 @@ using State = benchmark::State;
 
 using Map = void (*)(ExecContext& ctx, const Tensor& x, const Tensor& y, const Tensor& result);
 
-/// A pass over flat buffers: x, and y if there are two inputs. The result takes the place of the last input, or has a buffer of its own.
+/// A pass over flat buffers: x, and y if there are two inputs. The result takes the place of the last input, or has a
+/// buffer of its own.
 void add_map(const Place& place, const std::string& name, int64_t elements, int inputs, bool in_place, Map map) {
   add_kernel(name, place, [=](State& state) {
     KernelBench b(place);
-    const Tensor x = b.filled({elements}), y = inputs > 1 ? b.filled({elements}) : x, result = in_place ? y : b.make({elements});
+    const Tensor x = b.filled({elements}), y = inputs > 1 ? b.filled({elements}) : x,
+                 result = in_place ? y : b.make({elements});
     b.run_bytes(state, (inputs + 1) * x.bytes(), [&] { map(b.ctx(), x, y, result); });
   });
 }
 
 void add_elementwise(const Place& place, int64_t elements, const std::string& size) {
-  add_map(place, "copy_peer/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { copy(ctx, x, to); });
-  add_map(place, "relu_forward_in_place/" + size, elements, 1, true, [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
-  add_map(place, "relu_forward/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
-  add_map(place, "relu_backward_in_place/" + size, elements, 2, true, [](auto& ctx, auto& y, auto& g, auto& to) { relu_backward(ctx, y, g, to); });
-  add_map(place, "gelu_forward/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { gelu_forward(ctx, x, to); });
-  add_map(place, "gelu_backward/" + size, elements, 2, true, [](auto& ctx, auto& x, auto& g, auto& to) { gelu_backward(ctx, x, g, to); });
-  add_map(place, "add_three/" + size, elements, 2, false, [](auto& ctx, auto& x, auto& y, auto& to) { add(ctx, x, y, to); });
+  add_map(place, "copy_peer/" + size, elements, 1, false,
+          [](auto& ctx, auto& x, auto&, auto& to) { copy(ctx, x, to); });
+  add_map(place, "relu_forward_in_place/" + size, elements, 1, true,
+          [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
+  add_map(place, "relu_forward/" + size, elements, 1, false,
+          [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
+  add_map(place, "relu_backward_in_place/" + size, elements, 2, true,
+          [](auto& ctx, auto& y, auto& g, auto& to) { relu_backward(ctx, y, g, to); });
+  add_map(place, "gelu_forward/" + size, elements, 1, false,
+          [](auto& ctx, auto& x, auto&, auto& to) { gelu_forward(ctx, x, to); });
+  add_map(place, "gelu_backward/" + size, elements, 2, true,
+          [](auto& ctx, auto& x, auto& g, auto& to) { gelu_backward(ctx, x, g, to); });
+  add_map(place, "add_three/" + size, elements, 2, false,
+          [](auto& ctx, auto& x, auto& y, auto& to) { add(ctx, x, y, to); });
 }
 
 /// The passes of a batch norm over one activation.
@@ -50,20 +59,27 @@ void add_batch_norm(const Place& place, const Shape& shape) {
   });
   add_kernel("batch_norm_forward/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
-    const Tensor x = b.filled(shape), y = b.make(shape), statistics = b.filled({2, channels}), weight = b.filled({channels});
-    b.run_bytes(state, 2 * x.bytes(), [&] { batch_norm_forward(b.ctx(), {.relu = true}, x, statistics, weight, weight, y); });
+    const Tensor x = b.filled(shape), y = b.make(shape), statistics = b.filled({2, channels}),
+                 weight = b.filled({channels});
+    b.run_bytes(state, 2 * x.bytes(),
+                [&] { batch_norm_forward(b.ctx(), {.relu = true}, x, statistics, weight, weight, y); });
   });
   add_kernel("batch_norm_backward_sums/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
-    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}), sums = b.make({2, channels});
+    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}),
+                 sums = b.make({2, channels});
     const Tensor weight = b.make({channels}), bias = b.make({channels});
-    b.run_bytes(state, 2 * x.bytes(), [&] { batch_norm_backward_sums(b.ctx(), x, g, statistics, sums, weight, bias, GradMode::overwrite); });
+    b.run_bytes(state, 2 * x.bytes(),
+                [&] { batch_norm_backward_sums(b.ctx(), x, g, statistics, sums, weight, bias, GradMode::overwrite); });
   });
   add_kernel("batch_norm_backward_data/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
-    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}), sums = b.filled({2, channels});
+    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}),
+                 sums = b.filled({2, channels});
     const Tensor weight = b.filled({channels});
-    b.run_bytes(state, 3 * x.bytes(), [&] { batch_norm_backward_data(b.ctx(), x, g, statistics, weight, sums, shape[0] * shape[1] * shape[2], g); });
+    b.run_bytes(state, 3 * x.bytes(), [&] {
+      batch_norm_backward_data(b.ctx(), x, g, statistics, weight, sums, shape[0] * shape[1] * shape[2], g);
+    });
   });
 }
 
@@ -74,21 +90,25 @@ void add_pools(const Place& place, const Shape& shape) {
   add_kernel("max_pool_forward/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
     const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
-    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_forward(b.ctx(), config, x, y, indices); });
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
+                [&] { max_pool2d_forward(b.ctx(), config, x, y, indices); });
   });
   add_kernel("max_pool_backward/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
     const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
     max_pool2d_forward(b.ctx(), config, x, y, indices);
-    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), config, y, indices, x); });
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
+                [&] { max_pool2d_backward(b.ctx(), config, y, indices, x); });
   });
   add_kernel("max_pool_2x2_backward_and_sums/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
     const Pool2dConfig side_by_side{2, 2, 0};
     const Shape small = pool2d_output_shape(side_by_side, shape);
-    const Tensor x = b.filled(shape), y = b.make(small), indices = b.make(small, DType::u8), sums = b.make({shape[3]}, DType::f32);
+    const Tensor x = b.filled(shape), y = b.make(small), indices = b.make(small, DType::u8),
+                 sums = b.make({shape[3]}, DType::f32);
     max_pool2d_forward(b.ctx(), side_by_side, x, y, indices);
-    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), side_by_side, y, indices, x, sums); });
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
+                [&] { max_pool2d_backward(b.ctx(), side_by_side, y, indices, x, sums); });
   });
   add_kernel("avg_pool_forward/" + shape.str(), place, [=](State& state) {
     KernelBench b(place);
@@ -120,7 +140,8 @@ void add_cross_entropy(const Place& place, const Shape& shape) {
     KernelBench b(place);
     const Tensor logits = b.filled(shape), grad = b.make(shape);
     const Tensor targets = b.make({shape[0]}, DType::i32), totals = b.make({LossTotals::kCount});
-    b.run_bytes(state, 2 * logits.bytes(), [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, {}, grad, totals); });
+    b.run_bytes(state, 2 * logits.bytes(),
+                [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, {}, grad, totals); });
   });
 }
 
@@ -143,13 +164,17 @@ void add_optimizers(const Place& place) {
   });
   add_kernel("adamw", place, [=](State& state) {
     KernelBench b(place);
-    const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}), v = b.make({kParameters});
+    const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}),
+                 v = b.make({kParameters});
     const Tensor step = b.make({1}, DType::i32), control = b.from_host({StepControl::kCount}, taken);
-    b.run_bytes(state, 7 * p.bytes(), [&] { adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, p, g, m, v, step, control); });
+    b.run_bytes(state, 7 * p.bytes(), [&] {
+      adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, p, g, m, v, step, control);
+    });
   });
 }
 
-/// Additional kernels of mixed precision: casts, the update that also writes the 16-bit copy, and the check of the gradients.
+/// Additional kernels of mixed precision: casts, the update that also writes the 16-bit copy, and the check of the
+/// gradients.
 void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
@@ -161,7 +186,8 @@ void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     add_kernel(std::string("adamw_and_copy/") + dtype_name(dtype), place, [=](State& state) {
       KernelBench b(place);
-      const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}), v = b.make({kParameters});
+      const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}),
+                   v = b.make({kParameters});
       const Tensor half_parameters = b.make({kParameters}, dtype), step = b.make({1}, DType::i32);
       const Tensor control = b.from_host({StepControl::kCount}, taken_step());
       b.run_bytes(state, 7 * p.bytes() + half_parameters.bytes(), [&] {
@@ -195,11 +221,14 @@ void add_light_kernels(const Place& place) {
     add_elementwise(place, elements, size);
   }
   const int64_t batch = place.on_gpu() ? 512 : 64;
-  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 27, 27, 192}, Shape{batch, 13, 13, 256}}) add_pools(place, shape);  // AlexNet's
-  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 14, 14, 256}}) add_batch_norm(place, shape);                        // ResNet's
+  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 27, 27, 192}, Shape{batch, 13, 13, 256}})
+    add_pools(place, shape);  // AlexNet's
+  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 14, 14, 256}})
+    add_batch_norm(place, shape);  // ResNet's
   if (place.on_gpu()) {
     add_dropout(place, {4096, 9216});
-    for (const Shape& shape : {Shape{1 << 20, 10}, Shape{65536, 1000}, Shape{16384, 5000}, Shape{2048, 50257}}) add_cross_entropy(place, shape);
+    for (const Shape& shape : {Shape{1 << 20, 10}, Shape{65536, 1000}, Shape{16384, 5000}, Shape{2048, 50257}})
+      add_cross_entropy(place, shape);
   } else {
     add_dropout(place, {64, 9216});
     add_cross_entropy(place, {512, 1000});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory the gaps between blocks take, for each model, scheme and precision, and with micro-batches and recomputation: the largest sum of
-// blocks (no placement needs less), the peak of the pool's allocator by itself, the peak of the plan, and the time of planning. Of several devices
-// those of the one with the largest peak. Needs no GPU.
+// How much memory the gaps between blocks take, for each model, scheme and precision, and with micro-batches and
+// recomputation: the largest sum of blocks (no placement needs less), the peak of the pool's allocator by itself, the
+// peak of the plan, and the time of planning. Of several devices those of the one with the largest peak. Needs no GPU.
 //
 //   bench_placement [MODEL ...]
 //
@@ -68,21 +68,23 @@ bool measure(const Model& model, int64_t batch, const Case& c) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<DevicePlan> plans = Engine::plan(model, group, config, {{batch, batch / 2 + 1}, {batch}});
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  const DevicePlan& plan = *std::max_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });
+  const DevicePlan& plan = *std::max_element(plans.begin(), plans.end(),
+                                             [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });
   const int64_t bound = allocated_bytes(plan.peak_by_category);
-  const bool low = std::all_of(plans.begin(), plans.end(),
-                               [](const DevicePlan& p) { return lost(p.peak_bytes, allocated_bytes(p.peak_by_category)) <= kMostLost; });
-  fmt::print("{:<15} {:>5} {:<10} {:<5} {:>10} {:>9} {:>14} {:>14} {:>6.1f}% {:>14} {:>7.3f}% {:>8.1f}{}\n", model.name, batch, c.mode,
-             dtype_name(c.dtype), c.accumulate, config.recompute_segments, bound, plan.unplaced_peak_bytes,
-             100 * lost(plan.unplaced_peak_bytes, bound), plan.peak_bytes, 100 * lost(plan.peak_bytes, bound), elapsed.count(),
-             low ? "" : "  <- more than 1 %");
+  const bool low = std::all_of(plans.begin(), plans.end(), [](const DevicePlan& p) {
+    return lost(p.peak_bytes, allocated_bytes(p.peak_by_category)) <= kMostLost;
+  });
+  fmt::print("{:<15} {:>5} {:<10} {:<5} {:>10} {:>9} {:>14} {:>14} {:>6.1f}% {:>14} {:>7.3f}% {:>8.1f}{}\n", model.name,
+             batch, c.mode, dtype_name(c.dtype), c.accumulate, config.recompute_segments, bound,
+             plan.unplaced_peak_bytes, 100 * lost(plan.unplaced_peak_bytes, bound), plan.peak_bytes,
+             100 * lost(plan.peak_bytes, bound), elapsed.count(), low ? "" : "  <- more than 1 %");
   return low;
 }
 
 int run(std::vector<std::string> names) {
   if (names.empty()) names = model_names();
-  fmt::print("{:<15} {:>5} {:<10} {:<5} {:>10} {:>9} {:>14} {:>14} {:>7} {:>14} {:>8} {:>8}\n", "model", "batch", "mode", "dtype", "accumulate",
-             "segments", "largest sum", "allocator", "above", "plan", "above", "ms");
+  fmt::print("{:<15} {:>5} {:<10} {:<5} {:>10} {:>9} {:>14} {:>14} {:>7} {:>14} {:>8} {:>8}\n", "model", "batch",
+             "mode", "dtype", "accumulate", "segments", "largest sum", "allocator", "above", "plan", "above", "ms");
   int high = 0;
   for (const std::string& name : names) {
     const Model model = make_model(name, {model_image_size(name) > 0 ? 0 : 32});

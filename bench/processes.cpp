@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost of rank 0's bookkeeping for the processes of a run, with simulated messages: no sockets and no peers. Argument: ranks. The time is that of one
-// step (a rendezvous, an agreement, a collective of all ranks); "per rank" should not grow with the number of ranks.
+// Cost of rank 0's bookkeeping for the processes of a run, with simulated messages: no sockets and no peers. Argument:
+// ranks. The time is that of one step (a rendezvous, an agreement, a collective of all ranks); "per rank" should not
+// grow with the number of ranks.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -18,8 +19,9 @@ using process_group::MessageKind;
 using process_group::Writer;
 
 void per_rank(benchmark::State& state) {
-  state.counters["per rank"] = benchmark::Counter(static_cast<double>(state.range(0)) * static_cast<double>(state.iterations()),
-                                                  benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per rank"] =
+      benchmark::Counter(static_cast<double>(state.range(0)) * static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 FailureDetector complete_detector(int ranks) {
@@ -33,7 +35,8 @@ FailureDetector complete_detector(int ranks) {
 
 void BM_Rendezvous(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
-  const std::string join = Writer(MessageKind::join).number(1).number(ranks).text("rank 1 (pid 4242 on node17)").bytes();
+  const std::string join =
+      Writer(MessageKind::join).number(1).number(ranks).text("rank 1 (pid 4242 on node17)").bytes();
   const std::string devices = Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0").bytes();
   for (auto _ : state) {
     FailureDetector detector(ranks);
@@ -51,13 +54,15 @@ void BM_Agreement(benchmark::State& state) {
   FailureDetector detector = complete_detector(ranks);
   uint64_t sequence = 0;
   for (auto _ : state) {
-    const std::string message = Writer(MessageKind::gather).number(sequence).text("what they train").text("0123456789abcdef 4096").bytes();
+    const std::string message =
+        Writer(MessageKind::gather).number(sequence).text("what they train").text("0123456789abcdef 4096").bytes();
     bool equal = false;
     for (int rank = 0; rank < ranks; ++rank) {
       auto m = std::get<process_group::Gather>(process_group::decode(message));
       const auto parts = detector.gather(rank, m.sequence, std::move(m.what), std::move(m.part));
       if (!parts) continue;
-      equal = std::all_of(parts->begin(), parts->end(), [&](const std::string& part) { return part == parts->front(); });
+      equal =
+          std::all_of(parts->begin(), parts->end(), [&](const std::string& part) { return part == parts->front(); });
       for (int member = 1; member < ranks; ++member) {
         benchmark::DoNotOptimize(Writer(MessageKind::gathered).text(equal ? "equal" : "different").bytes());
       }
@@ -68,7 +73,8 @@ void BM_Agreement(benchmark::State& state) {
   per_rank(state);
 }
 
-/// Every rank begins a collective and has finished the previous one; the failure detector compares the records and looks for late ranks.
+/// Every rank begins a collective and has finished the previous one; the failure detector compares the records and
+/// looks for late ranks.
 void BM_Collective(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
   FailureDetector detector = complete_detector(ranks);
@@ -80,7 +86,8 @@ void BM_Collective(benchmark::State& state) {
   int64_t now_ns = 1;
   for (auto _ : state) {
     record.step = static_cast<int64_t>(record.sequence);
-    const std::string message = Writer(MessageKind::progress).number(0).number(record.sequence).number(uint64_t{1}).record(record).bytes();
+    const std::string message =
+        Writer(MessageKind::progress).number(0).number(record.sequence).number(uint64_t{1}).record(record).bytes();
     for (int rank = 0; rank < ranks; ++rank) {
       const auto m = std::get<process_group::Progress>(process_group::decode(message));
       detector.hear(rank, now_ns);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step: the engine on N devices, compared with the same layers and kernels in a hand-written loop on one device.
+// One training step: the engine on N devices, compared with the same layers and kernels in a hand-written loop on one
+// device.
 //
 //   bench_step [--device=cuda] --benchmark_filter=alexnet
 //
@@ -50,7 +51,8 @@ DeviceGroupOptions devices_of(int count, TraceLevel trace) {
   return options;
 }
 
-void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace, DType precision = DType::f32) {
+void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace,
+                 DType precision = DType::f32) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices_of(devices, trace));
   EngineConfig config;
@@ -71,11 +73,13 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
   engine.take_step_results(true);
   for (auto _ : state) step();
   engine.take_step_results(true);
-  state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
+  state.counters["samples/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
   state.counters["peak_bytes"] = static_cast<double>(engine.device_plans()[0].peak_bytes);
 }
 
-/// The same step without the engine: one context, one stream, explicit tensors. As in the engine, the host waits for each step's loss one step later.
+/// The same step without the engine: one context, one stream, explicit tensors. As in the engine, the host waits for
+/// each step's loss one step later.
 void bare_step(benchmark::State& state, const Job& job) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices_of(1, TraceLevel::off));
@@ -86,8 +90,10 @@ void bare_step(benchmark::State& state, const Job& job) {
     zero(ctx, t);
     return t;
   };
-  const Tensor parameters = flat(layout.parameter_elements(), Category::parameters), gradients = flat(layout.total_elements(), Category::gradients);
-  const Tensor first = flat(layout.parameter_elements(), Category::optimizer), second = flat(layout.parameter_elements(), Category::optimizer);
+  const Tensor parameters = flat(layout.parameter_elements(), Category::parameters),
+               gradients = flat(layout.total_elements(), Category::gradients);
+  const Tensor first = flat(layout.parameter_elements(), Category::optimizer),
+               second = flat(layout.parameter_elements(), Category::optimizer);
   const Tensor count = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
   const Tensor control = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, count);
@@ -117,9 +123,11 @@ void bare_step(benchmark::State& state, const Job& job) {
     Tensor output;
     Saved saved = model.net->forward_from(ctx, parameter_views, input, output, pass);
     softmax_cross_entropy(ctx, {-100, 1.0F / static_cast<float>(job.batch)}, output, labels, {}, output, totals);
-    model.net->backward_from(ctx, parameter_views, std::move(saved), std::move(output), gradient_views, GradMode::overwrite, pass, [](int) {});
+    model.net->backward_from(ctx, parameter_views, std::move(saved), std::move(output), gradient_views,
+                             GradMode::overwrite, pass, [](int) {});
     decide_step(ctx, static_cast<double>(job.batch), NonFinite::accept, totals, {}, control);
-    adam_update(ctx, adam, parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count, control);
+    adam_update(ctx, adam, parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count,
+                control);
     done->synchronize();
     copy(ctx, totals, host_totals.view({LossTotals::kCount}, DType::f32));
     ctx.record(*done);
@@ -128,7 +136,8 @@ void bare_step(benchmark::State& state, const Job& job) {
   group.synchronize();
   for (auto _ : state) step();
   group.synchronize();
-  state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
+  state.counters["samples/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
 }
 
 }  // namespace
@@ -146,7 +155,8 @@ int main(int argc, char** argv) {
     add("step/" + name + "/bare", [job](benchmark::State& s) { bare_step(s, job); });
     for (const TraceLevel trace : {TraceLevel::off, TraceLevel::phase, TraceLevel::operation}) {
       const std::string level = trace == TraceLevel::off ? "off" : trace == TraceLevel::phase ? "phase" : "operation";
-      add("step/" + name + "/engine/ddp/devices:1/trace:" + level, [job, trace](benchmark::State& s) { engine_step(s, job, "ddp", 1, trace); });
+      add("step/" + name + "/engine/ddp/devices:1/trace:" + level,
+          [job, trace](benchmark::State& s) { engine_step(s, job, "ddp", 1, trace); });
     }
     for (const DType precision : {DType::f16, DType::bf16}) {
       add("step/" + name + "/engine/ddp/devices:1/" + dtype_name(precision),

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kSide = 32, kChannels = 3, kClasses = 10;
 constexpr int64_t kPlane = kSide * kSide;
 constexpr int64_t kRecord = 1 + kChannels * kPlane;
-constexpr std::array<const char*, 5> kTrainFiles{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
+constexpr std::array<const char*, 5> kTrainFiles{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                                 "data_batch_4.bin", "data_batch_5.bin"};
 constexpr const char* kTestFile = "test_batch.bin";
 constexpr const char* kSubfolder = "cifar-10-batches-bin";
 
@@ -30,15 +31,17 @@ constexpr const char* kSubfolder = "cifar-10-batches-bin";
   for (const fs::path& path : tried) {
     names.push_back(path.string());
     const std::string packed = path.string() + ".xz";
-    if (hint.empty() && fs::exists(packed)) hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
+    if (hint.empty() && fs::exists(packed))
+      hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
   }
   if (hint.empty() && (fs::exists(folder / "data_batch_1") || fs::exists(folder / "cifar-10-batches-py"))) {
     hint = "; the folder seems to contain the Python version, but the binary version is needed";
   }
-  throw DataError(fmt::format(
-      "cifar10: no {}; tried {}{}. Expected are data_batch_1.bin to data_batch_5.bin and test_batch.bin, which the CIFAR-10 binary version "
-      "(cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html) holds in its folder {}",
-      tried.front().filename().string(), fmt::join(names, ", "), hint, kSubfolder));
+  throw DataError(
+      fmt::format("cifar10: no {}; tried {}{}. Expected are data_batch_1.bin to data_batch_5.bin and test_batch.bin, "
+                  "which the CIFAR-10 binary version "
+                  "(cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html) holds in its folder {}",
+                  tried.front().filename().string(), fmt::join(names, ", "), hint, kSubfolder));
 }
 
 fs::path find_folder(const fs::path& folder) {
@@ -62,7 +65,8 @@ RecordFile check_file(const fs::path& path) {
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes == 0 || bytes % kRecord != 0) {
     file.fail(bytes / kRecord * kRecord,
-              fmt::format("whole records of {} bytes, 10000 of them in the published files ({} bytes)", kRecord, 10'000 * kRecord),
+              fmt::format("whole records of {} bytes, 10000 of them in the published files ({} bytes)", kRecord,
+                          10'000 * kRecord),
               fmt::format("a file of {} bytes", bytes));
   }
   return {path, bytes / kRecord, 0, kRecord};
@@ -74,7 +78,8 @@ void append_labels(const RecordFile& records, std::vector<uint8_t>& labels) {
     if (label >= kClasses) {
       const int64_t record = i % records.count;  // all files have the same number
       InputFile(records.path, InputFile::Packing::none)
-          .fail(record * kRecord, fmt::format("a label from 0 to {} in record {}", kClasses - 1, record), fmt::format("{}", label));
+          .fail(record * kRecord, fmt::format("a label from 0 to {} in record {}", kClasses - 1, record),
+                fmt::format("{}", label));
     }
     labels.push_back(label);
   }
@@ -93,7 +98,8 @@ std::shared_ptr<const Samples> open_records(const std::vector<RecordFile>& files
 
 std::vector<std::string> read_class_names(const fs::path& folder) {
   const fs::path path = folder / "batches.meta.txt";
-  if (!fs::exists(path)) return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  if (!fs::exists(path))
+    return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
   std::ifstream file(path);
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
@@ -101,8 +107,8 @@ std::vector<std::string> read_class_names(const fs::path& folder) {
     if (!line.empty()) names.push_back(line);
   }
   if (static_cast<int64_t>(names.size()) != kClasses) {
-    throw DataError(
-        fmt::format("{}: expected {} class names, one on a line, found {}; correct or remove the file", path.string(), kClasses, names.size()));
+    throw DataError(fmt::format("{}: expected {} class names, one on a line, found {}; correct or remove the file",
+                                path.string(), kClasses, names.size()));
   }
   return names;
 }
@@ -134,8 +140,9 @@ DatasetPair open_cifar10(const fs::path& given) {
     files.push_back(check_file(folder / name));
     // A download that stops at the end of a record would otherwise go unnoticed.
     if (files.back().count != files.front().count) {
-      throw DataError(fmt::format("{}: expected {} records as in {}, found {}; the file is incomplete, download it again", (folder / name).string(),
-                                  files.front().count, kTrainFiles[0], files.back().count));
+      throw DataError(
+          fmt::format("{}: expected {} records as in {}, found {}; the file is incomplete, download it again",
+                      (folder / name).string(), files.front().count, kTrainFiles[0], files.back().count));
     }
   }
   pair.train.samples = open_records(files);

@@ -24,7 +24,8 @@ int64_t parse_count(const std::string& description, std::string_view text) {
   const std::optional<int64_t> count = parse_number<int64_t>(text);
   if (!count || *count < 1 || *count > kMostDrawn) {
     throw ConfigError(
-        fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000", description, text, kMostDrawn));
+        fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000",
+                    description, text, kMostDrawn));
   }
   return *count;
 }
@@ -33,15 +34,19 @@ constexpr int64_t kFingerprintSamples = 256;
 
 class MemorySamples final : public Samples {
  public:
-  MemorySamples(std::vector<uint8_t> pixels, std::vector<int32_t> labels) : pixels_(std::move(pixels)), labels_(std::move(labels)) {
-    VITRINE_ASSERT(labels_.empty() ? pixels_.empty() : pixels_.size() % labels_.size() == 0, "all images have one size");
+  MemorySamples(std::vector<uint8_t> pixels, std::vector<int32_t> labels)
+      : pixels_(std::move(pixels)), labels_(std::move(labels)) {
+    VITRINE_ASSERT(labels_.empty() ? pixels_.empty() : pixels_.size() % labels_.size() == 0,
+                   "all images have one size");
   }
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   int32_t label(int64_t i) const override { return labels_[static_cast<size_t>(i)]; }
   void read_image(int64_t i, std::span<uint8_t> out) const override {
     std::memcpy(out.data(), pixels_.data() + static_cast<size_t>(i) * out.size(), out.size());
   }
-  int64_t held_bytes() const override { return static_cast<int64_t>(pixels_.size() + labels_.size() * sizeof labels_[0]); }
+  int64_t held_bytes() const override {
+    return static_cast<int64_t>(pixels_.size() + labels_.size() * sizeof labels_[0]);
+  }
 
  private:
   const std::vector<uint8_t> pixels_;
@@ -66,7 +71,8 @@ template <typename Visit>
 void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
   const int64_t count = std::min(most, set.size());
   const double step = static_cast<double>(set.size()) / static_cast<double>(std::max<int64_t>(count, 1));
-  for (int64_t k = 0; k < count; ++k) visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
+  for (int64_t k = 0; k < count; ++k)
+    visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
 }
 
 }  // namespace
@@ -118,10 +124,12 @@ DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t 
   const std::string kind = description.substr(0, colon);
   const bool has_argument = colon != std::string::npos;
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
-  if (kind == "synthetic") return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
+  if (kind == "synthetic")
+    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
   if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx" && kind != "image-folder") {
     throw ConfigError(
-        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR or synthetic[:COUNT]",
+        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, "
+                    "image-folder:DIR or synthetic[:COUNT]",
                     description, kind));
   }
   if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
@@ -154,7 +162,9 @@ void measure_statistics(DatasetPair& pair, int64_t most_images) {
     }
     const double variance = squares / count - sum / count * (sum / count);
     if (!(variance > 1e-9)) {
-      throw DataError(fmt::format("{}: channel {} has the same value in all pixels, so it cannot be normalized; check the images", train.name, c));
+      throw DataError(
+          fmt::format("{}: channel {} has the same value in all pixels, so it cannot be normalized; check the images",
+                      train.name, c));
     }
     mean[c] = static_cast<float>(sum / count);
     deviation[c] = static_cast<float>(std::sqrt(variance));
@@ -167,8 +177,8 @@ void expect_folder(const char* kind, const std::filesystem::path& folder) {
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return;
   const bool tilde = folder.string().starts_with('~');
-  throw DataError(
-      fmt::format("{}: {} is not a folder{}", kind, folder.string(), tilde ? "; the shell expands ~ only at the start of a word, write $HOME" : ""));
+  throw DataError(fmt::format("{}: {} is not a folder{}", kind, folder.string(),
+                              tilde ? "; the shell expands ~ only at the start of a word, write $HOME" : ""));
 }
 
 }  // namespace vitrine

@@ -52,10 +52,12 @@ struct Dataset {
   std::vector<uint8_t> image(int64_t i) const;
 };
 
-/// The first `count` samples of a set, which share its images, or the whole set if it has no more.   requires  count >= 1
+/// The first `count` samples of a set, which share its images, or the whole set if it has no more.   requires  count >=
+/// 1
 Dataset first_samples(const Dataset& set, int64_t count);
 
-/// Hash of the set's size and of up to 256 of its samples, evenly spaced. It distinguishes different sets, but not sets that differ in a few samples.
+/// Hash of the set's size and of up to 256 of its samples, evenly spaced. It distinguishes different sets, but not sets
+/// that differ in a few samples.
 uint64_t fingerprint(const Dataset& set);
 
 struct DatasetPair {
@@ -63,17 +65,20 @@ struct DatasetPair {
 };
 
 /// Opens "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".
-/// Plain files are read when a sample is requested, so a process reads only its own rows; labels and unpacked files stay in memory. Synthetic images
-/// are drawn when they are requested, and kept.
-///   cifar10        DIR contains data_batch_1..5.bin, test_batch.bin (and optionally batches.meta.txt), or a folder cifar-10-batches-bin with them
-///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz
-///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training images, evenly spaced
-///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and PNG files, a folder per class, classes sorted by name as in
-///                  torchvision's ImageFolder. A file is read when its sample is requested: the shorter side is resized to `image_size` and the
-///                  center cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
+/// Plain files are read when a sample is requested, so a process reads only its own rows; labels and unpacked files
+/// stay in memory. Synthetic images are drawn when they are requested, and kept.
+///   cifar10        DIR contains data_batch_1..5.bin, test_batch.bin (and optionally batches.meta.txt), or a folder
+///   cifar-10-batches-bin with them fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or
+///   .gz idx            the same files of another set; mean and standard deviation are measured over up to 65,536
+///   training images, evenly spaced image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and
+///   PNG files, a folder per class, classes sorted by name as in
+///                  torchvision's ImageFolder. A file is read when its sample is requested: the shorter side is resized
+///                  to `image_size` and the center cropped, as torchvision's Resize and CenterCrop do. A damaged file
+///                  is a DataError then. Mean and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
 ///   image_size  height and width of the images of an image-folder; other kinds ignore it
-/// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or a missing image size.
+/// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or
+/// a missing image size.
 DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size = 0);
 
 }  // namespace vitrine

@@ -18,27 +18,32 @@ namespace {
 /// A plain file with positioned reads.
 class OpenFile {
  public:
-  explicit OpenFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit OpenFile(std::filesystem::path path)
+      : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), std::strerror(errno)));
   }
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
   }
-  OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  OpenFile(OpenFile&& other) noexcept
+      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
   void read(int64_t offset, std::span<uint8_t> out) const {
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+      const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset) + static_cast<off_t>(done));
       if (got > 0) {
         done += static_cast<size_t>(got);
       } else if (got == 0) {
-        throw DataError(fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened", path_.string(),
-                                    offset, out.size(), done));
+        throw DataError(
+            fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened",
+                        path_.string(), offset, out.size(), done));
       } else if (errno != EINTR) {
-        throw DataError(fmt::format("{}: at offset {}: cannot read it: {}", path_.string(), offset, std::strerror(errno)));
+        throw DataError(
+            fmt::format("{}: at offset {}: cannot read it: {}", path_.string(), offset, std::strerror(errno)));
       }
     }
   }
@@ -66,7 +71,8 @@ class FileSamples final : public Samples {
   int64_t held_bytes() const override { return size(); }
 
   void read_image(int64_t i, std::span<uint8_t> out) const override {
-    const auto next = std::upper_bound(parts_.begin(), parts_.end(), i, [](int64_t sample, const Part& part) { return sample < part.first; });
+    const auto next = std::upper_bound(parts_.begin(), parts_.end(), i,
+                                       [](int64_t sample, const Part& part) { return sample < part.first; });
     const Part& part = *std::prev(next);
     const int64_t offset = part.begin + (i - part.first) * part.stride;
     if (!decode_) return part.file.read(offset, out);
@@ -89,15 +95,17 @@ class FileSamples final : public Samples {
 
 }  // namespace
 
-std::shared_ptr<const Samples> samples_in_files(const std::vector<RecordFile>& files, std::vector<uint8_t> labels, int64_t bytes_per_image,
-                                                std::function<void(std::span<const uint8_t>, std::span<uint8_t>)> decode) {
+std::shared_ptr<const Samples> samples_in_files(
+    const std::vector<RecordFile>& files, std::vector<uint8_t> labels, int64_t bytes_per_image,
+    std::function<void(std::span<const uint8_t>, std::span<uint8_t>)> decode) {
   return std::make_shared<FileSamples>(files, std::move(labels), bytes_per_image, std::move(decode));
 }
 
 std::vector<uint8_t> read_record_bytes(const RecordFile& file) {
   const OpenFile open(file.path);
   std::vector<uint8_t> bytes(static_cast<size_t>(file.count));
-  for (int64_t i = 0; i < file.count; ++i) open.read(file.begin + i * file.stride, std::span(bytes).subspan(static_cast<size_t>(i), 1));
+  for (int64_t i = 0; i < file.count; ++i)
+    open.read(file.begin + i * file.stride, std::span(bytes).subspan(static_cast<size_t>(i), 1));
   return bytes;
 }
 

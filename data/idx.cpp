@@ -31,21 +31,25 @@ OpenedFile open_file(const fs::path& folder, const std::string& name, IdxKind ki
   const fs::path plain = folder / name, packed = folder / (name + ".gz");
   if (fs::exists(plain)) return {plain, {plain, InputFile::Packing::none}};
   if (fs::exists(packed)) return {packed, {packed, InputFile::Packing::gzip}};
-  throw DataError(
-      fmt::format("{}: no {}; tried {} and {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or .gz{}",
-                  kind_name(kind), name, plain.string(), packed.string(),
-                  kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist" : ""));
+  throw DataError(fmt::format(
+      "{}: no {}; tried {} and {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, "
+      "plain or .gz{}",
+      kind_name(kind), name, plain.string(), packed.string(),
+      kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist"
+                                     : ""));
 }
 
 void expect_magic(InputFile& file, uint32_t magic, const char* what) {
   const uint32_t found = file.read_big_endian("magic number");
-  if (found != magic) file.fail(0, fmt::format("magic number 0x{:08x} ({})", magic, what), fmt::format("0x{:08x}", found));
+  if (found != magic)
+    file.fail(0, fmt::format("magic number 0x{:08x} ({})", magic, what), fmt::format("0x{:08x}", found));
 }
 
 int64_t read_size(InputFile& file, const char* what, int64_t largest) {
   const int64_t offset = file.offset();
   const int64_t size = file.read_big_endian(what);
-  if (size < 1 || size > largest) file.fail(offset, fmt::format("{} from 1 to {}", what, largest), fmt::format("{}", size));
+  if (size < 1 || size > largest)
+    file.fail(offset, fmt::format("{} from 1 to {}", what, largest), fmt::format("{}", size));
   return size;
 }
 
@@ -65,7 +69,8 @@ int64_t read_image_header(InputFile& file, IdxKind kind, Dataset& set) {
 void expect_label_count(InputFile& file, int64_t image_count) {
   expect_magic(file, kLabelsMagic, "labels");
   const int64_t count = read_size(file, "number of labels", UINT32_MAX);
-  if (count != image_count) file.fail(4, fmt::format("{} labels, one for each image", image_count), fmt::format("{}", count));
+  if (count != image_count)
+    file.fail(4, fmt::format("{} labels, one for each image", image_count), fmt::format("{}", count));
 }
 
 // `classes` is 0 if the labels determine the number.
@@ -74,11 +79,14 @@ std::vector<uint8_t> read_labels(InputFile& file, int64_t count, int64_t classes
   std::vector<uint8_t> labels = file.read_all(count, "labels");
   set.classes = classes > 0 ? classes : int64_t{*std::max_element(labels.begin(), labels.end())} + 1;
   const auto bad = std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= set.classes; });
-  if (bad != labels.end()) file.fail(offset + (bad - labels.begin()), fmt::format("a label from 0 to {}", set.classes - 1), fmt::format("{}", *bad));
+  if (bad != labels.end())
+    file.fail(offset + (bad - labels.begin()), fmt::format("a label from 0 to {}", set.classes - 1),
+              fmt::format("{}", *bad));
   return labels;
 }
 
-Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part, const char* part_name, int64_t classes) {
+Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part, const char* part_name,
+                  int64_t classes) {
   Dataset set;
   set.name = fmt::format("{} {}", kind_name(kind), part_name);
   // Checks that both files exist before the long read.
@@ -89,8 +97,8 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
   if (images.file.packing() == InputFile::Packing::none) {
     images.file.expect_just(bytes, "pixels");
     expect_label_count(labels.file, count);
-    set.samples =
-        samples_in_files({{images.path, count, begin, set.bytes_per_image()}}, read_labels(labels.file, count, classes, set), set.bytes_per_image());
+    set.samples = samples_in_files({{images.path, count, begin, set.bytes_per_image()}},
+                                   read_labels(labels.file, count, classes, set), set.bytes_per_image());
   } else {
     expect_label_count(labels.file, count);  // before the long read
     std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
@@ -117,8 +125,9 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
   pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
   pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
   if (pair.train.height != pair.test.height || pair.train.width != pair.test.width) {
-    throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal", kind_name(kind), folder.string(),
-                                pair.train.height, pair.train.width, pair.test.height, pair.test.width));
+    throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal",
+                                kind_name(kind), folder.string(), pair.train.height, pair.train.width, pair.test.height,
+                                pair.test.width));
   }
   if (kind == IdxKind::fashion_mnist) {
     pair.train.mean = pair.test.mean = {0.2860F};

@@ -26,7 +26,8 @@ std::vector<uint8_t> read_file(const std::string& path) {
   constexpr size_t kPiece = size_t{1} << 16;
   for (size_t got = kPiece; got == kPiece;) {
     const size_t before = bytes.size();
-    if (before > kMostFileBytes) throw DataError(fmt::format("{}: expected an image file of at most {} bytes, found more", path, kMostFileBytes));
+    if (before > kMostFileBytes)
+      throw DataError(fmt::format("{}: expected an image file of at most {} bytes, found more", path, kMostFileBytes));
     bytes.resize(before + kPiece);
     got = std::fread(bytes.data() + before, 1, kPiece, file.get());
     bytes.resize(before + got);
@@ -64,7 +65,8 @@ std::vector<Taps> triangle_taps(int64_t source, int64_t target, int64_t begin, i
       weights.push_back(std::max(0.0, 1.0 - std::abs((static_cast<double>(x) - center + 0.5) / support)));
       sum += weights.back();
     }
-    for (const double weight : weights) taps.weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << kWeightBits)));
+    for (const double weight : weights)
+      taps.weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << kWeightBits)));
     all.push_back(std::move(taps));
   }
   return all;
@@ -73,7 +75,8 @@ std::vector<Taps> triangle_taps(int64_t source, int64_t target, int64_t begin, i
 /// The weighted sum of pixels that lie `stride` bytes apart.
 uint8_t apply(const Taps& taps, const uint8_t* first, int64_t stride) {
   int64_t sum = int64_t{1} << (kWeightBits - 1);
-  for (size_t i = 0; i < taps.weights.size(); ++i) sum += int64_t{taps.weights[i]} * first[static_cast<int64_t>(i) * stride];
+  for (size_t i = 0; i < taps.weights.size(); ++i)
+    sum += int64_t{taps.weights[i]} * first[static_cast<int64_t>(i) * stride];
   return static_cast<uint8_t>(std::clamp<int64_t>(sum >> kWeightBits, 0, 255));
 }
 
@@ -81,7 +84,8 @@ uint8_t apply(const Taps& taps, const uint8_t* first, int64_t stride) {
 
 void check_image_size(int64_t width, int64_t height, const std::string& path) {
   if (width >= 1 && height >= 1 && width <= kMostImagePixels / height) return;
-  throw DataError(fmt::format("{}: expected an image of 1 to {} pixels, found {} x {}", path, kMostImagePixels, width, height));
+  throw DataError(
+      fmt::format("{}: expected an image of 1 to {} pixels, found {} x {}", path, kMostImagePixels, width, height));
 }
 
 RgbImage read_image_file(const std::filesystem::path& path) {
@@ -96,9 +100,12 @@ void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> tar
   constexpr int64_t kChannels = 3;
   VITRINE_ASSERT(static_cast<int64_t>(target.size()) == side * side * kChannels, "the target has room for one image");
   const bool wide = image.width > image.height;
-  const int64_t width = wide ? side * image.width / image.height : side, height = wide ? side : side * image.height / image.width;
+  const int64_t width = wide ? side * image.width / image.height : side,
+                height = wide ? side : side * image.height / image.width;
   // Half of an odd difference is rounded to even, as Python does.
-  const auto middle = [&](int64_t length) { return static_cast<int64_t>(std::nearbyint(static_cast<double>(length - side) / 2.0)); };
+  const auto middle = [&](int64_t length) {
+    return static_cast<int64_t>(std::nearbyint(static_cast<double>(length - side) / 2.0));
+  };
   const std::vector<Taps> columns = triangle_taps(image.width, width, middle(width), side);
   const std::vector<Taps> rows = triangle_taps(image.height, height, middle(height), side);
   const int64_t first = rows.front().first, end = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
@@ -115,7 +122,8 @@ void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> tar
   for (int64_t y = 0; y < side; ++y) {
     const Taps& taps = rows[static_cast<size_t>(y)];
     const uint8_t* source = narrowed.data() + (taps.first - first) * side * kChannels;
-    for (int64_t i = 0; i < side * kChannels; ++i) target[static_cast<size_t>(y * side * kChannels + i)] = apply(taps, source + i, side * kChannels);
+    for (int64_t i = 0; i < side * kChannels; ++i)
+      target[static_cast<size_t>(y * side * kChannels + i)] = apply(taps, source + i, side * kChannels);
   }
 }
 

@@ -18,10 +18,10 @@ struct RgbImage {
 /// Larger images are refused, so that one file cannot take all memory.
 inline constexpr int64_t kMostImagePixels = int64_t{1} << 27;
 
-/// Reads and decodes a JPEG or PNG file, recognized by its first bytes, as Pillow's Image.open(path).convert("RGB") does: grey values become three
-/// equal channels, transparency is dropped, 16 bits become the upper 8, CMYK is converted without a profile, the Exif orientation is ignored.
-/// throws DataError with the path: another format, a damaged or incomplete file, too many pixels; UnsupportedError for a format that was not built
-/// in.
+/// Reads and decodes a JPEG or PNG file, recognized by its first bytes, as Pillow's Image.open(path).convert("RGB")
+/// does: grey values become three equal channels, transparency is dropped, 16 bits become the upper 8, CMYK is
+/// converted without a profile, the Exif orientation is ignored. throws DataError with the path: another format, a
+/// damaged or incomplete file, too many pixels; UnsupportedError for a format that was not built in.
 RgbImage read_image_file(const std::filesystem::path& path);
 
 // Decoders of one format each, from a whole file in memory. `path` is for messages.
@@ -31,8 +31,8 @@ RgbImage decode_png(std::span<const uint8_t> file, const std::string& path);   /
 /// throws DataError for an image without pixels or with more than kMostImagePixels.
 void check_image_size(int64_t width, int64_t height, const std::string& path);
 
-/// Resizes the shorter side to `side` with Pillow's antialiased bilinear filter and crops the center, as torchvision's Resize(side) and
-/// CenterCrop(side) do.   target (side, side, 3)
+/// Resizes the shorter side to `side` with Pillow's antialiased bilinear filter and crops the center, as torchvision's
+/// Resize(side) and CenterCrop(side) do.   target (side, side, 3)
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target);
 
 }  // namespace vitrine

@@ -36,7 +36,8 @@ class FolderSamples final : public Samples {
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   int32_t label(int64_t i) const override { return labels_[static_cast<size_t>(i)]; }
   int64_t held_bytes() const override {
-    return static_cast<int64_t>(paths_.capacity() + begins_.capacity() * sizeof begins_[0] + labels_.capacity() * sizeof labels_[0]);
+    return static_cast<int64_t>(paths_.capacity() + begins_.capacity() * sizeof begins_[0] +
+                                labels_.capacity() * sizeof labels_[0]);
   }
   void read_image(int64_t i, std::span<uint8_t> out) const override {
     const auto index = static_cast<size_t>(i);
@@ -73,7 +74,8 @@ enum class FileKind { image, other_image, ignored };
 
 FileKind kind_of(const fs::path& path) {
   std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return FileKind::image;
   for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}) {
     if (ending == other) return FileKind::other_image;
@@ -91,7 +93,8 @@ std::vector<fs::path> images_of(const fs::path& folder) {
     const FileKind kind = kind_of(path);
     if (kind == FileKind::ignored || entries->is_directory()) continue;
     if (kind == FileKind::other_image) {
-      throw DataError(fmt::format("image-folder: {}: only JPEG and PNG images are read; convert or remove it", path.string()));
+      throw DataError(
+          fmt::format("image-folder: {}: only JPEG and PNG images are read; convert or remove it", path.string()));
     }
     images.push_back(path);
   }
@@ -107,7 +110,8 @@ std::vector<fs::path> images_of(const fs::path& folder) {
 Dataset open_part(const fs::path& part, const char* name, const std::vector<std::string>& classes, int64_t side) {
   auto samples = std::make_shared<FolderSamples>(part, side);
   for (size_t label = 0; label < classes.size(); ++label) {
-    for (const fs::path& image : images_of(part / classes[label])) samples->add(image.lexically_relative(part).string(), static_cast<int32_t>(label));
+    for (const fs::path& image : images_of(part / classes[label]))
+      samples->add(image.lexically_relative(part).string(), static_cast<int32_t>(label));
   }
   Dataset set;
   set.name = fmt::format("image-folder {}", name);
@@ -127,7 +131,8 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
 DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
   expect_folder("image-folder", folder);
   if (image_size < 1) {
-    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ", propose(settings::kDatasetImageSize, "64")});
+    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ",
+                       propose(settings::kDatasetImageSize, "64")});
   }
   const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
   if (!fs::is_directory(train)) fail(folder, "it has no folder train");
@@ -136,8 +141,10 @@ DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
   const std::vector<std::string> classes = class_folders(train), test_classes = class_folders(evaluated);
   if (classes != test_classes) {
     std::vector<std::string> different;
-    std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(), std::back_inserter(different));
-    fail(evaluated, fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
+    std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(),
+                                  std::back_inserter(different));
+    fail(evaluated,
+         fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
   }
   return {open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
 }

@@ -34,11 +34,14 @@ InputFile::InputFile(std::filesystem::path path, Packing packing) : path_(std::m
   file_bytes_ = static_cast<int64_t>(bytes);
   errno = 0;
   file_.reset(gzopen(path_.c_str(), "rb"));
-  if (!file_) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
+  if (!file_)
+    throw DataError(
+        fmt::format("{}: cannot open it: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
   gzbuffer(handle(file_.get()), 1 << 17);
   const bool is_gzip = gzdirect(handle(file_.get())) == 0;
   if (packing_ == Packing::gzip && !is_gzip) fail(0, "a gzip stream (bytes 1f 8b)", "something else");
-  if (packing_ == Packing::none && is_gzip) fail(0, "an unpacked file", "a gzip stream; rename it to end in .gz or unpack it with gunzip");
+  if (packing_ == Packing::none && is_gzip)
+    fail(0, "an unpacked file", "a gzip stream; rename it to end in .gz or unpack it with gunzip");
 }
 
 int64_t InputFile::read_some(uint8_t* out, int64_t size) {
@@ -49,8 +52,8 @@ int64_t InputFile::read_some(uint8_t* out, int64_t size) {
     int code = Z_OK;
     const char* text = gzerror(handle(file_.get()), &code);
     if (got < 0 || (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)) {
-      throw DataError(fmt::format("{}: near offset {}: cannot read it: {}; download the file again", path_.string(), offset_ + done,
-                                  code == Z_ERRNO ? std::strerror(errno) : text));
+      throw DataError(fmt::format("{}: near offset {}: cannot read it: {}; download the file again", path_.string(),
+                                  offset_ + done, code == Z_ERRNO ? std::strerror(errno) : text));
     }
     if (got == 0) break;
     done += got;
@@ -84,7 +87,8 @@ void InputFile::fail_short(int64_t bytes, int64_t found, const std::string& what
   int code = Z_OK;
   gzerror(handle(file_.get()), &code);
   const char* end = code == Z_BUF_ERROR ? "the gzip stream is truncated" : "the file ends";
-  fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("{} ({} after {} bytes)", found, end, offset_ + found));
+  fail(offset_, fmt::format("{} bytes of {}", bytes, what),
+       fmt::format("{} ({} after {} bytes)", found, end, offset_ + found));
 }
 
 uint32_t InputFile::read_big_endian(const std::string& what) {
@@ -104,7 +108,9 @@ void InputFile::expect_end() {
 
 void InputFile::expect_room(int64_t bytes, const std::string& what) const {
   const int64_t most = (packing_ == Packing::gzip ? kDeflateRatio * file_bytes_ : file_bytes_) - offset_;
-  if (bytes > most) fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("a file of {} bytes, which is too short", file_bytes_));
+  if (bytes > most)
+    fail(offset_, fmt::format("{} bytes of {}", bytes, what),
+         fmt::format("a file of {} bytes, which is too short", file_bytes_));
 }
 
 void InputFile::expect_just(int64_t bytes, const std::string& what) const {
@@ -114,8 +120,8 @@ void InputFile::expect_just(int64_t bytes, const std::string& what) const {
 }
 
 void InputFile::fail(int64_t offset, const std::string& expected, const std::string& found) const {
-  throw DataError(
-      fmt::format("{}: at offset {}: expected {}, found {}; the file is damaged or has another format", path_.string(), offset, expected, found));
+  throw DataError(fmt::format("{}: at offset {}: expected {}, found {}; the file is damaged or has another format",
+                              path_.string(), offset, expected, found));
 }
 
 }  // namespace vitrine

@@ -10,8 +10,8 @@
 
 namespace vitrine {
 
-/// A file, plain or gzip, read from front to back. Private to the readers. Every failure is a DataError with file, offset (in the unpacked bytes),
-/// expected and found.
+/// A file, plain or gzip, read from front to back. Private to the readers. Every failure is a DataError with file,
+/// offset (in the unpacked bytes), expected and found.
 class InputFile {
  public:
   enum class Packing { none, gzip };
@@ -20,7 +20,8 @@ class InputFile {
   /// Fills `out`; `what` names the bytes in the message if they are missing.
   void read(std::span<uint8_t> out, const std::string& what);
   uint32_t read_big_endian(const std::string& what);
-  /// Reads the last `bytes` bytes of the file. Memory grows as data arrives, so a header cannot cause a large allocation.
+  /// Reads the last `bytes` bytes of the file. Memory grows as data arrives, so a header cannot cause a large
+  /// allocation.
   std::vector<uint8_t> read_all(int64_t bytes, const std::string& what);
   /// throws unless a plain file contains exactly `bytes` more.
   void expect_just(int64_t bytes, const std::string& what) const;

@@ -23,7 +23,8 @@ class Decoder {
     errors_.error_exit = [](j_common_ptr common) { fail(common); };
     errors_.emit_message = [](j_common_ptr common, int level) {
       const int code = common->err->msg_code;
-      if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR && code != JWRN_ADOBE_XFORM) fail(common);
+      if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR && code != JWRN_ADOBE_XFORM)
+        fail(common);
     };
     guard([&] {
       jpeg_create_decompress(&info_);
@@ -60,7 +61,8 @@ class Decoder {
   void guard(const Work& work) {
     if (setjmp(jump_) != 0) {
       jpeg_destroy_decompress(&info_);  // also when the constructor fails; a second call does nothing
-      throw DataError(fmt::format("{}: expected a complete JPEG file, found a damaged one ({}); remove or replace it", path_, message_));
+      throw DataError(fmt::format("{}: expected a complete JPEG file, found a damaged one ({}); remove or replace it",
+                                  path_, message_));
     }
     work();
   }

@@ -45,10 +45,12 @@ struct Buffers {
   std::exception_ptr misuse;  // the first batch that was released too early
 };
 
-/// Content of HostBatch::hold: returns the slot when the last copy of the batch is destroyed. Then the host may write to it.
+/// Content of HostBatch::hold: returns the slot when the last copy of the batch is destroyed. Then the host may write
+/// to it.
 class Lease {
  public:
-  Lease(std::shared_ptr<Buffers> buffers, size_t slot, OrderChecker* checker) : buffers_(std::move(buffers)), slot_(slot), checker_(checker) {}
+  Lease(std::shared_ptr<Buffers> buffers, size_t slot, OrderChecker* checker)
+      : buffers_(std::move(buffers)), slot_(slot), checker_(checker) {}
   ~Lease() {
     std::exception_ptr misuse = find_misuse();
     {
@@ -63,13 +65,16 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
 
  private:
-  /// The batch is released here, on the thread that dropped it, so the verdict does not depend on when a worker refills the slot.
+  /// The batch is released here, on the thread that dropped it, so the verdict does not depend on when a worker refills
+  /// the slot.
   std::exception_ptr find_misuse() const noexcept {
     if (checker_ == nullptr) return nullptr;
     try {
       constexpr const char* kRefill = "Loader: the next batch";
       const Slot& slot = buffers_->slots[slot_];
-      const auto whole = [&](const HostBuffer& b) { return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill}; };
+      const auto whole = [&](const HostBuffer& b) {
+        return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill};
+      };
       std::vector<MemoryAccess> accesses;
       for (const HostBuffer* const buffer : {&slot.images, &slot.labels, &slot.samples}) {
         if (buffer->bytes() > 0) accesses.push_back(whole(*buffer));
@@ -96,13 +101,15 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
   need(config.epochs >= 0, fmt::format("epochs is {}, expected at least 0", config.epochs));
   need(config.workers >= 1, fmt::format("workers is {}, expected at least 1", config.workers));
   need(config.queue_batches >= 1, fmt::format("queue_batches is {}, expected at least 1", config.queue_batches));
-  need(!config.sample_indices || dataset.size() <= INT32_MAX,
-       fmt::format("\"{}\" has {} samples, expected fewer than 2^31 with sample_indices", dataset.name, dataset.size()));
-  need(config.images || config.sample_indices, "images is false, which needs sample_indices: a batch would not name its samples");
+  need(
+      !config.sample_indices || dataset.size() <= INT32_MAX,
+      fmt::format("\"{}\" has {} samples, expected fewer than 2^31 with sample_indices", dataset.name, dataset.size()));
+  need(config.images || config.sample_indices,
+       "images is false, which needs sample_indices: a batch would not name its samples");
   need(config.images || !config.transform, "images is false, but there is a transform; leave one out");
   need(!config.drop_last || dataset.size() >= config.batch_size,
-       fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches", config.batch_size, dataset.name,
-                   dataset.size()));
+       fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches",
+                   config.batch_size, dataset.name, dataset.size()));
   if (config.transform) {
     need(config.transformed_shape.rank() == 3 && config.transformed_shape.numel() > 0,
          fmt::format("transformed_shape is {}, a transform needs (H, W, C)", config.transformed_shape.str()));
@@ -159,7 +166,8 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
   if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
   if (config.first_batch < 0 || config.first_batch > per_epoch) {
-    throw ConfigError(fmt::format("Loader: first_batch is {}, expected 0 to {}, the batches of an epoch", config.first_batch, per_epoch));
+    throw ConfigError(fmt::format("Loader: first_batch is {}, expected 0 to {}, the batches of an epoch",
+                                  config.first_batch, per_epoch));
   }
   next_to_fill = next_to_take = std::min(config.first_batch, total);
   const int64_t left_over = dataset.size() % config.batch_size;
@@ -171,7 +179,8 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
                                                  : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
     const int64_t label_bytes = rows * size_of(DType::i32);
-    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(label_bytes, config.host_memory),
+    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory),
+                              HostBuffer(label_bytes, config.host_memory),
                               HostBuffer(config.sample_indices ? label_bytes : 0, config.host_memory)});
     buffers->free.push_back(static_cast<size_t>(i));
   }
@@ -198,7 +207,8 @@ Loader::State::Job Loader::State::next_job() {
 void Loader::State::fill(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
   int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
-  int32_t* const samples = config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
+  int32_t* const samples =
+      config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
   const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
   const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
   const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
@@ -246,7 +256,8 @@ HostBatch Loader::State::make_batch(const Job& job) {
   const int64_t rows = job.share->rows;
   const bool transformed = static_cast<bool>(config.transform);
   const Shape& to = config.transformed_shape;
-  const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
+  const Shape shape =
+      transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
   HostBatch batch;
   if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
@@ -263,7 +274,8 @@ std::optional<HostBatch> Loader::State::take() {
   std::unique_lock lock(buffers->mutex);
   if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
   if (next_to_take == total) return std::nullopt;
-  VITRINE_ASSERT(buffers->held < buffers->slots.size(), "the caller of Loader::next holds all batches; release one or raise queue_batches");
+  VITRINE_ASSERT(buffers->held < buffers->slots.size(),
+                 "the caller of Loader::next holds all batches; release one or raise queue_batches");
   // Numbers are taken in order, so all batches before a failed one are still delivered.
   buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
   const auto found = ready.find(next_to_take);
@@ -275,7 +287,8 @@ std::optional<HostBatch> Loader::State::take() {
   return batch;
 }
 
-Loader::Loader(const Dataset& dataset, LoaderConfig config) : state_(std::make_unique<State>(dataset, std::move(config))) {
+Loader::Loader(const Dataset& dataset, LoaderConfig config)
+    : state_(std::make_unique<State>(dataset, std::move(config))) {
   for (int i = 0; i < state_->config.workers; ++i) state_->threads.emplace_back(&State::work, state_.get());
 }
 

@@ -25,24 +25,25 @@ struct LoaderConfig {
   bool drop_last = false;
   uint64_t seed = 0;
   int64_t first_epoch = 0;
-  int64_t epochs = 1;                             // afterwards next() returns nothing
-  int64_t first_batch = 0;                        // batches of the first epoch that are left out, for a run that continues within an epoch
-  int workers = 1;                                // threads that fill batches
-  int queue_batches = 3;                          // number of buffers: filled ahead or in use
+  int64_t epochs = 1;       // afterwards next() returns nothing
+  int64_t first_batch = 0;  // batches of the first epoch that are left out, for a run that continues within an epoch
+  int workers = 1;          // threads that fill batches
+  int queue_batches = 3;    // number of buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
   bool sample_indices = false;                    // sets HostBatch::samples, for a data set of less than 2^31 samples
-  bool images = true;                             // false: HostBatch::images stays empty and no image is read; needs sample_indices
-  ShardFunction shard = {};                       // selects the delivered rows of each batch; empty: all
-  ImageTransform transform = {};                  // empty: images stay u8
-  Shape transformed_shape = {};                   // (H, W, C) with a transform
-  /// If set, releasing a batch while a stream may still read it is an OrderError, thrown by the following next(). Must outlive all batches; see
-  /// DeviceGroup::checker().
+  bool images = true;             // false: HostBatch::images stays empty and no image is read; needs sample_indices
+  ShardFunction shard = {};       // selects the delivered rows of each batch; empty: all
+  ImageTransform transform = {};  // empty: images stay u8
+  Shape transformed_shape = {};   // (H, W, C) with a transform
+  /// If set, releasing a batch while a stream may still read it is an OrderError, thrown by the following next(). Must
+  /// outlive all batches; see DeviceGroup::checker().
   OrderChecker* checker = nullptr;
 };
 
-/// Delivers batches of a data set in order, filled ahead by worker threads in a bounded set of buffers. The order is independent of the number of
-/// workers. With `shard`, loaders with the same data set and seed deliver their own rows of the same batches; nothing else depends on the shard. It
-/// is called in the constructor, once for each possible batch size.
+/// Delivers batches of a data set in order, filled ahead by worker threads in a bounded set of buffers. The order is
+/// independent of the number of workers. With `shard`, loaders with the same data set and seed deliver their own rows
+/// of the same batches; nothing else depends on the shard. It is called in the constructor, once for each possible
+/// batch size.
 class Loader {
  public:
   /// requires a data set that outlives the loader. throws ConfigError for invalid sizes and shards.

@@ -8,7 +8,8 @@
 namespace vitrine {
 
 RgbImage decode_jpeg(std::span<const uint8_t> /*file*/, const std::string& path) {
-  throw UnsupportedError(fmt::format("{}: JPEG is not built in; install libjpeg-dev and configure with -DVITRINE_JPEG=ON", path));
+  throw UnsupportedError(
+      fmt::format("{}: JPEG is not built in; install libjpeg-dev and configure with -DVITRINE_JPEG=ON", path));
 }
 
 }  // namespace vitrine

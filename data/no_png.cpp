@@ -8,7 +8,8 @@
 namespace vitrine {
 
 RgbImage decode_png(std::span<const uint8_t> /*file*/, const std::string& path) {
-  throw UnsupportedError(fmt::format("{}: PNG is not built in; install libpng-dev and configure with -DVITRINE_PNG=ON", path));
+  throw UnsupportedError(
+      fmt::format("{}: PNG is not built in; install libpng-dev and configure with -DVITRINE_PNG=ON", path));
 }
 
 }  // namespace vitrine

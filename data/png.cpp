@@ -58,7 +58,8 @@ class Decoder {
   template <class Work>
   void guard(const Work& work) {
     if (setjmp(jump_) != 0) {
-      throw DataError(fmt::format("{}: expected a complete PNG file, found a damaged one ({}); remove or replace it", path_, message_));
+      throw DataError(fmt::format("{}: expected a complete PNG file, found a damaged one ({}); remove or replace it",
+                                  path_, message_));
     }
     work();
   }

@@ -9,7 +9,8 @@
 namespace vitrine {
 namespace {
 
-// More rounds if a few functions determine a whole order: with eight, some orders of five samples occur twice as often as others.
+// More rounds if a few functions determine a whole order: with eight, some orders of five samples occur twice as often
+// as others.
 constexpr uint32_t kRounds = 8, kRoundsOfFew = 24;
 constexpr int64_t kFew = 1024;
 
@@ -56,7 +57,8 @@ uint64_t EpochOrder::permute(uint64_t place) const {
 }
 
 uint64_t EpochOrder::draw(uint32_t round, uint64_t input, uint64_t bound) const {
-  const auto words = philox4x32(key_, {static_cast<uint32_t>(input), round, static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)});
+  const auto words = philox4x32(key_, {static_cast<uint32_t>(input), round, static_cast<uint32_t>(stream_),
+                                       static_cast<uint32_t>(stream_ >> 32)});
   // Takes the high half of the product with 64 random bits, whose bias is below bound / 2^64.
   __extension__ using Wide = unsigned __int128;
   return static_cast<uint64_t>((Wide{words[0]} << 32 | words[1]) * bound >> 64);

@@ -13,12 +13,12 @@ struct SamplerConfig {
   uint64_t seed = 0;
 };
 
-/// The order of one epoch: a permutation of [0, count) drawn from (seed, epoch), or 0, 1, 2, ... without shuffling. Takes constant memory and
-/// computes each place independently, so that processes request only their own rows.
+/// The order of one epoch: a permutation of [0, count) drawn from (seed, epoch), or 0, 1, 2, ... without shuffling.
+/// Takes constant memory and computes each place independently, so that processes request only their own rows.
 ///
-/// A Feistel network keyed by Philox permutes the rectangle [0, rows) x [0, columns), the smallest near-square of at least `count` places. Places
-/// beyond the count are permuted again until they fall within it, fewer than two times on average.
-/// source  Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002
+/// A Feistel network keyed by Philox permutes the rectangle [0, rows) x [0, columns), the smallest near-square of at
+/// least `count` places. Places beyond the count are permuted again until they fall within it, fewer than two times on
+/// average. source  Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002
 class EpochOrder {
  public:
   /// requires count >= 0 and 0 <= epoch < 2^40

@@ -12,7 +12,8 @@ int64_t count_rows(const std::vector<RowRange>& ranges, int64_t global_rows) {
   for (const RowRange& range : ranges) {
     if (range.begin < end || range.end < range.begin || range.end > global_rows) {
       throw ConfigError(
-          fmt::format("shard: rows [{}, {}) of a batch of {} rows: expected a range within the batch from row {}; give ascending ranges that "
+          fmt::format("shard: rows [{}, {}) of a batch of {} rows: expected a range within the batch from row {}; give "
+                      "ascending ranges that "
                       "do not overlap",
                       range.begin, range.end, global_rows, end));
     }

@@ -9,7 +9,8 @@
 
 namespace vitrine {
 
-/// Selects the rows of one process in a global batch of that size: ascending, disjoint, possibly none. Must be pure: one size, one result.
+/// Selects the rows of one process in a global batch of that size: ascending, disjoint, possibly none. Must be pure:
+/// one size, one result.
 using ShardFunction = std::function<std::vector<RowRange>(int64_t global_rows)>;
 
 /// Sum of the lengths of one process's ranges.

@@ -82,7 +82,9 @@ using Color = std::array<float, 3>;
 
 float between(PhiloxSequence& random, float low, float high) { return low + (high - low) * random.next_uniform(); }
 
-Color draw_color(PhiloxSequence& random) { return {between(random, 25, 230), between(random, 25, 230), between(random, 25, 230)}; }
+Color draw_color(PhiloxSequence& random) {
+  return {between(random, 25, 230), between(random, 25, 230), between(random, 25, 230)};
+}
 
 float difference(const Color& a, const Color& b) {
   float sum = 0;
@@ -112,7 +114,8 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
       const uint32_t word = random.next_u32();
       for (size_t c = 0; c < 3; ++c) {
         const int grain = static_cast<int>(word >> (8 * c) & 255) + static_cast<int>(word >> 24) - 255;
-        const float value = background[c] + cover * (color[c] - background[c]) + shade + noise * static_cast<float>(grain);
+        const float value =
+            background[c] + cover * (color[c] - background[c]) + shade + noise * static_cast<float>(grain);
         *pixels++ = static_cast<uint8_t>(std::clamp(value, 0.0F, 255.0F) + 0.5F);
       }
     }
@@ -122,7 +125,8 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
 /// Images that are drawn on first request and kept. Image i depends only on (seed, split, i).
 class DrawnSamples final : public Samples {
  public:
-  DrawnSamples(int64_t count, uint64_t seed, uint64_t split) : seed_(seed), split_(split), images_(static_cast<size_t>(count)) {}
+  DrawnSamples(int64_t count, uint64_t seed, uint64_t split)
+      : seed_(seed), split_(split), images_(static_cast<size_t>(count)) {}
 
   int64_t size() const override { return static_cast<int64_t>(images_.size()); }
   int32_t label(int64_t i) const override { return static_cast<int32_t>(static_cast<size_t>(i) % kKinds.size()); }
@@ -136,7 +140,8 @@ class DrawnSamples final : public Samples {
   }
 
   void read_ahead(const std::function<bool()>& stop) const override {
-    require_memory((size() - drawn_.load(std::memory_order_relaxed)) * kBytes, fmt::format("synthetic: {} images", size()));
+    require_memory((size() - drawn_.load(std::memory_order_relaxed)) * kBytes,
+                   fmt::format("synthetic: {} images", size()));
     for (int64_t i = 0; i < size(); ++i) {
       if (i % 1024 == 0 && stop && stop()) return;
       const std::lock_guard lock(mutex_of(i));
@@ -155,7 +160,8 @@ class DrawnSamples final : public Samples {
     std::unique_ptr<uint8_t[]>& image = images_[index];
     if (!image) {
       image = std::make_unique<uint8_t[]>(kBytes);
-      PhiloxSequence random(seed_, random_stream(RandomPurpose::synthetic_data, split_ << 36 | static_cast<uint64_t>(i)));
+      PhiloxSequence random(seed_,
+                            random_stream(RandomPurpose::synthetic_data, split_ << 36 | static_cast<uint64_t>(i)));
       draw(kKinds[index % kKinds.size()].outline, random, image.get());
       drawn_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -183,7 +189,8 @@ Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split
 }  // namespace
 
 DatasetPair draw_synthetic(int64_t count, uint64_t seed) {
-  DatasetPair pair{drawn_set("synthetic train", count, seed, 0), drawn_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
+  DatasetPair pair{drawn_set("synthetic train", count, seed, 0),
+                   drawn_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
   measure_statistics(pair, kMeasuredImages);
   return pair;
 }

@@ -49,15 +49,16 @@ void exchange(ExecContext& ctx, View a, View b);
 
 void update_average(ExecContext& ctx, double decay, ConstView param, View average, ConstView step, ConstView control) {
   constexpr const char* kName = "update_average";
-  if (!(decay > 0.0 && decay < 1.0)) throw ConfigError(fmt::format("{}: decay is {}, expected a number between 0 and 1", kName, decay));
+  if (!(decay > 0.0 && decay < 1.0))
+    throw ConfigError(fmt::format("{}: decay is {}, expected a number between 0 and 1", kName, decay));
   check::rank(kName, "param", param, 1, "(n)");
   check::tensor(kName, "param", param, DType::f32, ctx);
   check::tensor(kName, "average", average, param.shape, DType::f32, ctx);
   check::tensor(kName, "step", step, {1}, DType::i32, ctx);
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::no_overlap(kName, {"average", average}, {{"param", param}, {"step", step}, {"control", control}});
-  run(ctx, {kName, {param, average, step, control}, {average}}, cpu::update_average, VITRINE_IF_CUDA(cuda::update_average), decay, param, average,
-      step, control);
+  run(ctx, {kName, {param, average, step, control}, {average}}, cpu::update_average,
+      VITRINE_IF_CUDA(cuda::update_average), decay, param, average, step, control);
 }
 
 void exchange(ExecContext& ctx, View a, View b) {

@@ -18,7 +18,9 @@ struct Average {
     first = *step == 1;
     return control[StepControl::kActive] == 1.0F;
   }
-  __device__ void operator()(const float (&in)[2], float (&out)[1]) const { out[0] = first ? in[0] : in[1] + weight * (in[0] - in[1]); }
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    out[0] = first ? in[0] : in[1] + weight * (in[0] - in[1]);
+  }
 };
 
 struct Exchange : Stateless<2, 2> {

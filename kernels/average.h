@@ -5,7 +5,8 @@
 
 namespace vitrine {
 
-/// Exponential moving average of parameters: average += (1 - decay) * (param - average); the first update of the optimizer copies param instead.
+/// Exponential moving average of parameters: average += (1 - decay) * (param - average); the first update of the
+/// optimizer copies param instead.
 ///   param, average (n) f32      step (1) i32: updates of the optimizer so far, this one included
 ///   control (StepControl::kCount) f32: unless kActive is 1, nothing changes
 /// requires  no two buffers overlap; 0 < decay < 1      determinism  yes

@@ -40,8 +40,8 @@ __device__ inline Strip strip_of(int64_t strip, int64_t rows_per_strip, int64_t 
   return {begin < rows ? begin : rows, end < rows ? end : rows};
 }
 
-/// Block (x, y) finds the moments of strip y of 32 channels: each warp those of every eighth row, which are then merged in order.
-/// partial (strips, 2, C).
+/// Block (x, y) finds the moments of strip y of 32 channels: each warp those of every eighth row, which are then merged
+/// in order. partial (strips, 2, C).
 template <class T>
 __global__ void __launch_bounds__(kColumns* kWarps)
     moments_of_strips(const T* x, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
@@ -81,19 +81,22 @@ __global__ void __launch_bounds__(kColumns* kWarps)
   squares[at] = own.squares;
   __syncthreads();
   if (warp != 0 || channel >= channels) return;
-  for (int w = 1; w < kWarps; ++w) own = merged(own, {counts[w * kColumns + lane], means[w * kColumns + lane], squares[w * kColumns + lane]});
+  for (int w = 1; w < kWarps; ++w)
+    own = merged(own, {counts[w * kColumns + lane], means[w * kColumns + lane], squares[w * kColumns + lane]});
   float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + channel;
   result[0] = own.mean;
   result[channels] = own.squares;
 }
 
-__global__ void merge_strips(const float* partial, int64_t strips, int64_t rows, int64_t channels, int64_t rows_per_strip, float* moments) {
+__global__ void merge_strips(const float* partial, int64_t strips, int64_t rows, int64_t channels,
+                             int64_t rows_per_strip, float* moments) {
   wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     Moments all{0.0F, 0.0F, 0.0F};
     for (int64_t s = 0; s < strips; ++s) {
       const Strip strip = strip_of(s, rows_per_strip, rows);
-      const Moments one{static_cast<float>(strip.end - strip.begin), partial[2 * s * channels + c], partial[(2 * s + 1) * channels + c]};
+      const Moments one{static_cast<float>(strip.end - strip.begin), partial[2 * s * channels + c],
+                        partial[(2 * s + 1) * channels + c]};
       all = s == 0 ? one : merged(all, one);
     }
     moments[c] = all.mean;
@@ -104,7 +107,8 @@ __global__ void merge_strips(const float* partial, int64_t strips, int64_t rows,
 /// As moments_of_strips: sums of grad_y and of grad_y * (x - mean).
 template <class T>
 __global__ void __launch_bounds__(kColumns* kWarps)
-    sum_strips(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
+    sum_strips(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t channels, int64_t rows_per_strip,
+               float* partial) {
   wait_for_earlier_work();
   __shared__ float sums[kWarps * kColumns];
   __shared__ float dots[kWarps * kColumns];
@@ -148,8 +152,8 @@ __global__ void __launch_bounds__(kColumns* kWarps)
 }
 
 /// partial may be sums, with one strip.
-__global__ void add_strips(const float* partial, int64_t strips, int64_t channels, const float* invstd, bool accumulate, float* sums,
-                           float* grad_weight, float* grad_bias) {
+__global__ void add_strips(const float* partial, int64_t strips, int64_t channels, const float* invstd, bool accumulate,
+                           float* sums, float* grad_weight, float* grad_bias) {
   wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     float sum = 0.0F, dot = 0.0F;
@@ -165,7 +169,8 @@ __global__ void add_strips(const float* partial, int64_t strips, int64_t channel
   }
 }
 
-/// The grid of a sum over rows, and its partial results (strips, 2, C): in the workspace, or with one strip in the result.
+/// The grid of a sum over rows, and its partial results (strips, 2, C): in the workspace, or with one strip in the
+/// result.
 struct Strips {
   Strips(ExecContext& ctx, int64_t rows, int64_t channels, float* result) {
     const int64_t columns = ceil_div(channels, kColumns);
@@ -198,8 +203,8 @@ __global__ void recenter_kernel(float rows, float total_rows, const float* sums,
   }
 }
 
-__global__ void statistics_kernel(BatchNormConfig config, float rows, float others, const float* moments, int64_t channels, float* statistics,
-                                  float* running_mean, float* running_var) {
+__global__ void statistics_kernel(BatchNormConfig config, float rows, float others, const float* moments,
+                                  int64_t channels, float* statistics, float* running_mean, float* running_var) {
   wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     const float mean = moments[c], squares = moments[channels + c];
@@ -211,7 +216,8 @@ __global__ void statistics_kernel(BatchNormConfig config, float rows, float othe
   }
 }
 
-__global__ void running_kernel(float eps, const float* running_mean, const float* running_var, int64_t channels, float* statistics) {
+__global__ void running_kernel(float eps, const float* running_mean, const float* running_var, int64_t channels,
+                               float* statistics) {
   wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     statistics[c] = running_mean[c];
@@ -257,13 +263,16 @@ struct DataGradient {
       scale[e] = weight[c] * invstd[c];
     }
   }
-  __device__ float operator()(int e, float x, float gradient) const { return scale[e] * (gradient - average[e] - (x - center[e]) * slope[e]); }
+  __device__ float operator()(int e, float x, float gradient) const {
+    return scale[e] * (gradient - average[e] - (x - center[e]) * slope[e]);
+  }
 };
 
-/// A block of `lanes` x (kBlockThreads / lanes) threads: lanes take packs of N channels, whose constants they keep in registers, the others rows.
-/// y may be the second input.
+/// A block of `lanes` x (kBlockThreads / lanes) threads: lanes take packs of N channels, whose constants they keep in
+/// registers, the others rows. y may be the second input.
 template <class T, int N, class F>
-__global__ void __launch_bounds__(kBlockThreads) map_rows(const T* x, const T* second, int64_t rows, int64_t channels, int lanes, F f, T* y) {
+__global__ void __launch_bounds__(kBlockThreads)
+    map_rows(const T* x, const T* second, int64_t rows, int64_t channels, int lanes, F f, T* y) {
   wait_for_earlier_work();
   constexpr int kRows = 4;  // loaded before any is computed
   using P = Pack<T, N>;
@@ -303,11 +312,12 @@ void queue_rows(ExecContext& ctx, const T* x, const T* second, int64_t rows, int
   while (lanes < kBlockThreads && lanes < groups) lanes *= 2;
   const int64_t columns = ceil_div(groups, lanes);
   if (columns > kMostY)
-    throw UnsupportedError(std::string("batch_norm: ") + std::to_string(channels) + " channels, expected at most 16 million on CUDA");
+    throw UnsupportedError(std::string("batch_norm: ") + std::to_string(channels) +
+                           " channels, expected at most 16 million on CUDA");
   const int64_t most = std::max<int64_t>(1, int64_t{32} * properties(ctx).multiprocessors / columns);
   const int64_t blocks = std::clamp<int64_t>(ceil_div(rows * lanes, int64_t{4} * kBlockThreads), 1, most);
-  launch(native_stream(ctx), map_rows<T, N, F>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(columns)), dim3(kBlockThreads), x, second,
-         rows, channels, lanes, f, y);
+  launch(native_stream(ctx), map_rows<T, N, F>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(columns)),
+         dim3(kBlockThreads), x, second, rows, channels, lanes, f, y);
 }
 
 template <class T>
@@ -321,77 +331,91 @@ void moments(ExecContext& ctx, ConstView x, View moments) {
   const int64_t channels = moments.shape[1], rows = x.numel() / channels;
   const Strips strips(ctx, rows, channels, moments.as<float>());
   with_storage(x.dtype, [&]<class T>() {
-    launch_cooperating(native_stream(ctx), moments_of_strips<T>, strips.grid, dim3(kColumns * kWarps), x.as<T>(), rows, channels, strips.rows_each,
-                       strips.partial);
+    launch_cooperating(native_stream(ctx), moments_of_strips<T>, strips.grid, dim3(kColumns * kWarps), x.as<T>(), rows,
+                       channels, strips.rows_each, strips.partial);
   });
   if (strips.count == 1) return;
-  launch(native_stream(ctx), merge_strips, grid_for(ctx, channels), dim3(kBlockThreads), static_cast<const float*>(strips.partial), strips.count,
-         rows, channels, strips.rows_each, moments.as<float>());
+  launch(native_stream(ctx), merge_strips, grid_for(ctx, channels), dim3(kBlockThreads),
+         static_cast<const float*>(strips.partial), strips.count, rows, channels, strips.rows_each,
+         moments.as<float>());
 }
 
 void sums(ExecContext& ctx, int64_t rows, ConstView moments, View sums) {
-  launch(native_stream(ctx), sums_kernel, grid_for(ctx, sums.numel()), dim3(kBlockThreads), static_cast<float>(rows), moments.as<float>(),
-         sums.numel(), sums.as<float>());
+  launch(native_stream(ctx), sums_kernel, grid_for(ctx, sums.numel()), dim3(kBlockThreads), static_cast<float>(rows),
+         moments.as<float>(), sums.numel(), sums.as<float>());
 }
 
 void recenter(ExecContext& ctx, int64_t rows, int64_t total_rows, ConstView sums, View moments) {
-  launch(native_stream(ctx), recenter_kernel, grid_for(ctx, sums.numel()), dim3(kBlockThreads), static_cast<float>(rows),
-         static_cast<float>(total_rows), sums.as<float>(), sums.numel(), moments.as<float>());
+  launch(native_stream(ctx), recenter_kernel, grid_for(ctx, sums.numel()), dim3(kBlockThreads),
+         static_cast<float>(rows), static_cast<float>(total_rows), sums.as<float>(), sums.numel(), moments.as<float>());
 }
 
-void statistics(ExecContext& ctx, BatchNormConfig config, int64_t total_rows, ConstView moments, View statistics, View running_mean,
-                View running_var) {
+void statistics(ExecContext& ctx, BatchNormConfig config, int64_t total_rows, ConstView moments, View statistics,
+                View running_mean, View running_var) {
   const int64_t channels = moments.shape[1];
-  launch(native_stream(ctx), statistics_kernel, grid_for(ctx, channels), dim3(kBlockThreads), config, static_cast<float>(total_rows),
-         static_cast<float>(total_rows - 1), moments.as<float>(), channels, statistics.as<float>(), running_mean.as<float>(),
-         running_var.as<float>());
+  launch(native_stream(ctx), statistics_kernel, grid_for(ctx, channels), dim3(kBlockThreads), config,
+         static_cast<float>(total_rows), static_cast<float>(total_rows - 1), moments.as<float>(), channels,
+         statistics.as<float>(), running_mean.as<float>(), running_var.as<float>());
 }
 
 void running(ExecContext& ctx, BatchNormConfig config, ConstView running_mean, ConstView running_var, View statistics) {
   const int64_t channels = running_mean.numel();
-  launch(native_stream(ctx), running_kernel, grid_for(ctx, channels), dim3(kBlockThreads), config.eps, running_mean.as<float>(),
-         running_var.as<float>(), channels, statistics.as<float>());
+  launch(native_stream(ctx), running_kernel, grid_for(ctx, channels), dim3(kBlockThreads), config.eps,
+         running_mean.as<float>(), running_var.as<float>(), channels, statistics.as<float>());
 }
 
-void forward(ExecContext& ctx, BatchNormConfig config, ConstView x, ConstView statistics, ConstView weight, ConstView bias, View y) {
+void forward(ExecContext& ctx, BatchNormConfig config, ConstView x, ConstView statistics, ConstView weight,
+             ConstView bias, View y) {
   const int64_t channels = weight.numel(), rows = x.numel() / channels;
   const auto* const mean = statistics.as<float>();
   with_storage(x.dtype, [&]<class T>() {
     const auto queue = [&]<int N>() {
-      queue_rows<T, N>(ctx, x.as<T>(), static_cast<const T*>(nullptr), rows, channels,
-                       Normalize<N>{mean, mean + channels, weight.as<float>(), bias.as<float>(), config.relu, {}, {}, {}}, y.as<T>());
+      queue_rows<T, N>(
+          ctx, x.as<T>(), static_cast<const T*>(nullptr), rows, channels,
+          Normalize<N>{mean, mean + channels, weight.as<float>(), bias.as<float>(), config.relu, {}, {}, {}},
+          y.as<T>());
     };
     if (takes_packs<T>(channels, {x.data, y.data})) return queue.template operator()<kPackElements<T>>();
     queue.template operator()<1>();
   });
 }
 
-void backward_sums(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, View sums, View grad_weight, View grad_bias,
-                   GradMode mode) {
+void backward_sums(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, View sums, View grad_weight,
+                   View grad_bias, GradMode mode) {
   const int64_t channels = grad_bias.numel(), rows = x.numel() / channels;
   const auto* const mean = statistics.as<float>();
   const Strips strips(ctx, rows, channels, sums.as<float>());
   with_storage(x.dtype, [&]<class T>() {
-    launch_cooperating(native_stream(ctx), sum_strips<T>, strips.grid, dim3(kColumns * kWarps), x.as<T>(), grad_y.as<T>(), mean, rows, channels,
-                       strips.rows_each, strips.partial);
+    launch_cooperating(native_stream(ctx), sum_strips<T>, strips.grid, dim3(kColumns * kWarps), x.as<T>(),
+                       grad_y.as<T>(), mean, rows, channels, strips.rows_each, strips.partial);
   });
-  launch(native_stream(ctx), add_strips, grid_for(ctx, channels), dim3(kBlockThreads), static_cast<const float*>(strips.partial), strips.count,
-         channels, mean + channels, mode == GradMode::accumulate, sums.as<float>(), grad_weight.as<float>(), grad_bias.as<float>());
+  launch(native_stream(ctx), add_strips, grid_for(ctx, channels), dim3(kBlockThreads),
+         static_cast<const float*>(strips.partial), strips.count, channels, mean + channels,
+         mode == GradMode::accumulate, sums.as<float>(), grad_weight.as<float>(), grad_bias.as<float>());
 }
 
-void backward_data(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, ConstView weight, ConstView sums, int64_t total_rows,
-                   View grad_x) {
+void backward_data(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, ConstView weight,
+                   ConstView sums, int64_t total_rows, View grad_x) {
   const int64_t channels = weight.numel(), rows = x.numel() / channels;
   const auto* const mean = statistics.as<float>();
   const auto* const sum = sums.as<float>();
   with_storage(x.dtype, [&]<class T>() {
     const auto queue = [&]<int N>() {
-      queue_rows<T, N>(
-          ctx, x.as<T>(), grad_y.as<T>(), rows, channels,
-          DataGradient<N>{mean, mean + channels, weight.as<float>(), sum, sum + channels, 1.0F / static_cast<float>(total_rows), {}, {}, {}, {}},
-          grad_x.as<T>());
+      queue_rows<T, N>(ctx, x.as<T>(), grad_y.as<T>(), rows, channels,
+                       DataGradient<N>{mean,
+                                       mean + channels,
+                                       weight.as<float>(),
+                                       sum,
+                                       sum + channels,
+                                       1.0F / static_cast<float>(total_rows),
+                                       {},
+                                       {},
+                                       {},
+                                       {}},
+                       grad_x.as<T>());
     };
-    if (takes_packs<T>(channels, {x.data, grad_y.data, grad_x.data})) return queue.template operator()<kPackElements<T>>();
+    if (takes_packs<T>(channels, {x.data, grad_y.data, grad_x.data}))
+      return queue.template operator()<kPackElements<T>>();
     queue.template operator()<1>();
   });
 }

@@ -12,7 +12,8 @@
 namespace vitrine::cpu::batch_norm::VITRINE_CPU_LEVEL {
 namespace {
 
-// A thread takes whole cache lines of channels, so that the order of additions does not depend on the number of threads.
+// A thread takes whole cache lines of channels, so that the order of additions does not depend on the number of
+// threads.
 constexpr int64_t kChannelGrain = 16;
 constexpr int64_t kMostChannels = 64;  // at once
 constexpr int64_t kBlockRows = 64;     // added up in f32; blocks are combined in double precision
@@ -79,8 +80,8 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
 }
 
 template <class T>
-void sums_of(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t stride, int64_t count, ChannelDoubles& sums,
-             ChannelDoubles& dots) {
+void sums_of(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t stride, int64_t count,
+             ChannelDoubles& sums, ChannelDoubles& dots) {
   for (int64_t first = 0; first < rows; first += kBlockRows) {
     const int64_t end = std::min(rows, first + kBlockRows);
     ChannelFloats sum{}, dot{};
@@ -115,7 +116,9 @@ void moments(ExecContext&, ConstView x, View moments) {
   auto* const out = moments.as<float>();
   with_storage(x.dtype, [&]<class T>(T) {
     const T* const from = x.as<T>();
-    for_channels(channels, [=](int64_t c, int64_t count) { moments_of(from + c, rows, channels, count, out + c, out + channels + c); });
+    for_channels(channels, [=](int64_t c, int64_t count) {
+      moments_of(from + c, rows, channels, count, out + c, out + channels + c);
+    });
   });
 }
 
@@ -138,7 +141,8 @@ void recenter(ExecContext&, int64_t rows, int64_t total_rows, ConstView sums, Vi
   }
 }
 
-void statistics(ExecContext&, BatchNormConfig config, int64_t total_rows, ConstView moments, View statistics, View running_mean, View running_var) {
+void statistics(ExecContext&, BatchNormConfig config, int64_t total_rows, ConstView moments, View statistics,
+                View running_mean, View running_var) {
   const int64_t channels = moments.shape[1];
   const auto* const mean = moments.as<float>();
   const float* const squares = mean + channels;
@@ -169,7 +173,8 @@ void running(ExecContext&, BatchNormConfig config, ConstView running_mean, Const
 namespace {
 
 template <class T>
-void normalize(bool relu, const T* x, int64_t rows, int64_t channels, const float* mean, const float* weight, const float* bias, T* y) {
+void normalize(bool relu, const T* x, int64_t rows, int64_t channels, const float* mean, const float* weight,
+               const float* bias, T* y) {
   const float* const invstd = mean + channels;
   for_rows(rows, channels, [=](int64_t row) {
     for_lanes(0, channels, [=](auto& value, int64_t c) {
@@ -192,14 +197,17 @@ void normalize(bool relu, const T* x, int64_t rows, int64_t channels, const floa
 
 }  // namespace
 
-void forward(ExecContext&, BatchNormConfig config, ConstView x, ConstView statistics, ConstView weight, ConstView bias, View y) {
+void forward(ExecContext&, BatchNormConfig config, ConstView x, ConstView statistics, ConstView weight, ConstView bias,
+             View y) {
   const int64_t channels = weight.numel();
   with_storage(x.dtype, [&]<class T>(T) {
-    normalize(config.relu, x.as<T>(), x.numel() / channels, channels, statistics.as<float>(), weight.as<float>(), bias.as<float>(), y.as<T>());
+    normalize(config.relu, x.as<T>(), x.numel() / channels, channels, statistics.as<float>(), weight.as<float>(),
+              bias.as<float>(), y.as<T>());
   });
 }
 
-void backward_sums(ExecContext&, ConstView x, ConstView grad_y, ConstView statistics, View sums, View grad_weight, View grad_bias, GradMode mode) {
+void backward_sums(ExecContext&, ConstView x, ConstView grad_y, ConstView statistics, View sums, View grad_weight,
+                   View grad_bias, GradMode mode) {
   const int64_t channels = grad_bias.numel(), rows = x.numel() / channels;
   const auto* const mean = statistics.as<float>();
   const float* const invstd = mean + channels;
@@ -227,8 +235,8 @@ void backward_sums(ExecContext&, ConstView x, ConstView grad_y, ConstView statis
 namespace {
 
 template <class T>
-void data_gradient(const T* x, const T* grad_y, int64_t rows, int64_t channels, const float* mean, const float* weight, const float* sums,
-                   float share, T* grad_x) {
+void data_gradient(const T* x, const T* grad_y, int64_t rows, int64_t channels, const float* mean, const float* weight,
+                   const float* sums, float share, T* grad_x) {
   const float* const invstd = mean + channels;
   const float* const dots = sums + channels;
   for_rows(rows, channels, [=](int64_t row) {
@@ -256,12 +264,12 @@ void data_gradient(const T* x, const T* grad_y, int64_t rows, int64_t channels, 
 
 }  // namespace
 
-void backward_data(ExecContext&, ConstView x, ConstView grad_y, ConstView statistics, ConstView weight, ConstView sums, int64_t total_rows,
-                   View grad_x) {
+void backward_data(ExecContext&, ConstView x, ConstView grad_y, ConstView statistics, ConstView weight, ConstView sums,
+                   int64_t total_rows, View grad_x) {
   const int64_t channels = weight.numel();
   with_storage(x.dtype, [&]<class T>(T) {
-    data_gradient(x.as<T>(), grad_y.as<T>(), x.numel() / channels, channels, statistics.as<float>(), weight.as<float>(), sums.as<float>(),
-                  1.0F / static_cast<float>(total_rows), grad_x.as<T>());
+    data_gradient(x.as<T>(), grad_y.as<T>(), x.numel() / channels, channels, statistics.as<float>(), weight.as<float>(),
+                  sums.as<float>(), 1.0F / static_cast<float>(total_rows), grad_x.as<T>());
   });
 }
 

@@ -18,11 +18,14 @@ __device__ inline void cast_element(From x, To& y) {
   y = from_float<To>(kAdd ? to_float(y) + to_float(x) : to_float(x));
 }
 
-/// Elements [0, head), then packs of N, then a tail. Head and tail are shorter than a block.   kAdd: adds to the content.
+/// Elements [0, head), then packs of N, then a tail. Head and tail are shorter than a block.   kAdd: adds to the
+/// content.
 template <class From, class To, int N, bool kAdd>
-__global__ void __launch_bounds__(kBlockThreads) cast_kernel(const From* x, To* y, int64_t head, int64_t packs, int64_t count) {
+__global__ void __launch_bounds__(kBlockThreads)
+    cast_kernel(const From* x, To* y, int64_t head, int64_t packs, int64_t count) {
   wait_for_earlier_work();
-  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < packs; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
+  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < packs;
+       tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
     const int64_t first = tile + threadIdx.x;
     Pack<From, N> in[kFlight];
     for (int k = 0; k < kFlight; ++k) {
@@ -45,11 +48,13 @@ __global__ void __launch_bounds__(kBlockThreads) cast_kernel(const From* x, To* 
   if (tail < count) cast_element<From, To, kAdd>(x[tail], y[tail]);
 }
 
-/// Elements before the first position where both buffers may be accessed N elements at a time, at most `count`; -1 when there is none.
+/// Elements before the first position where both buffers may be accessed N elements at a time, at most `count`; -1 when
+/// there is none.
 template <int N, class From, class To>
 int64_t elements_before_packs(const From* x, const To* y, int64_t count) {
   for (int64_t head = 0; head < N; ++head) {
-    if (reinterpret_cast<uintptr_t>(x + head) % sizeof(Pack<From, N>) == 0 && reinterpret_cast<uintptr_t>(y + head) % sizeof(Pack<To, N>) == 0) {
+    if (reinterpret_cast<uintptr_t>(x + head) % sizeof(Pack<From, N>) == 0 &&
+        reinterpret_cast<uintptr_t>(y + head) % sizeof(Pack<To, N>) == 0) {
       return std::min(head, count);
     }
   }

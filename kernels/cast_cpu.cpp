@@ -23,7 +23,9 @@ void cast_all(const From* x, To* y, int64_t count) {
 }  // namespace
 
 void cast(ExecContext&, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class From>(From) { with_storage(y.dtype, [&]<class To>(To) { cast_all(x.as<From>(), y.as<To>(), y.numel()); }); });
+  with_storage(x.dtype, [&]<class From>(From) {
+    with_storage(y.dtype, [&]<class To>(To) { cast_all(x.as<From>(), y.as<To>(), y.numel()); });
+  });
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

@@ -20,16 +20,16 @@ bool overlap(const ConstView& a, const ConstView& b) {
 }
 
 [[noreturn]] void throw_overlap(const char* operation, const Argument& a, const Argument& b) {
-  throw ShapeError(
-      fmt::format("{}: {} {} and {} {} share memory, expected separate tensors", operation, a.name, a.view.shape.str(), b.name, b.view.shape.str()));
+  throw ShapeError(fmt::format("{}: {} {} and {} {} share memory, expected separate tensors", operation, a.name,
+                               a.view.shape.str(), b.name, b.view.shape.str()));
 }
 
 }  // namespace
 
 void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout) {
   if (v.shape.rank() == rank) return;
-  throw ShapeError(
-      fmt::format("{}: {} has shape {} of rank {}, expected rank {}: {}", operation, argument, v.shape.str(), v.shape.rank(), rank, layout));
+  throw ShapeError(fmt::format("{}: {} has shape {} of rank {}, expected rank {}: {}", operation, argument,
+                               v.shape.str(), v.shape.rank(), rank, layout));
 }
 
 void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape) {
@@ -39,12 +39,13 @@ void shape(const char* operation, const char* argument, const ConstView& v, cons
 
 void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
   if (!v && v.numel() > 0) {
-    throw DeviceError(fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation, argument,
-                                  ctx.device().str()));
+    throw DeviceError(
+        fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation,
+                    argument, ctx.device().str()));
   }
   if (v.device == ctx.device()) return;
-  throw DeviceError(
-      fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation, argument, v.device.str(), ctx.device().str()));
+  throw DeviceError(fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation,
+                                argument, v.device.str(), ctx.device().str()));
 }
 
 void tensor(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
@@ -57,10 +58,12 @@ void tensor(const char* operation, const char* argument, const ConstView& v, con
 void tensor(const char* operation, const char* argument, const ConstView& v, DType dtype, const ExecContext& ctx) {
   device(operation, argument, v, ctx);
   if (v.dtype == dtype) return;
-  throw DtypeError(fmt::format("{}: {} is {}, expected {}", operation, argument, dtype_name(v.dtype), dtype_name(dtype)));
+  throw DtypeError(
+      fmt::format("{}: {} is {}, expected {}", operation, argument, dtype_name(v.dtype), dtype_name(dtype)));
 }
 
-void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype, const ExecContext& ctx) {
+void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype,
+            const ExecContext& ctx) {
   tensor(operation, argument, v, dtype, ctx);
   check::shape(operation, argument, v, shape);
 }
@@ -81,17 +84,19 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   }
 }
 
-void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed, int64_t proposed) {
+void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed,
+                           int64_t proposed) {
   const View workspace = ctx.workspace();
   const int64_t bytes = workspace ? workspace.bytes() : 0;
-  throw OutOfMemory({fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ", operation,
-                                 what.empty() ? "" : what + " ", needed, bytes),
-                     propose(ctx.workspace_setting(), size_argument(proposed))},
-                    {.memory = MemoryShortage::Memory::workspace,
-                     .device = workspace ? workspace.device.str() : "",
-                     .user = operation,
-                     .needed_bytes = needed,
-                     .capacity_bytes = bytes});
+  throw OutOfMemory(
+      {fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ",
+                   operation, what.empty() ? "" : what + " ", needed, bytes),
+       propose(ctx.workspace_setting(), size_argument(proposed))},
+      {.memory = MemoryShortage::Memory::workspace,
+       .device = workspace ? workspace.device.str() : "",
+       .user = operation,
+       .needed_bytes = needed,
+       .capacity_bytes = bytes});
 }
 
 }  // namespace vitrine::check

@@ -26,26 +26,29 @@ struct Verdict {
 };
 Verdict verdict(const Reason& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
 
-void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
-                 const Verdict& verdict) {
+void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x,
+                 const Shape& w, const Verdict& verdict) {
   auto& choices = ctx.plans().get<Choices>();
   // The name of the operation is a literal of this file, so its address identifies it.
   if (!choices.known
-           .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad,
-                    static_cast<int64_t>(dtype)})
+           .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1],
+                    w[2], config.stride, config.pad, static_cast<int64_t>(dtype)})
            .second)
     return;
-  std::string text = fmt::format("{} x {} w {} stride {} pad {}", operation, x.str(), w.str(), config.stride, config.pad);
+  std::string text =
+      fmt::format("{} x {} w {} stride {} pad {}", operation, x.str(), w.str(), config.stride, config.pad);
   if (dtype != DType::f32) text += fmt::format(", {}", dtype_name(dtype));
   choices.list.push_back({std::move(text), verdict.implementation, verdict.reason});
 }
 
 /// The gradient of the weights only.
-Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            GradMode mode) {
   const Reason refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   if (refusal.empty()) return verdict(refusal);
   if (x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, config, x, grad_y, grad_w, mode).empty()) {
-    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)), Reason("for a gradient in f32 ") + refusal};
+    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)),
+            Reason("for a gradient in f32 ") + refusal};
   }
   im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   return verdict(refusal);
@@ -65,7 +68,8 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, verdict(refusal));
 }
 
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode) {
   const Verdict verdict = run_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, verdict);
   if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode);

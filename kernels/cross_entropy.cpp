@@ -20,8 +20,9 @@ namespace vitrine {
 
 /// Message of the DataError for a target that is not a class, on every backend.
 std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index) {
-  return fmt::format("softmax_cross_entropy: target {} in row {} is out of range, expected 0 <= target < {} or ignore_index {}", target, row, classes,
-                     ignore_index);
+  return fmt::format(
+      "softmax_cross_entropy: target {} in row {} is out of range, expected 0 <= target < {} or ignore_index {}",
+      target, row, classes, ignore_index);
 }
 
 namespace cpu {
@@ -35,7 +36,8 @@ struct RowTotals {
   int64_t bad_row = -1;
 };
 
-/// How the gradient of a target is scaled, and its distribution: 1 - smoothing at the target plus `uniform` at every class.
+/// How the gradient of a target is scaled, and its distribution: 1 - smoothing at the target plus `uniform` at every
+/// class.
 struct Target {
   float grad_scale;
   double smoothing;
@@ -49,7 +51,8 @@ constexpr int64_t kGrainElements = 2048;
 /// Adds a row to `totals` and writes its gradient unless `grad` is null; grad may be logits.
 template <class T>
 void row(const T* logits, int64_t classes, int64_t target, const Target& scale, T* grad, RowTotals& totals) {
-  constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; in 16 bits they are recomputed
+  constexpr bool kKeeps =
+      std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; in 16 bits they are recomputed
   int64_t largest = 0;
   for (int64_t j = 1; j < classes; ++j) {
     if (to_float(logits[j]) > to_float(logits[largest])) largest = j;
@@ -59,7 +62,8 @@ void row(const T* logits, int64_t classes, int64_t target, const Target& scale, 
   int64_t beaten = 0;  // logits that are predicted rather than the target's
   for (int64_t j = 0; j < classes; ++j) {
     const float x = to_float(logits[j]);
-    beaten += static_cast<int64_t>(x > target_logit) | (static_cast<int64_t>(x == target_logit) & static_cast<int64_t>(j < target));
+    beaten += static_cast<int64_t>(x > target_logit) |
+              (static_cast<int64_t>(x == target_logit) & static_cast<int64_t>(j < target));
   }
   double sum = 0.0;
   for (int64_t j = 0; j < classes; ++j) {
@@ -93,8 +97,8 @@ void row(const T* logits, int64_t classes, int64_t target, const Target& scale, 
 
 /// Rows [begin, end). A target out of range is recorded, not thrown.
 template <class T>
-RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index,
-                       const Target& scale, T* grad) {
+RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets,
+                       int32_t ignore_index, const Target& scale, T* grad) {
   RowTotals sums;
   for (int64_t i = begin; i < end; ++i) {
     T* row_grad = grad == nullptr ? nullptr : grad + i * classes;
@@ -109,24 +113,26 @@ RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t clas
   return sums;
 }
 
-void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
-                           View grad_logits, View totals) {
+void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, ConstView logits, ConstView targets,
+                           ConstView loss_scale, View grad_logits, View totals) {
   const int64_t rows = logits.shape[0];
   const int64_t classes = logits.shape[1];
   if (rows == 0) return;
   const int64_t rows_per_part = (rows + kParts - 1) / kParts;
   const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
   const int32_t* target = targets.as<int32_t>();
-  const Target scale{loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale, static_cast<double>(config.label_smoothing),
-                     1.0F - config.label_smoothing, config.label_smoothing / static_cast<float>(classes)};
+  const Target scale{loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale,
+                     static_cast<double>(config.label_smoothing), 1.0F - config.label_smoothing,
+                     config.label_smoothing / static_cast<float>(classes)};
   std::array<RowTotals, kParts> partial;
 
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (rows_per_part * classes));
   with_storage(logits.dtype, [&]<class T>(T) {
     parallel_for(parts, grain, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
-        partial[static_cast<size_t>(part)] = rows_between(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part), logits.as<T>(), classes,
-                                                          target, config.ignore_index, scale, grad_logits.as<T>());
+        partial[static_cast<size_t>(part)] =
+            rows_between(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part), logits.as<T>(), classes,
+                         target, config.ignore_index, scale, grad_logits.as<T>());
       }
     });
   });
@@ -154,17 +160,19 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
 }  // namespace cpu
 
 namespace cuda {  // cross_entropy.cu
-void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
-                           View grad_logits, View totals);
+void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets,
+                           ConstView loss_scale, View grad_logits, View totals);
 }  // namespace cuda
 
-void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
-                           View grad_logits, View totals) {
+void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets,
+                           ConstView loss_scale, View grad_logits, View totals) {
   constexpr const char* kName = "softmax_cross_entropy";
   check::rank(kName, "logits", logits, 2, "(N, C)");
-  if (logits.shape[1] < 1) throw ShapeError(fmt::format("{}: logits has shape {}, expected (N, C) with C >= 1", kName, logits.shape.str()));
+  if (logits.shape[1] < 1)
+    throw ShapeError(fmt::format("{}: logits has shape {}, expected (N, C) with C >= 1", kName, logits.shape.str()));
   if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
-    throw ConfigError(fmt::format("{}: label_smoothing is {}, expected a number from 0 to 1", kName, config.label_smoothing));
+    throw ConfigError(
+        fmt::format("{}: label_smoothing is {}, expected a number from 0 to 1", kName, config.label_smoothing));
   }
   check::tensor(kName, "logits", logits, ctx);
   check::tensor(kName, "targets", targets, {logits.shape[0]}, DType::i32, ctx);
@@ -174,7 +182,8 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
   if (grad_logits) {
     check::tensor(kName, "grad_logits", grad_logits, logits.shape, logits.dtype, ctx);
     check::same_or_apart(kName, {"grad_logits", grad_logits}, {{"logits", logits}});
-    check::no_overlap(kName, {"grad_logits", grad_logits}, {{"loss_scale", loss_scale}, {"targets", targets}, {"totals", totals}});
+    check::no_overlap(kName, {"grad_logits", grad_logits},
+                      {{"loss_scale", loss_scale}, {"targets", targets}, {"totals", totals}});
   }
   run(ctx, {kName, {logits, targets, loss_scale, totals}, {grad_logits, totals}}, cpu::softmax_cross_entropy,
       VITRINE_IF_CUDA(cuda::softmax_cross_entropy), config, logits, targets, loss_scale, grad_logits, totals);

@@ -11,11 +11,13 @@
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 
-// A warp or a block keeps short rows in registers, so that memory is read once; a block reads longer rows twice. Each block adds up its rows in
-// order, and the last block to finish adds up these parts: the order of the sum depends on the shape alone.
+// A warp or a block keeps short rows in registers, so that memory is read once; a block reads longer rows twice. Each
+// block adds up its rows in order, and the last block to finish adds up these parts: the order of the sum depends on
+// the shape alone.
 namespace vitrine {
 
-std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index);  // cross_entropy.cpp
+std::string target_out_of_range(int64_t target, int64_t row, int64_t classes,
+                                int64_t ignore_index);  // cross_entropy.cpp
 
 namespace cuda {
 namespace {
@@ -92,11 +94,14 @@ struct RowResult {
 
 /// Adds a row to `part`; every thread of the row does the same.
 template <class T>
-__device__ inline void add_row(Part& part, const Rows<T>& r, RowKind kind, int64_t row, const RowResult& result, float target_logit) {
+__device__ inline void add_row(Part& part, const Rows<T>& r, RowKind kind, int64_t row, const RowResult& result,
+                               float target_logit) {
   if (kind == RowKind::bad && part.bad_row < 0) part.bad_row = row;
   if (kind != RowKind::counted) return;
   double loss = log(result.sum) - static_cast<double>(target_logit - result.maximum);
-  if (r.smoothing > 0.0) loss += r.smoothing * (static_cast<double>(target_logit - result.maximum) - result.all / static_cast<double>(r.classes));
+  if (r.smoothing > 0.0)
+    loss += r.smoothing *
+            (static_cast<double>(target_logit - result.maximum) - result.all / static_cast<double>(r.classes));
   part.loss += loss;
   part.valid += 1;
   if (loss != loss) return;
@@ -131,8 +136,8 @@ __device__ inline void write_part(const Part& part, Part* parts) {
   parts[blockIdx.x] = all;
 }
 
-/// Adds the parts to the totals, by the threads of one block. If a target is out of range, raises the fault instead and sets the count of valid
-/// targets to NaN, so that no optimizer steps.
+/// Adds the parts to the totals, by the threads of one block. If a target is out of range, raises the fault instead and
+/// sets the count of valid targets to NaN, so that no optimizer steps.
 template <class T>
 __device__ inline void add_parts(const Rows<T>& r, const Sums& sums) {
   const volatile Part* const parts = sums.parts;
@@ -194,8 +199,8 @@ __device__ inline float gradient(const Rows<T>& r, float scale, RowKind kind, fl
   return kind == RowKind::counted ? scale * (is_target ? shifted - r.on : shifted) : 0.0F;
 }
 
-/// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements per access; if above 1, classes is
-/// a multiple of it and all rows are aligned.
+/// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements per
+/// access; if above 1, classes is a multiple of it and all rows are aligned.
 template <class T, int kThreads, int V, int kPacks>
 __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Sums sums) {
   wait_for_earlier_work();
@@ -292,8 +297,8 @@ __device__ inline RowPieces pieces_of(const T* row, int32_t classes) {
   return {head, packs, head + packs * V};
 }
 
-/// Rows of any length, one block of kWideThreads per row. A row is read twice, the second time from its end, which is still in the cache. With V > 1
-/// the gradient has the alignment of the logits.
+/// Rows of any length, one block of kWideThreads per row. A row is read twice, the second time from its end, which is
+/// still in the cache. With V > 1 the gradient has the alignment of the logits.
 template <class T, int V>
 __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sums) {
   wait_for_earlier_work();
@@ -344,14 +349,18 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sum
       }
     }
     result.maximum = row_max<kWideThreads>(running.maximum);
-    result.sum = block_sum(running.sum * exp(static_cast<double>(running.maximum) - static_cast<double>(result.maximum)));
+    result.sum =
+        block_sum(running.sum * exp(static_cast<double>(running.maximum) - static_cast<double>(result.maximum)));
     result.beaten = block_sum(result.beaten);
-    if (r.smoothing > 0.0) result.all = block_sum(all) - static_cast<double>(r.classes) * static_cast<double>(result.maximum);
+    if (r.smoothing > 0.0)
+      result.all = block_sum(all) - static_cast<double>(r.classes) * static_cast<double>(result.maximum);
     add_row(part, r, kind, row, result, target_logit);
     if (r.grad == nullptr) continue;
     T* grad = r.grad + row * r.classes;
     const auto inverse = static_cast<float>(1.0 / result.sum);
-    const auto of = [&](T x, int32_t j) { return from_float<T>(gradient(r, scale, kind, expf(to_float(x) - result.maximum), inverse, j == target)); };
+    const auto of = [&](T x, int32_t j) {
+      return from_float<T>(gradient(r, scale, kind, expf(to_float(x) - result.maximum), inverse, j == target));
+    };
     const int32_t rounds = (pieces.packs + kWideThreads - 1) / kWideThreads;
     for (int32_t round = rounds - 1; round >= 0; --round) {
       const int32_t at = round * kWideThreads + thread;
@@ -362,12 +371,15 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sum
       reinterpret_cast<P*>(grad + pieces.head)[at] = out;
     }
     if (thread < pieces.head) grad[thread] = of(logits[thread], thread);
-    if (pieces.tail + thread < r.classes) grad[pieces.tail + thread] = of(logits[pieces.tail + thread], pieces.tail + thread);
+    if (pieces.tail + thread < r.classes)
+      grad[pieces.tail + thread] = of(logits[pieces.tail + thread], pieces.tail + thread);
   }
   finish<kWideThreads>(part, r, sums);
 }
 
-std::string fault_message(const int64_t* values) { return target_out_of_range(values[0], values[1], values[2], values[3]); }
+std::string fault_message(const int64_t* values) {
+  return target_out_of_range(values[0], values[1], values[2], values[3]);
+}
 
 template <class T>
 void queue_rows(ExecContext& ctx, const Rows<T>& r, const Sums& sums) {
@@ -375,9 +387,12 @@ void queue_rows(ExecContext& ctx, const Rows<T>& r, const Sums& sums) {
   const auto alignment = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
   const bool equal = r.grad == nullptr || alignment(r.logits) == alignment(r.grad);
   const bool packed = equal && alignment(r.logits) == 0 && r.classes % kElements == 0;
-  const auto parts_for = [&](int64_t rows_at_once) { return static_cast<unsigned>(std::min(kMaxParts, ceil_div(r.rows, rows_at_once))); };
+  const auto parts_for = [&](int64_t rows_at_once) {
+    return static_cast<unsigned>(std::min(kMaxParts, ceil_div(r.rows, rows_at_once)));
+  };
   const auto queue = [&](auto* kernel, int64_t rows_at_once, int threads) {
-    launch_cooperating(native_stream(ctx), kernel, dim3(parts_for(rows_at_once)), dim3(static_cast<unsigned>(threads)), r, sums);
+    launch_cooperating(native_stream(ctx), kernel, dim3(parts_for(rows_at_once)), dim3(static_cast<unsigned>(threads)),
+                       r, sums);
   };
   constexpr int64_t kWarps = kBlockThreads / 32;
   if (r.classes <= kWarpClasses) {
@@ -396,17 +411,18 @@ void queue_rows(ExecContext& ctx, const Rows<T>& r, const Sums& sums) {
 
 }  // namespace
 
-void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
-                           View grad_logits, View totals) {
+void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets,
+                           ConstView loss_scale, View grad_logits, View totals) {
   constexpr const char* kName = "softmax_cross_entropy";
   const int64_t rows = logits.shape[0];
   const int64_t classes = logits.shape[1];
   if (rows == 0) return;
   if (!fits_int32(classes + 2 * kWideThreads * 16) || !fits_int32(rows)) {
-    throw UnsupportedError(std::string(kName) + ": logits has shape " + logits.shape.str() + ", expected fewer than 2^31 rows and classes on " +
-                           ctx.device().str());
+    throw UnsupportedError(std::string(kName) + ": logits has shape " + logits.shape.str() +
+                           ", expected fewer than 2^31 rows and classes on " + ctx.device().str());
   }
-  const Sums sums{scratch<Part>(ctx, kName, kMaxParts), ctx.counters().as<int32_t>(), totals.as<float>(), fault_slot(ctx, fault_message)};
+  const Sums sums{scratch<Part>(ctx, kName, kMaxParts), ctx.counters().as<int32_t>(), totals.as<float>(),
+                  fault_slot(ctx, fault_message)};
   with_storage(logits.dtype, [&]<class T>() {
     const Rows<T> r{logits.as<T>(),
                     targets.as<int32_t>(),

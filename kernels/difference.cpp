@@ -65,7 +65,8 @@ void difference_norms(ExecContext& ctx, ConstView x, ConstView reference, View n
   check::tensor(kName, "reference", reference, x.shape, DType::f32, ctx);
   check::tensor(kName, "norms", norms, {2}, DType::f32, ctx);
   check::no_overlap(kName, {"norms", norms}, {{"x", x}, {"reference", reference}});
-  run(ctx, {kName, {x, reference}, {norms}}, cpu::difference_norms, VITRINE_IF_CUDA(cuda::difference_norms), x, reference, norms);
+  run(ctx, {kName, {x, reference}, {norms}}, cpu::difference_norms, VITRINE_IF_CUDA(cuda::difference_norms), x,
+      reference, norms);
 }
 
 }  // namespace vitrine

@@ -19,7 +19,8 @@ constexpr int64_t kBlockElements = 4096;
 static_assert(kMostBlocks * static_cast<int64_t>(sizeof(Squares)) <= kDifferenceWorkspaceBytes);
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) sum_squares(const T* x, const float* reference, int64_t count, Squares* sums) {
+__global__ void __launch_bounds__(kBlockThreads)
+    sum_squares(const T* x, const float* reference, int64_t count, Squares* sums) {
   wait_for_earlier_work();
   double difference = 0.0;
   double wanted = 0.0;
@@ -57,10 +58,11 @@ void difference_norms(ExecContext& ctx, ConstView x, ConstView reference, View n
   const int64_t count = x.numel();
   const int64_t blocks = std::clamp<int64_t>(ceil_div(count, kBlockElements), 1, kMostBlocks);
   with_storage(x.dtype, [&]<class T>() {
-    launch_cooperating(native_stream(ctx), sum_squares<T>, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads), x.as<T>(), reference.as<float>(),
-                       count, sums);
+    launch_cooperating(native_stream(ctx), sum_squares<T>, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
+                       x.as<T>(), reference.as<float>(), count, sums);
   });
-  launch_cooperating(native_stream(ctx), add_blocks, dim3(1), dim3(kBlockThreads), sums, static_cast<int>(blocks), norms.as<float>());
+  launch_cooperating(native_stream(ctx), add_blocks, dim3(1), dim3(kBlockThreads), sums, static_cast<int>(blocks),
+                     norms.as<float>());
 }
 
 }  // namespace vitrine::cuda

@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces
   wait_for_earlier_work();
   draw.read_values();
   using P = Pack<T, N>;
-  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < pieces.count; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
+  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < pieces.count;
+       tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
     const int64_t first = tile + threadIdx.x;
     P in[kFlight];
     for (int k = 0; k < kFlight; ++k) {
@@ -102,10 +103,11 @@ void queue_dropout(ExecContext& ctx, const Draw& draw, int64_t samples, int64_t 
   const int64_t count = samples * per_sample;
   const Pieces<Index> pieces{Divisor<Index>(per_sample), static_cast<Index>(count), static_cast<Index>(elements)};
   if (packed) {
-    launch(native_stream(ctx), dropout_packs<T, kElements, Index>, grid_of(ceil_div(count, kFlight * kBlockThreads)), dim3(kBlockThreads), draw,
-           pieces, x, y);
+    launch(native_stream(ctx), dropout_packs<T, kElements, Index>, grid_of(ceil_div(count, kFlight * kBlockThreads)),
+           dim3(kBlockThreads), draw, pieces, x, y);
   } else {
-    launch(native_stream(ctx), dropout_elements<T, Index>, grid_of(ceil_div(count, kBlockThreads)), dim3(kBlockThreads), draw, pieces, x, y);
+    launch(native_stream(ctx), dropout_elements<T, Index>, grid_of(ceil_div(count, kBlockThreads)), dim3(kBlockThreads),
+           draw, pieces, x, y);
   }
 }
 

@@ -26,8 +26,8 @@ constexpr int64_t kWords = 4;    // one Philox block serves four elements
 constexpr int64_t kAtOnce = 8;   // blocks drawn together: as many as fit in registers
 constexpr int64_t kGrain = 512;  // groups of blocks
 
-// The same word of several blocks, each in the lower half of a 64-bit lane, where a multiplication takes it and leaves both halves of its product.
-// The upper halves hold anything.
+// The same word of several blocks, each in the lower half of a 64-bit lane, where a multiplication takes it and leaves
+// both halves of its product. The upper halves hold anything.
 constexpr int64_t kBlocks = 4;
 using Words = uint64_t __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 
@@ -35,7 +35,8 @@ using Words = uint64_t __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 inline void multiply(const Words& words, uint64_t factor, Words& product) {
 #ifdef __AVX2__
   // From the general form the compiler makes a product of two 64-bit numbers.
-  product = reinterpret_cast<Words>(_mm256_mul_epu32(reinterpret_cast<__m256i>(words), _mm256_set1_epi64x(static_cast<int64_t>(factor))));
+  product = reinterpret_cast<Words>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(words), _mm256_set1_epi64x(static_cast<int64_t>(factor))));
 #else
   product = (words & 0xFFFFFFFFU) * factor;
 #endif
@@ -55,8 +56,8 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
   constexpr size_t kParts = kAtOnce / kBlocks;
   std::array<std::array<Words, kWords>, kParts> parts;
   for (size_t part = 0; part < kParts; ++part) {
-    parts[part] = {Words{0, 1, 2, 3} + (first_block + part * kBlocks), Words{} + uint64_t{position}, Words{} + uint64_t{d.step},
-                   Words{} + uint64_t{d.layer}};
+    parts[part] = {Words{0, 1, 2, 3} + (first_block + part * kBlocks), Words{} + uint64_t{position},
+                   Words{} + uint64_t{d.step}, Words{} + uint64_t{d.layer}};
   }
   // Random123's rounds and constants; its own function is scalar.
   for (uint32_t round = 0; round < philox4x32_rounds; ++round) {
@@ -78,7 +79,8 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
     const auto& [word0, word1, word2, word3] = parts[part];
     const Words first = (word0 & 0xFFFFFFFFU) | (word1 << 32);
     const Words second = (word2 & 0xFFFFFFFFU) | (word3 << 32);
-    const std::array<Words, 2> blocks{__builtin_shufflevector(first, second, 0, 4, 1, 5), __builtin_shufflevector(first, second, 2, 6, 3, 7)};
+    const std::array<Words, 2> blocks{__builtin_shufflevector(first, second, 0, 4, 1, 5),
+                                      __builtin_shufflevector(first, second, 2, 6, 3, 7)};
     std::memcpy(in_order.data() + part * kBlocks * kWords, blocks.data(), sizeof blocks);
   }
   for_lanes(0, count, [&](auto& value, int64_t i) {
@@ -111,8 +113,8 @@ void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y, Con
         const int64_t sample = i / groups;
         const int64_t element = (i - sample * groups) * kGroup;
         const int64_t offset = sample * elements + element;
-        drop(draw, static_cast<uint32_t>(first_sample + sample), element, std::min(kGroup, elements - element), x.as<T>() + offset,
-             y.as<T>() + offset);
+        drop(draw, static_cast<uint32_t>(first_sample + sample), element, std::min(kGroup, elements - element),
+             x.as<T>() + offset, y.as<T>() + offset);
       }
     });
   });

@@ -12,7 +12,9 @@ struct Add : Stateless<2> {
 }  // namespace
 
 void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
-  with_storage(a.dtype, [&]<class T>() { map_elements<T, Add>(ctx, {{a.as<T>(), b.as<T>()}}, {{y.as<T>()}}, a.numel(), {}); });
+  with_storage(a.dtype, [&]<class T>() {
+    map_elements<T, Add>(ctx, {{a.as<T>(), b.as<T>()}}, {{y.as<T>()}}, a.numel(), {});
+  });
 }
 
 }  // namespace vitrine::cuda

@@ -29,19 +29,20 @@ void gather_rows(ExecContext&, ConstView x, ConstView rows, View y) {
   const auto* const from = x.as<char>();
   const auto* const places = rows.as<int32_t>();
   auto* const to = y.as<char>();
-  parallel_for(y.shape[0], std::max<int64_t>(1, kGrainBytes / row_bytes), [&, from, places, to](int64_t begin, int64_t end) {
-    int64_t bad = -1;  // the first place whose row is out of range
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = places[i];
-      if (row >= 0 && row < x.shape[0]) {
-        std::memcpy(to + i * row_bytes, from + row * row_bytes, static_cast<size_t>(row_bytes));
-      } else {
-        std::memset(to + i * row_bytes, 0, static_cast<size_t>(row_bytes));
-        if (bad < 0) bad = i;
-      }
-    }
-    if (bad >= 0) throw DataError(row_out_of_range(places[bad], bad, x.shape[0]));
-  });
+  parallel_for(y.shape[0], std::max<int64_t>(1, kGrainBytes / row_bytes),
+               [&, from, places, to](int64_t begin, int64_t end) {
+                 int64_t bad = -1;  // the first place whose row is out of range
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t row = places[i];
+                   if (row >= 0 && row < x.shape[0]) {
+                     std::memcpy(to + i * row_bytes, from + row * row_bytes, static_cast<size_t>(row_bytes));
+                   } else {
+                     std::memset(to + i * row_bytes, 0, static_cast<size_t>(row_bytes));
+                     if (bad < 0) bad = i;
+                   }
+                 }
+                 if (bad >= 0) throw DataError(row_out_of_range(places[bad], bad, x.shape[0]));
+               });
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ std::string fault_message(const int64_t* values) { return row_out_of_range(value
 
 /// Each thread copies items of one access; a row has `row_items` of them.
 template <class Item, class Index>
-__global__ void __launch_bounds__(kBlockThreads)
-    gather(const Item* x, int64_t x_rows, const int32_t* rows, Index items, Divisor<Index> row_items, Item* y, Fault* fault) {
+__global__ void __launch_bounds__(kBlockThreads) gather(const Item* x, int64_t x_rows, const int32_t* rows, Index items,
+                                                        Divisor<Index> row_items, Item* y, Fault* fault) {
   wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto i = static_cast<Index>(first_item()); i < items; i += stride) {
@@ -51,8 +51,9 @@ void queue_gather(ExecContext& ctx, const ConstView& x, const ConstView& rows, c
   const int64_t row_items = items / y.shape[0];
   const dim3 grid = grid_for(ctx, items);
   const auto queue = [&]<class Index>(Index) {
-    launch(native_stream(ctx), gather<Item, Index>, grid, dim3(kBlockThreads), static_cast<const Item*>(x.data), x.shape[0], rows.as<int32_t>(),
-           static_cast<Index>(items), Divisor<Index>(row_items), static_cast<Item*>(y.data), fault_slot(ctx, fault_message));
+    launch(native_stream(ctx), gather<Item, Index>, grid, dim3(kBlockThreads), static_cast<const Item*>(x.data),
+           x.shape[0], rows.as<int32_t>(), static_cast<Index>(items), Divisor<Index>(row_items),
+           static_cast<Item*>(y.data), fault_slot(ctx, fault_message));
   };
   if (fits_int32(items + int64_t{grid.x} * kBlockThreads)) {
     queue(int32_t{});
@@ -65,7 +66,8 @@ void queue_gather(ExecContext& ctx, const ConstView& x, const ConstView& rows, c
 
 void gather_rows(ExecContext& ctx, ConstView x, ConstView rows, View y) {
   const auto splits_into = [&](int64_t bytes) {
-    return (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(y.data)) % static_cast<uint64_t>(bytes) == 0 &&
+    return (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(y.data)) % static_cast<uint64_t>(bytes) ==
+               0 &&
            y.bytes() / y.shape[0] % bytes == 0;
   };
   if (splits_into(16)) {

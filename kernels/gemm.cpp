@@ -16,8 +16,8 @@
 namespace vitrine {
 namespace cpu {
 
-void f32::gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
-               GradMode mode) {
+void f32::gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b,
+               View c, int64_t c_stride, GradMode mode) {
   if (onednn::gemm(ctx, workspace, transpose_a, transpose_b, a, b, c, c_stride, mode)) return;
   portable::gemm(transpose_a, transpose_b, a, b, c, c_stride, mode);
 }
@@ -25,7 +25,8 @@ void f32::gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool t
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
   if (a.dtype == DType::f32) {
     f32::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode);
-  } else if (!onednn::computes(a.dtype) || !onednn::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode)) {
+  } else if (!onednn::computes(a.dtype) ||
+             !onednn::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode)) {
     widened::gemm(ctx, transpose_a, transpose_b, a, b, c, mode);
   }
 }
@@ -44,8 +45,9 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
   const int64_t k = a.shape[transpose_a ? 0 : 1];
   const int64_t n = b.shape[transpose_b ? 0 : 1];
   if (b.shape[transpose_b ? 1 : 0] != k) {
-    throw ShapeError(fmt::format("gemm: b has shape {} but {}a {} needs b of shape {}", b.shape.str(), transpose_a ? "transposed " : "",
-                                 a.shape.str(), transpose_b ? fmt::format("(N, {})", k) : fmt::format("({}, N)", k)));
+    throw ShapeError(fmt::format("gemm: b has shape {} but {}a {} needs b of shape {}", b.shape.str(),
+                                 transpose_a ? "transposed " : "", a.shape.str(),
+                                 transpose_b ? fmt::format("(N, {})", k) : fmt::format("({}, N)", k)));
   }
   const bool wide = c.dtype == DType::f32 || mode == GradMode::accumulate;
   check::tensor(kName, "a", a, ctx);
@@ -66,7 +68,8 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
                .transpose_a = transpose_a,
                .transpose_b = transpose_b,
                .accumulate = mode == GradMode::accumulate});
-  run(ctx, {kName, {a, b, old_c}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b, a, b, c, mode);
+  run(ctx, {kName, {a, b, old_c}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b, a, b, c,
+      mode);
 }
 
 }  // namespace vitrine

@@ -36,7 +36,8 @@ Sample sample_at(int64_t target, int64_t source_size, int64_t target_size) {
   return {first, second, 1.0F - second_weight, second_weight};
 }
 
-// A vector holds the channels of one pixel (at most four); rows of scratch are padded so that the last pixel can be read as a vector.
+// A vector holds the channels of one pixel (at most four); rows of scratch are padded so that the last pixel can be
+// read as a vector.
 constexpr int64_t kLanes = 4;
 using Pixel = float __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -61,7 +62,8 @@ struct ResizePlan {
   int64_t scratch_of_part() const { return 3 * scratch_row() + target_row() + kLanes; }
 
   void prepare(const Normalization& normalization, const Shape& source, const Shape& target, int64_t parts) {
-    const bool same = source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1];
+    const bool same =
+        source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1];
     channels = target[2];
     mean = normalization.mean;
     deviation = normalization.std;
@@ -85,14 +87,17 @@ void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
 }
 
 /// Reads row `y` of a cropped and flipped image.
-void read_augmented_row(const ResizePlan& plan, const uint8_t* image, const AugmentationDraw& draw, int64_t y, float* out) {
+void read_augmented_row(const ResizePlan& plan, const uint8_t* image, const AugmentationDraw& draw, int64_t y,
+                        float* out) {
   const int64_t channels = plan.channels, width = plan.source_width;
   const int64_t from = y + draw.top;
-  const int64_t begin = std::clamp<int64_t>(-draw.left, 0, width), end = std::clamp<int64_t>(width - draw.left, 0, width);
+  const int64_t begin = std::clamp<int64_t>(-draw.left, 0, width),
+                end = std::clamp<int64_t>(width - draw.left, 0, width);
   const bool inside = from >= 0 && from < plan.source_height && begin < end;
   if (!inside || begin > 0 || end < width) std::fill_n(out, plan.source_row(), 0.0F);
   if (!inside) return;
-  to_unit_range(image + from * plan.source_row() + (begin + draw.left) * channels, (end - begin) * channels, out + begin * channels);
+  to_unit_range(image + from * plan.source_row() + (begin + draw.left) * channels, (end - begin) * channels,
+                out + begin * channels);
   if (!draw.flip) return;
   for (int64_t left = 0, right = width - 1; left < right; ++left, --right) {
     std::swap_ranges(out + left * channels, out + (left + 1) * channels, out + right * channels);
@@ -135,12 +140,14 @@ void finish_row(const ResizePlan& plan, const float* row, bool padded, float* ou
   }
 }
 
-/// Writes row `row` of an output image to its place in the positions of a form. `pixels` has zeros around the image; null: the row is zero.
+/// Writes row `row` of an output image to its place in the positions of a form. `pixels` has zeros around the image;
+/// null: the row is zero.
 template <class T>
 void place_row(const ImageForm& form, const T* pixels, int64_t row, T* image) {
   const int64_t run = form.block * form.channels, u = row % form.block;
   T* to = image + row / form.block * form.columns * form.depth + u * run;
-  const int64_t rest = u == form.block - 1 ? form.depth - form.block * run : 0;  // the channels of zeros go with the last row of the block
+  const int64_t rest = u == form.block - 1 ? form.depth - form.block * run
+                                           : 0;  // the channels of zeros go with the last row of the block
   for (int64_t j = 0; j < form.columns; ++j, to += form.depth) {
     if (pixels != nullptr) {
       std::copy_n(pixels + j * run, run, to);
@@ -151,7 +158,8 @@ void place_row(const ImageForm& form, const T* pixels, int64_t row, T* image) {
   }
 }
 
-/// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows and an output row.
+/// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows and an
+/// output row.
 template <class T>
 void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
   const int64_t row_length = plan.source_row();
@@ -168,14 +176,15 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
       to_unit_range(images + row * row_length, row_length, floats);
     } else {
       const int64_t image = row / plan.source_height;
-      read_augmented_row(plan, images + image * plan.source_height * row_length, plan.draws[static_cast<size_t>(image)], row % plan.source_height,
-                         floats);
+      read_augmented_row(plan, images + image * plan.source_height * row_length, plan.draws[static_cast<size_t>(image)],
+                         row % plan.source_height, floats);
     }
     return floats;
   };
   const ImageForm& form = plan.form;
   // With a form, a row is computed between zeros first.
-  std::vector<T> line(form ? static_cast<size_t>(std::max(form.columns * form.block, form.pad + plan.width) * plan.channels) : 0);
+  std::vector<T> line(
+      form ? static_cast<size_t>(std::max(form.columns * form.block, form.pad + plan.width) * plan.channels) : 0);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t n = i / plan.output_rows(), output_row = i % plan.output_rows(), row = output_row - form.pad;
     T* const image = y + n * plan.output_image();
@@ -212,7 +221,8 @@ namespace {
 /// Computes y by the plan, whose draws are set.
 void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstView& images, const View& y) {
   const Shape source{images.shape[1], images.shape[2], images.shape[3]};
-  const Shape target = plan.form ? Shape{plan.form.height, plan.form.width, plan.form.channels} : Shape{y.shape[1], y.shape[2], y.shape[3]};
+  const Shape target = plan.form ? Shape{plan.form.height, plan.form.width, plan.form.channels}
+                                 : Shape{y.shape[1], y.shape[2], y.shape[3]};
   constexpr int64_t kGrainElements = 8192;
   const int64_t rows = y.shape[0] * (plan.form ? plan.form.rows * plan.form.block : target[0]);
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (target[1] * target[2]));
@@ -228,7 +238,8 @@ void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstV
   });
 }
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y,
+                      const ImageForm& form) {
   if (y.numel() == 0) return;
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.draws.clear();
@@ -237,8 +248,9 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   run_plan(plan, normalization, images, y);
 }
 
-void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y, const ImageForm& form) {
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
+                       const Normalization& normalization, ConstView images, ConstView samples, View y,
+                       const ImageForm& form) {
   if (y.numel() == 0) return;
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.draws.clear();
@@ -255,29 +267,35 @@ void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const
 }  // namespace cpu
 
 namespace cuda {  // image.cu
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form);
-void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y, const ImageForm& form);
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y,
+                      const ImageForm& form);
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
+                       const Normalization& normalization, ConstView images, ConstView samples, View y,
+                       const ImageForm& form);
 }  // namespace cuda
 
 namespace {
 
-void check_images(const char* name, const ExecContext& ctx, const ConstView& images, const View& y, const ImageForm& form) {
+void check_images(const char* name, const ExecContext& ctx, const ConstView& images, const View& y,
+                  const ImageForm& form) {
   check::rank(name, "images", images, 4, "(N, h, w, C)");
   const Shape& in = images.shape;
   if (in[1] < 1 || in[2] < 1 || in[3] < 1 || in[3] > 4) {
-    throw ShapeError(fmt::format("{}: images has shape {}, expected (N, h, w, C) with h, w >= 1 and 1 <= C <= 4", name, in.str()));
+    throw ShapeError(
+        fmt::format("{}: images has shape {}, expected (N, h, w, C) with h, w >= 1 and 1 <= C <= 4", name, in.str()));
   }
   if (form) {
     if (form.channels != in[3]) {
-      throw ShapeError(fmt::format("{}: the form has {} channels but images {} needs {}", name, form.channels, in.str(), in[3]));
+      throw ShapeError(
+          fmt::format("{}: the form has {} channels but images {} needs {}", name, form.channels, in.str(), in[3]));
     }
     check::shape(name, "y", y, form.packed_shape(in[0]));
   } else {
     check::rank(name, "y", y, 4, "(N, H, W, C)");
     const Shape& out = y.shape;
     if (out[0] != in[0] || out[3] != in[3]) {
-      throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", name, out.str(), in.str(), in[0], in[3]));
+      throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", name, out.str(),
+                                   in.str(), in[0], in[3]));
     }
   }
   check::tensor(name, "images", images, DType::u8, ctx);
@@ -292,14 +310,17 @@ void check_range(const char* name, const char* argument, int64_t value, int64_t 
 
 }  // namespace
 
-AugmentationDraw draw_augmentation(const Augmentation& augmentation, const AugmentationKey& key, int64_t sample, int64_t height, int64_t width) {
+AugmentationDraw draw_augmentation(const Augmentation& augmentation, const AugmentationKey& key, int64_t sample,
+                                   int64_t height, int64_t width) {
   const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
   const auto block = [&](uint64_t number) {
-    return philox4x32(
-        {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
-        {static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)});
+    return philox4x32({static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
+                      {static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
+                       static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)});
   };
-  const auto below = [](uint32_t word, int64_t bound) { return static_cast<int64_t>(uint64_t{word} * static_cast<uint64_t>(bound) >> 32); };
+  const auto below = [](uint32_t word, int64_t bound) {
+    return static_cast<int64_t>(uint64_t{word} * static_cast<uint64_t>(bound) >> 32);
+  };
   const auto first = block(2 * static_cast<uint64_t>(sample)), second = block(2 * static_cast<uint64_t>(sample) + 1);
   AugmentationDraw draw;
   draw.flip = augmentation.flip && below(first[0], 2) == 1;
@@ -311,38 +332,44 @@ AugmentationDraw draw_augmentation(const Augmentation& augmentation, const Augme
   return draw;
 }
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y,
+                      const ImageForm& form) {
   constexpr const char* kName = "resize_normalize";
   check_images(kName, ctx, images, y, form);
-  run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization, images, y, form);
+  run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization,
+      images, y, form);
 }
 
-void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y, const ImageForm& form) {
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
+                       const Normalization& normalization, ConstView images, ConstView samples, View y,
+                       const ImageForm& form) {
   constexpr const char* kName = "augment_normalize";
   check_images(kName, ctx, images, y, form);
   check::tensor(kName, "samples", samples, {images.shape[0]}, DType::i32, ctx);
   check::no_overlap(kName, {"y", y}, {{"samples", samples}});
   const int64_t smallest = form ? std::min(form.height, form.width) : std::min(y.shape[1], y.shape[2]);
-  check_range(kName, "crop_padding", augmentation.crop_padding, std::min(images.shape[1], images.shape[2]), ", the size of the stored images");
+  check_range(kName, "crop_padding", augmentation.crop_padding, std::min(images.shape[1], images.shape[2]),
+              ", the size of the stored images");
   check_range(kName, "cutout", augmentation.cutout, smallest, ", the size of the model's input");
   check_range(kName, "the epoch", key.epoch, (int64_t{1} << kRandomStreamBits) - 1, "");
-  run(ctx, {kName, {images, samples}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize), augmentation, key, normalization,
-      images, samples, y, form);
+  run(ctx, {kName, {images, samples}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize),
+      augmentation, key, normalization, images, samples, y, form);
 }
 
-void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels, const Shape& target,
-                              std::span<float> y) {
+void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels,
+                              const Shape& target, std::span<float> y) {
   constexpr const char* kName = "resize_normalize_on_host";
   if (source.rank() != 3 || source[0] < 1 || source[1] < 1 || source[2] < 1 || source[2] > 4) {
-    throw ShapeError(fmt::format("{}: source is {}, expected (h, w, C) with h, w >= 1 and 1 <= C <= 4", kName, source.str()));
+    throw ShapeError(
+        fmt::format("{}: source is {}, expected (h, w, C) with h, w >= 1 and 1 <= C <= 4", kName, source.str()));
   }
   if (target.rank() != 3 || target[2] != source[2]) {
-    throw ShapeError(fmt::format("{}: target is {} but source {} needs (H, W, {})", kName, target.str(), source.str(), source[2]));
+    throw ShapeError(
+        fmt::format("{}: target is {} but source {} needs (H, W, {})", kName, target.str(), source.str(), source[2]));
   }
   if (static_cast<int64_t>(pixels.size()) != source.numel() || static_cast<int64_t>(y.size()) != target.numel()) {
-    throw ShapeError(fmt::format("{}: {} pixels and {} outputs, expected {} for {} and {} for {}", kName, pixels.size(), y.size(), source.numel(),
-                                 source.str(), target.numel(), target.str()));
+    throw ShapeError(fmt::format("{}: {} pixels and {} outputs, expected {} for {} and {} for {}", kName, pixels.size(),
+                                 y.size(), source.numel(), source.str(), target.numel(), target.str()));
   }
   ResizePlan plan;
   plan.prepare(normalization, source, target, 1);

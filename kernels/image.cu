@@ -94,7 +94,8 @@ class Cursor {
 template <class Index>
 class CellCursor {
  public:
-  __device__ CellCursor(const Resize<Index>& resize, const Cells<Index>& cells, Index element) : r_(resize), cells_(cells), element_(element) {
+  __device__ CellCursor(const Resize<Index>& resize, const Cells<Index>& cells, Index element)
+      : r_(resize), cells_(cells), element_(element) {
     find();
   }
   __device__ void advance() {
@@ -169,17 +170,20 @@ __device__ inline float normalize(const Resize<Index>& r, float value, Index cha
 template <class At, class Index>
 __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, const At& at) {
   const uint8_t* pixels = images + int64_t{at.image} * r.source_image + at.channel;
-  const auto tap = [&](Index y, Index x) { return to_unit_range(pixels[(y * r.horizontal.source_size + x) * r.channels.value()]); };
+  const auto tap = [&](Index y, Index x) {
+    return to_unit_range(pixels[(y * r.horizontal.source_size + x) * r.channels.value()]);
+  };
   const float left = blend(tap(at.down.first, at.across.first), tap(at.down.second, at.across.first), at.down);
   const float right = blend(tap(at.down.first, at.across.second), tap(at.down.second, at.across.second), at.down);
   return blend(left, right, at.across);
 }
 
-/// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes also images, may be accessed kLanes elements at a
-/// time.   Layout: NoCells, or Cells<Index> without kSame
+/// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes also images, may be
+/// accessed kLanes elements at a time.   Layout: NoCells, or Cells<Index> without kSame
 template <class T, bool kSame, bool kPacked, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    resize_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const uint8_t* images, T* y) {
+    resize_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const uint8_t* images,
+                  T* y) {
   wait_for_earlier_work();
   constexpr int kLanes = kPackElements<T>;
   for (int64_t item = first_item(); item * kLanes < r.count; item += item_stride()) {
@@ -204,7 +208,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     } else {
       auto at = cursor_at(r, layout, static_cast<Index>(begin));
       for (int e = 0; e < kLanes; ++e) {
-        if (begin + e < r.count && at.inside()) out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
+        if (begin + e < r.count && at.inside())
+          out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
         at.advance();
       }
     }
@@ -221,13 +226,15 @@ __global__ void __launch_bounds__(kBlockThreads)
 // Shared memory of a block of resize_rows_kernel.
 constexpr int64_t kMostTaps = 4096;
 
-/// Resizes a row of cells (a row of pixels, where images have no form) at a time: first the block blends what the row needs of the image downwards,
-/// once for all elements that sample it, then across. The operations on each element are those of resize_kernel.
-///   cells  images without a form have blocks of one pixel      rows  of cells of all images      V  elements per access: divides those of a row
+/// Resizes a row of cells (a row of pixels, where images have no form) at a time: first the block blends what the row
+/// needs of the image downwards, once for all elements that sample it, then across. The operations on each element are
+/// those of resize_kernel.
+///   cells  images without a form have blocks of one pixel      rows  of cells of all images      V  elements per
+///   access: divides those of a row
 template <class T, int V, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells, int64_t rows, const uint8_t* images,
-                       T* y) {
+    resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells,
+                       int64_t rows, const uint8_t* images, T* y) {
   wait_for_earlier_work();
   __shared__ float taps[kMostTaps];  // (block, source columns, channels)
   const Index channels = r.channels.value(), line = r.horizontal.source_size * channels, block = cells.block.value();
@@ -263,7 +270,8 @@ __global__ void __launch_bounds__(kBlockThreads)
         }
         if (!inside) continue;
         const float* const tap = taps + u * line + channel;
-        out.v[e] = from_float<T>(normalize(r, blend(tap[across.first * channels], tap[across.second * channels], across), channel));
+        out.v[e] = from_float<T>(
+            normalize(r, blend(tap[across.first * channels], tap[across.second * channels], across), channel));
       }
       *reinterpret_cast<Pack<T, V>*>(y + item * elements + begin) = out;
     }
@@ -292,14 +300,17 @@ __device__ inline Index below(uint32_t word, Index bound) {
 template <class Index>
 __device__ inline Drawn<Index> draw(const Changes& changes, int32_t sample, Index height, Index width) {
   const uint64_t block = 2 * static_cast<uint64_t>(sample);
-  uint32_t first[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), changes.stream0, changes.stream1};
-  uint32_t second[4] = {static_cast<uint32_t>(block + 1), static_cast<uint32_t>((block + 1) >> 32), changes.stream0, changes.stream1};
+  uint32_t first[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), changes.stream0,
+                       changes.stream1};
+  uint32_t second[4] = {static_cast<uint32_t>(block + 1), static_cast<uint32_t>((block + 1) >> 32), changes.stream0,
+                        changes.stream1};
   philox4x32(changes.key0, changes.key1, first);
   philox4x32(changes.key0, changes.key1, second);
   const Index padding = changes.padding;
   const Index half = changes.cutout / 2;
   return {below<Index>(first[1], 2 * padding + 1) - padding, below<Index>(first[2], 2 * padding + 1) - padding,
-          below<Index>(second[0], height) - half, below<Index>(second[1], width) - half, changes.flip && below<Index>(first[0], 2) == 1};
+          below<Index>(second[0], height) - half, below<Index>(second[1], width) - half,
+          changes.flip && below<Index>(first[0], 2) == 1};
 }
 
 /// An element of the changed image, before the cutout.
@@ -321,26 +332,30 @@ __device__ inline float changed(const Resize<Index>& r, const Drawn<Index>& draw
   }
 }
 
-/// Each image has `blocks` blocks, whose threads draw once and write V elements at a time. V: elements per access; if above 1, an image of y has a
-/// multiple of it and y is aligned.
+/// Each image has `blocks` blocks, whose threads draw once and write V elements at a time. V: elements per access; if
+/// above 1, an image of y has a multiple of it and y is aligned.
 template <class T, int V, bool kSame, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const __grid_constant__ Changes changes,
-                   int64_t images, Index elements, Index blocks, const uint8_t* pixels, const int32_t* samples, T* y) {
+    augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout,
+                   const __grid_constant__ Changes changes, int64_t images, Index elements, Index blocks,
+                   const uint8_t* pixels, const int32_t* samples, T* y) {
   wait_for_earlier_work();
   for (int64_t block = blockIdx.x; block < images * blocks; block += gridDim.x) {
     const int64_t n = block / blocks;
     const auto part = static_cast<Index>(block - n * blocks);
     const uint8_t* image = pixels + n * r.source_image;
-    const Drawn<Index> drawn = draw<Index>(changes, samples[n], r.vertical.target_size.value(), r.horizontal.target_size.value());
-    for (Index begin = (part * kBlockThreads + static_cast<Index>(threadIdx.x)) * V; begin < elements; begin += blocks * kBlockThreads * V) {
+    const Drawn<Index> drawn =
+        draw<Index>(changes, samples[n], r.vertical.target_size.value(), r.horizontal.target_size.value());
+    for (Index begin = (part * kBlockThreads + static_cast<Index>(threadIdx.x)) * V; begin < elements;
+         begin += blocks * kBlockThreads * V) {
       auto at = cursor_at(r, layout, begin);
       Pack<T, V> out;
       for (int e = 0; e < V; ++e) {
         const Index down = at.row() - drawn.cut_top;
         const Index across = at.column() - drawn.cut_left;
         const bool cut = down >= 0 && down < changes.cutout && across >= 0 && across < changes.cutout;
-        out.v[e] = from_float<T>(cut || !at.inside() ? 0.0F : normalize(r, changed<kSame>(r, drawn, image, at), at.channel));
+        out.v[e] =
+            from_float<T>(cut || !at.inside() ? 0.0F : normalize(r, changed<kSame>(r, drawn, image, at), at.channel));
         at.advance();
       }
       *reinterpret_cast<Pack<T, V>*>(y + n * elements + begin) = out;
@@ -349,7 +364,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <class Index>
-Resize<Index> resize_of(const Normalization& normalization, const ConstView& images, const View& y, const ImageForm& form) {
+Resize<Index> resize_of(const Normalization& normalization, const ConstView& images, const View& y,
+                        const ImageForm& form) {
   const Shape& in = images.shape;
   const Shape out = form ? form.image_shape(in[0]) : y.shape;
   Resize<Index> r{{in[1], out[1]}, {in[2], out[2]}, Divisor<Index>(in[3]), in[1] * in[2] * in[3], y.numel(), {}, {}};
@@ -360,53 +376,70 @@ Resize<Index> resize_of(const Normalization& normalization, const ConstView& ima
 
 /// Images of y (N, H, W, C) as a form that changes nothing.
 ImageForm unformed(const Shape& y) {
-  return {.height = y[1], .width = y[2], .channels = y[3], .block = 1, .pad = 0, .rows = y[1], .columns = y[2], .depth = y[3]};
+  return {.height = y[1],
+          .width = y[2],
+          .channels = y[3],
+          .block = 1,
+          .pad = 0,
+          .rows = y[1],
+          .columns = y[2],
+          .depth = y[3]};
 }
 
 template <class T, class Layout, class Index>
-void queue_augment(ExecContext& ctx, const Changes& changes, const Resize<Index>& r, const Layout& layout, const ConstView& images,
-                   const ConstView& samples, const View& y) {
+void queue_augment(ExecContext& ctx, const Changes& changes, const Resize<Index>& r, const Layout& layout,
+                   const ConstView& images, const ConstView& samples, const View& y) {
   constexpr int kLanes = kPackElements<T>;
   constexpr int64_t kItems = 4;  // that a thread writes per draw
   const int64_t count = y.shape[0];
   const int64_t elements = y.numel() / count;
   const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && elements % kLanes == 0;
-  auto* kernel = packed ? &augment_kernel<T, kLanes, false, Layout, Index> : &augment_kernel<T, 1, false, Layout, Index>;
-  if (same) kernel = packed ? &augment_kernel<T, kLanes, true, Layout, Index> : &augment_kernel<T, 1, true, Layout, Index>;
+  auto* kernel =
+      packed ? &augment_kernel<T, kLanes, false, Layout, Index> : &augment_kernel<T, 1, false, Layout, Index>;
+  if (same)
+    kernel = packed ? &augment_kernel<T, kLanes, true, Layout, Index> : &augment_kernel<T, 1, true, Layout, Index>;
   const int64_t blocks = ceil_div(elements, kItems * kBlockThreads * (packed ? kLanes : 1));
-  launch(native_stream(ctx), kernel, grid_of(count * blocks), dim3(kBlockThreads), r, layout, changes, count, static_cast<Index>(elements),
-         static_cast<Index>(blocks), images.as<uint8_t>(), samples.as<int32_t>(), y.as<T>());
+  launch(native_stream(ctx), kernel, grid_of(count * blocks), dim3(kBlockThreads), r, layout, changes, count,
+         static_cast<Index>(elements), static_cast<Index>(blocks), images.as<uint8_t>(), samples.as<int32_t>(),
+         y.as<T>());
 }
 
 template <class T, class Index>
-void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& images, const View& y, const ImageForm& form) {
+void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& images, const View& y,
+                  const ImageForm& form) {
   constexpr int kLanes = kPackElements<T>;
   const dim3 grid = grid_of(ceil_div(y.numel(), int64_t{kLanes} * kBlockThreads));
   const auto queue = [&](auto* kernel, const auto& layout) {
     launch(native_stream(ctx), kernel, grid, dim3(kBlockThreads), r, layout, images.as<uint8_t>(), y.as<T>());
   };
   const bool same = r.vertical.same && r.horizontal.same;
-  if (const ImageForm rows = form ? form : unformed(y.shape); !same && rows.block * images.shape[2] * images.shape[3] <= kMostTaps) {
-    auto* kernel =
-        is_pack_aligned(y.data) && rows.columns * rows.depth % kLanes == 0 ? &resize_rows_kernel<T, kLanes, Index> : &resize_rows_kernel<T, 1, Index>;
-    return launch_cooperating(native_stream(ctx), kernel, grid_of(images.shape[0] * rows.rows), dim3(kBlockThreads), r, Cells<Index>(rows),
-                              images.shape[0] * rows.rows, images.as<uint8_t>(), y.as<T>());
+  if (const ImageForm rows = form ? form : unformed(y.shape);
+      !same && rows.block * images.shape[2] * images.shape[3] <= kMostTaps) {
+    auto* kernel = is_pack_aligned(y.data) && rows.columns * rows.depth % kLanes == 0
+                       ? &resize_rows_kernel<T, kLanes, Index>
+                       : &resize_rows_kernel<T, 1, Index>;
+    return launch_cooperating(native_stream(ctx), kernel, grid_of(images.shape[0] * rows.rows), dim3(kBlockThreads), r,
+                              Cells<Index>(rows), images.shape[0] * rows.rows, images.as<uint8_t>(), y.as<T>());
   }
   if (form) {
     using Layout = Cells<Index>;
-    return queue(is_pack_aligned(y.data) ? &resize_kernel<T, false, true, Layout, Index> : &resize_kernel<T, false, false, Layout, Index>,
+    return queue(is_pack_aligned(y.data) ? &resize_kernel<T, false, true, Layout, Index>
+                                         : &resize_kernel<T, false, false, Layout, Index>,
                  Layout(form));
   }
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
-  auto* kernel = packed ? &resize_kernel<T, false, true, NoCells, Index> : &resize_kernel<T, false, false, NoCells, Index>;
-  if (same) kernel = packed ? &resize_kernel<T, true, true, NoCells, Index> : &resize_kernel<T, true, false, NoCells, Index>;
+  auto* kernel =
+      packed ? &resize_kernel<T, false, true, NoCells, Index> : &resize_kernel<T, false, false, NoCells, Index>;
+  if (same)
+    kernel = packed ? &resize_kernel<T, true, true, NoCells, Index> : &resize_kernel<T, true, false, NoCells, Index>;
   queue(kernel, NoCells{});
 }
 
 }  // namespace
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y,
+                      const ImageForm& form) {
   if (y.numel() == 0) return;
   with_storage(y.dtype, [&]<class T>() {
     if (fits_int32(std::max(y.numel(), images.numel()) + kPackElements<T>)) {
@@ -417,8 +450,9 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   });
 }
 
-void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y, const ImageForm& form) {
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
+                       const Normalization& normalization, ConstView images, ConstView samples, View y,
+                       const ImageForm& form) {
   if (y.numel() == 0) return;
   const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
   const Changes changes{static_cast<uint32_t>(key.seed),

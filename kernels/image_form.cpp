@@ -30,7 +30,8 @@ void pack_row(const ImageForm& f, const T* image, int64_t i, T* row) {
       const int64_t x = f.block * j - f.pad;
       const int64_t begin = std::max<int64_t>(0, x), end = std::min(f.width, x + f.block);
       if (begin >= end) continue;
-      std::copy_n(image + (y * f.width + begin) * f.channels, (end - begin) * f.channels, row + j * f.depth + u * run + (begin - x) * f.channels);
+      std::copy_n(image + (y * f.width + begin) * f.channels, (end - begin) * f.channels,
+                  row + j * f.depth + u * run + (begin - x) * f.channels);
     }
   }
 }
@@ -38,12 +39,13 @@ void pack_row(const ImageForm& f, const T* image, int64_t i, T* row) {
 void pack_images(ExecContext&, const ImageForm& form, ConstView images, View packed) {
   const int64_t row = form.columns * form.depth;
   with_storage(packed.dtype, [&]<class T>(T) {
-    parallel_for(packed.shape[0] * form.rows, std::max<int64_t>(1, kGrainElements / row), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* image = images.as<T>() + r / form.rows * form.height * form.width * form.channels;
-        pack_row(form, image, r % form.rows, packed.as<T>() + r * row);
-      }
-    });
+    parallel_for(packed.shape[0] * form.rows, std::max<int64_t>(1, kGrainElements / row),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     const T* image = images.as<T>() + r / form.rows * form.height * form.width * form.channels;
+                     pack_row(form, image, r % form.rows, packed.as<T>() + r * row);
+                   }
+                 });
   });
 }
 
@@ -84,10 +86,11 @@ void check_form(const char* name, const ImageForm& f) {
   if (f.block >= 1 && f.height >= 1 && f.width >= 1 && f.channels >= 1 && f.pad >= 0 && f.rows >= 1 && f.columns >= 1 &&
       f.depth >= f.block * f.block * f.channels)
     return;
-  throw ShapeError(fmt::format(
-      "{}: the form has images {} x {} x {}, block {}, pad {} and {} x {} x {} positions, expected sizes >= 1, pad >= 0, and a depth of at "
-      "least block * block * channels",
-      name, f.height, f.width, f.channels, f.block, f.pad, f.rows, f.columns, f.depth));
+  throw ShapeError(
+      fmt::format("{}: the form has images {} x {} x {}, block {}, pad {} and {} x {} x {} positions, expected sizes "
+                  ">= 1, pad >= 0, and a depth of at "
+                  "least block * block * channels",
+                  name, f.height, f.width, f.channels, f.block, f.pad, f.rows, f.columns, f.depth));
 }
 
 }  // namespace
@@ -120,7 +123,8 @@ void unpack_images(ExecContext& ctx, const ImageForm& form, ConstView packed, Vi
   check::no_overlap(kName, {"images", images}, {{"packed", packed}});
   if (images.numel() == 0) return;
   const ConstView old = mode == GradMode::accumulate ? ConstView(images) : ConstView{};
-  run(ctx, {kName, {packed, old}, {images}}, cpu::unpack_images, VITRINE_IF_CUDA(cuda::unpack_images), form, packed, images, mode);
+  run(ctx, {kName, {packed, old}, {images}}, cpu::unpack_images, VITRINE_IF_CUDA(cuda::unpack_images), form, packed,
+      images, mode);
 }
 
 }  // namespace vitrine

@@ -10,21 +10,25 @@ namespace {
 
 /// Each thread writes one element of the packed images: the loads of a warp are runs of block * channels elements.
 template <class T, class Index>
-__global__ void __launch_bounds__(kBlockThreads) pack_kernel(const __grid_constant__ Cells<Index> cells, Index count, const T* images, T* packed) {
+__global__ void __launch_bounds__(kBlockThreads)
+    pack_kernel(const __grid_constant__ Cells<Index> cells, Index count, const T* images, T* packed) {
   wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto e = static_cast<Index>(first_item()); e < count; e += stride) {
     const Place<Index> at = cells.place(e);
     T value{};
-    if (at.inside) value = images[((at.image * cells.height + at.row) * cells.width + at.column) * cells.channels.value() + at.channel];
+    if (at.inside)
+      value =
+          images[((at.image * cells.height + at.row) * cells.width + at.column) * cells.channels.value() + at.channel];
     packed[e] = value;
   }
 }
 
 /// Each thread writes one element of the images.
 template <bool kAdd, class Index>
-__global__ void __launch_bounds__(kBlockThreads) unpack_kernel(const __grid_constant__ Cells<Index> cells, Divisor<Index> height,
-                                                               Divisor<Index> width, Index count, const float* packed, float* images) {
+__global__ void __launch_bounds__(kBlockThreads)
+    unpack_kernel(const __grid_constant__ Cells<Index> cells, Divisor<Index> height, Divisor<Index> width, Index count,
+                  const float* packed, float* images) {
   wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto e = static_cast<Index>(first_item()); e < count; e += stride) {
@@ -58,8 +62,8 @@ void pack_images(ExecContext& ctx, const ImageForm& form, ConstView images, View
   const dim3 grid = grid_for(ctx, packed.numel());
   with_storage(packed.dtype, [&]<class T>() {
     with_index(std::max(images.numel(), packed.numel()) + int64_t{grid.x} * kBlockThreads, [&]<class Index>(Index) {
-      launch(native_stream(ctx), &pack_kernel<T, Index>, grid, dim3(kBlockThreads), Cells<Index>(form), static_cast<Index>(packed.numel()),
-             images.as<T>(), packed.as<T>());
+      launch(native_stream(ctx), &pack_kernel<T, Index>, grid, dim3(kBlockThreads), Cells<Index>(form),
+             static_cast<Index>(packed.numel()), images.as<T>(), packed.as<T>());
     });
   });
 }
@@ -68,8 +72,8 @@ void unpack_images(ExecContext& ctx, const ImageForm& form, ConstView packed, Vi
   const dim3 grid = grid_for(ctx, images.numel());
   with_index(std::max(images.numel(), packed.numel()) + int64_t{grid.x} * kBlockThreads, [&]<class Index>(Index) {
     auto* kernel = mode == GradMode::accumulate ? &unpack_kernel<true, Index> : &unpack_kernel<false, Index>;
-    launch(native_stream(ctx), kernel, grid, dim3(kBlockThreads), Cells<Index>(form), Divisor<Index>(form.height), Divisor<Index>(form.width),
-           static_cast<Index>(images.numel()), packed.as<float>(), images.as<float>());
+    launch(native_stream(ctx), kernel, grid, dim3(kBlockThreads), Cells<Index>(form), Divisor<Index>(form.height),
+           Divisor<Index>(form.width), static_cast<Index>(images.numel()), packed.as<float>(), images.as<float>());
   });
 }
 

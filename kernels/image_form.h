@@ -8,10 +8,11 @@
 
 namespace vitrine {
 
-/// How images (N, height, width, channels) are arranged for a convolution that is slow with few channels: `block` x `block` pixels become one
-/// position of (N, rows, columns, depth), with the pixels' channels side by side (space to depth).
-///   packed(n, i, j, (u * block + v) * channels + c) = image(n, block * i + u - pad, block * j + v - pad, c), for u, v < block and c < channels;
-///   0 outside the image and in the channels from block * block * channels on
+/// How images (N, height, width, channels) are arranged for a convolution that is slow with few channels: `block` x
+/// `block` pixels become one position of (N, rows, columns, depth), with the pixels' channels side by side (space to
+/// depth).
+///   packed(n, i, j, (u * block + v) * channels + c) = image(n, block * i + u - pad, block * j + v - pad, c), for u, v
+///   < block and c < channels; 0 outside the image and in the channels from block * block * channels on
 struct ImageForm {
   int64_t height = 0, width = 0, channels = 0;
   int64_t block = 0;              // 0: images as they are; 1: channels of zeros are added
@@ -35,7 +36,8 @@ struct ImageForm {
 /// throws    ShapeError, DtypeError, DeviceError
 void pack_images(ExecContext& ctx, const ImageForm& form, ConstView images, View packed);
 
-/// Takes the images out of `packed`, which is the gradient of pack_images() as well; what is no pixel is dropped. Pixels outside of all blocks are 0.
+/// Takes the images out of `packed`, which is the gradient of pack_images() as well; what is no pixel is dropped.
+/// Pixels outside of all blocks are 0.
 ///   packed  form.packed_shape(N) f32      images  form.image_shape(N) f32, overwritten or added to
 /// Otherwise like pack_images.
 void unpack_images(ExecContext& ctx, const ImageForm& form, ConstView packed, View images, GradMode mode);

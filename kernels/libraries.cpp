@@ -17,8 +17,9 @@ std::vector<LibraryInfo> kernel_libraries(Backend backend) {
   std::vector<LibraryInfo> libraries;
   const std::optional<LibraryInfo> onednn = cpu::onednn::library();
   if (onednn) libraries.push_back(*onednn);
-  libraries.push_back({"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION),
-                       onednn ? "elementwise mathematics" : "convolution, matrix products and elementwise mathematics"});
+  libraries.push_back(
+      {"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION),
+       onednn ? "elementwise mathematics" : "convolution, matrix products and elementwise mathematics"});
   return libraries;
 }
 

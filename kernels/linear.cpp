@@ -30,7 +30,8 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
   cpu::gemm(ctx, false, false, grad_y, w, grad_x, GradMode::overwrite);
 }
 
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode) {
   cpu::gemm(ctx, true, false, grad_y, x, grad_w, mode);
   if (grad_bias) portable::column_sums(grad_y, grad_bias.as<float>(), mode);
 }
@@ -41,25 +42,27 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
 namespace cuda {  // linear_cuda.cpp
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode);
 }  // namespace cuda
 
 namespace {
 
 /// throws ShapeError unless `activation`, x (N, I) or grad_y (N, O), fits the weight w.
-void check_fits(const char* name, const char* argument, const ConstView& activation, const Shape& w, int64_t features, bool is_input) {
+void check_fits(const char* name, const char* argument, const ConstView& activation, const Shape& w, int64_t features,
+                bool is_input) {
   check::rank(name, argument, activation, 2, is_input ? "(N, I)" : "(N, O)");
   if (activation.shape[1] == features) return;
-  throw ShapeError(fmt::format("{}: {} has shape {} but weight {} needs {} of shape (N, {})", name, argument, activation.shape.str(), w.str(),
-                               argument, features));
+  throw ShapeError(fmt::format("{}: {} has shape {} but weight {} needs {} of shape (N, {})", name, argument,
+                               activation.shape.str(), w.str(), argument, features));
 }
 
 void check_gradient_shapes(const char* name, const ConstView& x, const ConstView& grad_y) {
   check::rank(name, "x", x, 2, "(N, I)");
   check::rank(name, "grad_y", grad_y, 2, "(N, O)");
   if (x.shape[0] == grad_y.shape[0]) return;
-  throw ShapeError(
-      fmt::format("{}: grad_y has shape {} but x {} needs grad_y of shape ({}, O)", name, grad_y.shape.str(), x.shape.str(), x.shape[0]));
+  throw ShapeError(fmt::format("{}: grad_y has shape {} but x {} needs grad_y of shape ({}, O)", name,
+                               grad_y.shape.str(), x.shape.str(), x.shape[0]));
 }
 
 }  // namespace
@@ -95,10 +98,12 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
   check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
   record(ctx, {.m = grad_y.shape[0], .n = w.shape[1], .k = w.shape[0], .dtype = grad_y.dtype, .c_dtype = grad_x.dtype});
-  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::linear_backward_data, VITRINE_IF_CUDA(cuda::linear_backward_data), grad_y, w, grad_x);
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::linear_backward_data, VITRINE_IF_CUDA(cuda::linear_backward_data),
+      grad_y, w, grad_x);
 }
 
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode) {
   constexpr const char* kName = "linear_backward_weight";
   check_gradient_shapes(kName, x, grad_y);
   check::tensor(kName, "x", x, ctx);
@@ -125,8 +130,8 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
                .transpose_a = true,
                .accumulate = accumulate,
                .row_sums = grad_bias && !accumulate});
-  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight, VITRINE_IF_CUDA(cuda::linear_backward_weight), x,
-      grad_y, grad_w, grad_bias, mode);
+  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight,
+      VITRINE_IF_CUDA(cuda::linear_backward_weight), x, grad_y, grad_w, grad_bias, mode);
 }
 
 }  // namespace vitrine

@@ -17,7 +17,9 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
 /// grad_x (N, I) = grad_y (N, O) w (O, I). Otherwise like linear_forward.
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
 
-/// grad_w (O, I) = grad_y^T x and grad_bias (O, or empty) = column sums of grad_y, both f32, overwritten or added to. Otherwise like linear_forward.
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+/// grad_w (O, I) = grad_y^T x and grad_bias (O, or empty) = column sums of grad_y, both f32, overwritten or added to.
+/// Otherwise like linear_forward.
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode);
 
 }  // namespace vitrine

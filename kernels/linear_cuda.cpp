@@ -6,18 +6,26 @@
 namespace vitrine::cuda {
 
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  const Epilogue epilogue = bias ? (relu ? Epilogue::bias_relu : Epilogue::bias) : (relu ? Epilogue::relu : Epilogue::none);
-  const Matmul product{
-      .m = y.shape[0], .n = y.shape[1], .k = x.shape[1], .transpose_b = true, .dtype = x.dtype, .c_dtype = y.dtype, .epilogue = epilogue};
+  const Epilogue epilogue =
+      bias ? (relu ? Epilogue::bias_relu : Epilogue::bias) : (relu ? Epilogue::relu : Epilogue::none);
+  const Matmul product{.m = y.shape[0],
+                       .n = y.shape[1],
+                       .k = x.shape[1],
+                       .transpose_b = true,
+                       .dtype = x.dtype,
+                       .c_dtype = y.dtype,
+                       .epilogue = epilogue};
   matmul(ctx, product, x.data, w.data, y.data, bias.data, ctx.workspace());
 }
 
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
-  const Matmul product{.m = grad_x.shape[0], .n = grad_x.shape[1], .k = grad_y.shape[1], .dtype = grad_y.dtype, .c_dtype = grad_x.dtype};
+  const Matmul product{
+      .m = grad_x.shape[0], .n = grad_x.shape[1], .k = grad_y.shape[1], .dtype = grad_y.dtype, .c_dtype = grad_x.dtype};
   matmul(ctx, product, grad_y.data, w.data, grad_x.data, nullptr, ctx.workspace());
 }
 
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode) {
   const bool accumulate = mode == GradMode::accumulate;
   const bool sums = grad_bias && !accumulate;  // cuBLASLt overwrites the gradient of the bias
   const Matmul product{.m = grad_w.shape[0],

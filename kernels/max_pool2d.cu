@@ -30,10 +30,12 @@ struct Maxima {
   }
 };
 
-/// kWindow: the size of the window if known at compile time, so that all loads are issued before the first comparison; otherwise 0.
+/// kWindow: the size of the window if known at compile time, so that all loads are issued before the first comparison;
+/// otherwise 0.
 template <class T, int V, int kWindow, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices, bool relu) {
+    max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y,
+                uint8_t* indices, bool relu) {
   wait_for_earlier_work();
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
@@ -58,7 +60,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     } else {
       for (Index h = h_begin; h < vertical.end(at.row); ++h) {
         for (Index w = w_begin; w < horizontal.end(at.column); ++w) {
-          maxima.take(load<T, V>(from + h * places.read_row + w * places.channels), static_cast<int>((h - h0) * horizontal.window + w - w0));
+          maxima.take(load<T, V>(from + h * places.read_row + w * places.channels),
+                      static_cast<int>((h - h0) * horizontal.window + w - w0));
         }
       }
     }
@@ -93,7 +96,8 @@ struct MaxBackward {
     const Index q_end = horizontal.end_window(at.column);
     float sum[V] = {};
     const auto add = [&](const Pack<T, V>& gradient, const Pack<uint8_t, V>& where, Index p, Index q) {
-      const auto position = static_cast<int>((at.row - vertical.origin(p)) * horizontal.window + at.column - horizontal.origin(q));
+      const auto position =
+          static_cast<int>((at.row - vertical.origin(p)) * horizontal.window + at.column - horizontal.origin(q));
       for (int e = 0; e < V; ++e) sum[e] += where.v[e] == position ? to_float(gradient.v[e]) : 0.0F;
     };
     if constexpr (kWindows > 0) {
@@ -148,26 +152,30 @@ bool is_byte_pack_aligned(const void* indices) {
 
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu) {
   with_storage(x.dtype, [&]<class T>() {
-    with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape), [&](auto lanes, auto index) {
-      constexpr int kLanes = decltype(lanes)::value;
-      using Index = decltype(index);
-      const Places<Index> places(y.shape, x.shape, kLanes);
-      const FixedWindows<Index> vertical(config, x.shape[1], y.shape[1]);
-      const FixedWindows<Index> horizontal(config, x.shape[2], y.shape[2]);
-      auto* kernel = &max_forward<T, kLanes, 0, Index>;
-      if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
-      if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
-      queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>(), relu);
-    });
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape),
+                   [&](auto lanes, auto index) {
+                     constexpr int kLanes = decltype(lanes)::value;
+                     using Index = decltype(index);
+                     const Places<Index> places(y.shape, x.shape, kLanes);
+                     const FixedWindows<Index> vertical(config, x.shape[1], y.shape[1]);
+                     const FixedWindows<Index> horizontal(config, x.shape[2], y.shape[2]);
+                     auto* kernel = &max_forward<T, kLanes, 0, Index>;
+                     if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
+                     if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
+                     queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(),
+                           indices.as<uint8_t>(), relu);
+                   });
   });
 }
 
-void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x,
+                         View sums, GradMode mode) {
   const Shape& small = grad_y.shape;
   const Shape& large = grad_x.shape;
   const auto queue_gradient = [&]<class T, int V, class Index, int kWindows>(Constant<kWindows>) {
-    const MaxBackward<T, V, kWindows, Index> gradient{{large, small, V}, {config, large[1], small[1]}, {config, large[2], small[2]},
-                                                      grad_y.as<T>(),    indices.as<uint8_t>(),        grad_x.as<T>()};
+    const MaxBackward<T, V, kWindows, Index> gradient{
+        {large, small, V}, {config, large[1], small[1]}, {config, large[2], small[2]},
+        grad_y.as<T>(),    indices.as<uint8_t>(),        grad_x.as<T>()};
     // Sums in the same pass where packs are accessed; elsewhere a second pass is rare enough.
     if constexpr (V > 1 && sizeof(Index) == 4) {
       if (sums) return queue_column_sums<V>(ctx, large.numel() / large[3], gradient, sums, mode);
@@ -176,14 +184,16 @@ void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView
     if (sums) column_sum(ctx, grad_x, sums, mode);
   };
   with_storage(grad_y.dtype, [&]<class T>() {
-    with_access<T>(
-        small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large), [&](auto lanes, auto index) {
-          const auto queue_for = [&](auto windows) { queue_gradient.template operator()<T, decltype(lanes)::value, decltype(index)>(windows); };
-          const int64_t windows = ceil_div(config.window, config.stride);
-          if (windows == 1) return queue_for(Constant<1>());
-          if (windows == 2) return queue_for(Constant<2>());
-          queue_for(Constant<0>());
-        });
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data),
+                   reach_of(config, large), [&](auto lanes, auto index) {
+                     const auto queue_for = [&](auto windows) {
+                       queue_gradient.template operator()<T, decltype(lanes)::value, decltype(index)>(windows);
+                     };
+                     const int64_t windows = ceil_div(config.window, config.stride);
+                     if (windows == 1) return queue_for(Constant<1>());
+                     if (windows == 2) return queue_for(Constant<2>());
+                     queue_for(Constant<0>());
+                   });
   });
 }
 

@@ -12,13 +12,16 @@ struct AdaptiveWindows {
   __device__ Index end(Index i) const { return count.quotient((i + 1) * size.value() + count.value() - 1); }
   __device__ Index divisor(Index i) const { return end(i) - begin(i); }
   __device__ Index first_window(Index element) const { return size.quotient(element * count.value()); }
-  __device__ Index end_window(Index element) const { return size.quotient((element + 1) * count.value() + size.value() - 1); }
+  __device__ Index end_window(Index element) const {
+    return size.quotient((element + 1) * count.value() + size.value() - 1);
+  }
 
   Divisor<Index> size, count;
 };
 
 template <class T, int V, class Index, class Windows>
-__global__ void __launch_bounds__(kBlockThreads) mean_forward(Places<Index> places, Windows vertical, Windows horizontal, const T* x, T* y) {
+__global__ void __launch_bounds__(kBlockThreads)
+    mean_forward(Places<Index> places, Windows vertical, Windows horizontal, const T* x, T* y) {
   wait_for_earlier_work();
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
@@ -64,11 +67,12 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// For large windows and few places: a block computes `lanes` items of the channels of one place. The threads that share an item each sum every
-/// kBlockThreads / lanes-th element of the window, and their sums are added in order.
+/// For large windows and few places: a block computes `lanes` items of the channels of one place. The threads that
+/// share an item each sum every kBlockThreads / lanes-th element of the window, and their sums are added in order.
 template <class T, int V, class Index, class Windows>
 __global__ void __launch_bounds__(kBlockThreads)
-    mean_forward_together(Places<Index> places, Windows vertical, Windows horizontal, int lanes, int64_t blocks, const T* x, T* y) {
+    mean_forward_together(Places<Index> places, Windows vertical, Windows horizontal, int lanes, int64_t blocks,
+                          const T* x, T* y) {
   wait_for_earlier_work();
   constexpr int kFlight = 4;
   __shared__ float sums[kBlockThreads * V];
@@ -92,7 +96,8 @@ __global__ void __launch_bounds__(kBlockThreads)
       for (int k = 0; k < kFlight; ++k) {
         const Index element = i + k * workers;
         if (element < elements)
-          in[k] = load<T, V>(from + (h_begin + element / width) * places.read_row + (w_begin + element % width) * places.channels);
+          in[k] = load<T, V>(from + (h_begin + element / width) * places.read_row +
+                             (w_begin + element % width) * places.channels);
       }
       for (int k = 0; k < kFlight; ++k) {
         if (i + k * workers >= elements) break;
@@ -116,8 +121,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <class T, int V, class Index, class Windows>
-void queue_mean_forward(ExecContext& ctx, const Windows& vertical, const Windows& horizontal, int64_t window_elements, const ConstView& x,
-                        const View& y) {
+void queue_mean_forward(ExecContext& ctx, const Windows& vertical, const Windows& horizontal, int64_t window_elements,
+                        const ConstView& x, const View& y) {
   // Fewer threads than this do not fill a GPU.
   constexpr int64_t kFewItems = int64_t{1} << 17;
   constexpr int64_t kLargeWindow = 32;
@@ -130,50 +135,59 @@ void queue_mean_forward(ExecContext& ctx, const Windows& vertical, const Windows
   const int64_t groups = y.shape[3] / V;
   const int lanes = groups >= 32 ? 32 : groups >= 16 ? 16 : 8;
   const int64_t blocks = places.count / groups * ceil_div(groups, lanes);
-  launch_cooperating(native_stream(ctx), &mean_forward_together<T, V, Index, Windows>, grid_of(blocks), dim3(kBlockThreads), places, vertical,
-                     horizontal, lanes, blocks, x.as<T>(), y.as<T>());
+  launch_cooperating(native_stream(ctx), &mean_forward_together<T, V, Index, Windows>, grid_of(blocks),
+                     dim3(kBlockThreads), places, vertical, horizontal, lanes, blocks, x.as<T>(), y.as<T>());
 }
 
 template <class T, int V, class Index, class Windows>
-void queue_mean_backward(ExecContext& ctx, const Windows& vertical, const Windows& horizontal, const ConstView& grad_y, const View& grad_x) {
+void queue_mean_backward(ExecContext& ctx, const Windows& vertical, const Windows& horizontal, const ConstView& grad_y,
+                         const View& grad_x) {
   const Places<Index> places(grad_x.shape, grad_y.shape, V);
-  queue(ctx, places.count, &mean_backward<T, V, Index, Windows>, places, vertical, horizontal, grad_y.as<T>(), grad_x.as<T>());
+  queue(ctx, places.count, &mean_backward<T, V, Index, Windows>, places, vertical, horizontal, grad_y.as<T>(),
+        grad_x.as<T>());
 }
 
-/// y = mean pool of x. make_windows(index, elements, windows) returns the windows along one axis in the index type of `index`; `reach` as for
-/// with_access().
+/// y = mean pool of x. make_windows(index, elements, windows) returns the windows along one axis in the index type of
+/// `index`; `reach` as for with_access().
 template <class MakeWindows>
-void mean_forward_of(ExecContext& ctx, const ConstView& x, const View& y, int64_t reach, int64_t window_elements, const MakeWindows& make_windows) {
+void mean_forward_of(ExecContext& ctx, const ConstView& x, const View& y, int64_t reach, int64_t window_elements,
+                     const MakeWindows& make_windows) {
   with_storage(x.dtype, [&]<class T>() {
     with_access<T>(y.shape, x.shape, {x.data, y.data}, true, reach, [&](auto lanes, auto index) {
       queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, make_windows(index, x.shape[1], y.shape[1]),
-                                                                     make_windows(index, x.shape[2], y.shape[2]), window_elements, x, y);
+                                                                     make_windows(index, x.shape[2], y.shape[2]),
+                                                                     window_elements, x, y);
     });
   });
 }
 
 /// The gradient of mean_forward_of().
 template <class MakeWindows>
-void mean_backward_of(ExecContext& ctx, const ConstView& grad_y, const View& grad_x, int64_t reach, const MakeWindows& make_windows) {
+void mean_backward_of(ExecContext& ctx, const ConstView& grad_y, const View& grad_x, int64_t reach,
+                      const MakeWindows& make_windows) {
   const Shape& small = grad_y.shape;
   const Shape& large = grad_x.shape;
   with_storage(grad_y.dtype, [&]<class T>() {
     with_access<T>(small, large, {grad_y.data, grad_x.data}, true, reach, [&](auto lanes, auto index) {
-      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, make_windows(index, large[1], small[1]),
-                                                                      make_windows(index, large[2], small[2]), grad_y, grad_x);
+      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(
+          ctx, make_windows(index, large[1], small[1]), make_windows(index, large[2], small[2]), grad_y, grad_x);
     });
   });
 }
 
 auto make_fixed_windows(const Pool2dConfig& config) {
-  return [&config](auto index, int64_t elements, int64_t windows) { return FixedWindows<decltype(index)>(config, elements, windows); };
+  return [&config](auto index, int64_t elements, int64_t windows) {
+    return FixedWindows<decltype(index)>(config, elements, windows);
+  };
 }
 constexpr auto make_adaptive_windows = [](auto index, int64_t elements, int64_t windows) {
   return AdaptiveWindows<decltype(index)>(elements, windows);
 };
 
 /// Adaptive windows multiply sizes by counts.
-int64_t adaptive_reach(const Shape& small, const Shape& large) { return std::max((large[1] + 1) * (small[1] + 1), (large[2] + 1) * (small[2] + 1)); }
+int64_t adaptive_reach(const Shape& small, const Shape& large) {
+  return std::max((large[1] + 1) * (small[1] + 1), (large[2] + 1) * (small[2] + 1));
+}
 
 }  // namespace
 

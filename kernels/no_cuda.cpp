@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the CUDA sources in builds without CUDA. Operations do not refer to their CUDA implementations there, see run.h.
+// Replaces the CUDA sources in builds without CUDA. Operations do not refer to their CUDA implementations there, see
+// run.h.
 #include "kernels/conv2d_choice.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/libraries.h"

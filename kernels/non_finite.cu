@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kBlockThreads) find(const T* x, int64_t count,
 
 void find_non_finite(ExecContext& ctx, ConstView x, int32_t tag, View found) {
   with_storage(x.dtype, [&]<class T>() {
-    launch(native_stream(ctx), find<T>, grid_for(ctx, x.numel()), dim3(kBlockThreads), x.as<T>(), x.numel(), tag, found.as<int32_t>());
+    launch(native_stream(ctx), find<T>, grid_for(ctx, x.numel()), dim3(kBlockThreads), x.as<T>(), x.numel(), tag,
+           found.as<int32_t>());
   });
 }
 

@@ -24,8 +24,8 @@ constexpr int64_t kGrain = 16384;
 /// Elements that are updated before their 16-bit copy is written: all buffers of so many stay in the cache.
 constexpr int64_t kCopiedElements = 2048;
 
-/// Returns the number of the update, counted unless the decision has done so, and sets `factor`, by which the summed gradient is multiplied; 0 when
-/// the step is not taken.
+/// Returns the number of the update, counted unless the decision has done so, and sets `factor`, by which the summed
+/// gradient is multiplied; 0 when the step is not taken.
 int32_t begin_update(const View& step, const View& control, float& factor) {
   if (control.as<float>()[StepControl::kActive] != 1.0F) return 0;
   factor = control.as<float>()[StepControl::kFactor];
@@ -34,7 +34,8 @@ int32_t begin_update(const View& step, const View& control, float& factor) {
 
 bool is_finite(float value) { return value - value == 0.0F; }
 
-/// `old` if `keeps`, else `next`. Bits rather than ?:, from which the compiler makes masked stores, which are slow on some processors.
+/// `old` if `keeps`, else `next`. Bits rather than ?:, from which the compiler makes masked stores, which are slow on
+/// some processors.
 float keep_if(bool keeps, float old, float next) {
   const uint32_t mask = keeps ? ~uint32_t{0} : uint32_t{0};
   return std::bit_cast<float>((std::bit_cast<uint32_t>(old) & mask) | (std::bit_cast<uint32_t>(next) & ~mask));
@@ -49,10 +50,11 @@ void write_half(const float* param, const View& half_param, int64_t begin, int64
   }
 }
 
-/// Runs update(begin, end) over all elements of `param`, and copies the new parameters to `half_param`, if there is one. `update` returns how many
-/// elements kept their values because the new ones were not finite.
+/// Runs update(begin, end) over all elements of `param`, and copies the new parameters to `half_param`, if there is
+/// one. `update` returns how many elements kept their values because the new ones were not finite.
 template <class Update>
-void update_elements(int64_t count, const float* param, const View& half_param, const View& control, const Update& update) {
+void update_elements(int64_t count, const float* param, const View& half_param, const View& control,
+                     const Update& update) {
   std::atomic<bool> any_kept{false};
   parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t together = half_param ? kCopiedElements : end - begin;
@@ -69,7 +71,8 @@ void update_elements(int64_t count, const float* param, const View& half_param, 
 
 /// Calls update(range, config, half_param) for each range, with the constants and the 16-bit copy of the range.
 template <class Config, class Update>
-void for_each_range(const Config& config, int64_t count, const UpdateRanges& ranges, const View& half_param, const Update& update) {
+void for_each_range(const Config& config, int64_t count, const UpdateRanges& ranges, const View& half_param,
+                    const Update& update) {
   if (ranges == nullptr) return update(UpdateRange{0, count}, config, half_param);
   for (const UpdateRange& range : *ranges) {
     Config of_range = config;
@@ -79,8 +82,8 @@ void for_each_range(const Config& config, int64_t count, const UpdateRanges& ran
   }
 }
 
-// The loops get their constants and pointers by value: the compiler does not hoist members of a closure that threads share, and without that it does
-// not vectorize.
+// The loops get their constants and pointers by value: the compiler does not hoist members of a closure that threads
+// share, and without that it does not vectorize.
 
 struct SgdConstants {
   float lr, momentum, weight_decay, factor;
@@ -117,8 +120,8 @@ int update_sgd_momentum(const SgdConstants k, float* p, const float* g, float* b
   return kept;
 }
 
-void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View param, const View& half_param, ConstView grad, View momentum_buffer,
-                      View control, bool first, float factor) {
+void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View param, const View& half_param,
+                      ConstView grad, View momentum_buffer, View control, bool first, float factor) {
   SgdConstants k{};
   k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
   k.lr = static_cast<float>(config.lr);
@@ -131,7 +134,8 @@ void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View pa
   const float* g = grad.as<float>() + range.begin;
   float* buffer = momentum_buffer.as<float>();
   if (buffer == nullptr) {
-    update_elements(count, p, half_param, control, [=](int64_t begin, int64_t end) { return update_sgd_plain(k, p, g, begin, end); });
+    update_elements(count, p, half_param, control,
+                    [=](int64_t begin, int64_t end) { return update_sgd_plain(k, p, g, begin, end); });
     return;
   }
   buffer += range.begin;
@@ -143,15 +147,17 @@ void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View pa
   });
 }
 
-void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
+void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step,
+                View control, const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
   const int32_t update = begin_update(step, control, factor);
   if (update == 0) return;
   const bool first = update == 1;
-  for_each_range(config, param.numel(), ranges, half_param, [&](const UpdateRange& range, const SgdConfig& of_range, const View& half_of_range) {
-    update_sgd_range(of_range, range, param, half_of_range, grad, momentum_buffer, control, first, factor);
-  });
+  for_each_range(config, param.numel(), ranges, half_param,
+                 [&](const UpdateRange& range, const SgdConfig& of_range, const View& half_of_range) {
+                   update_sgd_range(of_range, range, param, half_of_range, grad, momentum_buffer, control, first,
+                                    factor);
+                 });
 }
 
 struct AdamConstants {
@@ -178,8 +184,8 @@ int update_adam(const AdamConstants k, float* p, const float* g, float* m, float
   return kept;
 }
 
-void update_adam_range(const AdamConfig& config, const UpdateRange& range, View param, const View& half_param, ConstView grad, View exp_avg,
-                       View exp_avg_sq, View control, double t, float factor) {
+void update_adam_range(const AdamConfig& config, const UpdateRange& range, View param, const View& half_param,
+                       ConstView grad, View exp_avg, View exp_avg_sq, View control, double t, float factor) {
   AdamConstants k{};
   k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
   k.factor = factor;
@@ -201,32 +207,34 @@ void update_adam_range(const AdamConfig& config, const UpdateRange& range, View 
                   [=](int64_t begin, int64_t end) { return update_adam(k, p, g, m, v, begin, end); });
 }
 
-void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
+void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq,
+                 View step, View control, const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
   const int32_t update = begin_update(step, control, factor);
   if (update == 0) return;
   const auto t = static_cast<double>(update);
-  for_each_range(config, param.numel(), ranges, half_param, [&](const UpdateRange& range, const AdamConfig& of_range, const View& half_of_range) {
-    update_adam_range(of_range, range, param, half_of_range, grad, exp_avg, exp_avg_sq, control, t, factor);
-  });
+  for_each_range(config, param.numel(), ranges, half_param,
+                 [&](const UpdateRange& range, const AdamConfig& of_range, const View& half_of_range) {
+                   update_adam_range(of_range, range, param, half_of_range, grad, exp_avg, exp_avg_sq, control, t,
+                                     factor);
+                 });
 }
 
 }  // namespace
 }  // namespace cpu
 
 namespace cuda {  // optimizer.cu
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param, ConstView values);
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param, ConstView values);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step,
+                View control, const UpdateRanges& ranges, View half_param, ConstView values);
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq,
+                 View step, View control, const UpdateRanges& ranges, View half_param, ConstView values);
 }  // namespace cuda
 
 namespace {
 
 /// throws unless the buffers have equal lengths and share no memory, and step and control fit.
-void check_update(const char* name, const ExecContext& ctx, std::initializer_list<check::Argument> buffers, const ConstView& step,
-                  const ConstView& control) {
+void check_update(const char* name, const ExecContext& ctx, std::initializer_list<check::Argument> buffers,
+                  const ConstView& step, const ConstView& control) {
   check::rank(name, "param", buffers.begin()->view, 1, "(n)");
   const Shape& shape = buffers.begin()->view.shape;
   for (const check::Argument& a : buffers) check::tensor(name, a.name, a.view, shape, DType::f32, ctx);
@@ -238,7 +246,8 @@ void check_update(const char* name, const ExecContext& ctx, std::initializer_lis
   }
 }
 
-void check_half(const char* name, const ExecContext& ctx, const View& half_param, std::initializer_list<check::Argument> others) {
+void check_half(const char* name, const ExecContext& ctx, const View& half_param,
+                std::initializer_list<check::Argument> others) {
   if (!half_param) return;
   if (half_param.dtype != DType::f16 && half_param.dtype != DType::bf16) {
     throw DtypeError(fmt::format("{}: half_param is {}, expected f16 or bf16", name, dtype_name(half_param.dtype)));
@@ -253,43 +262,59 @@ void check_ranges(const char* name, int64_t count, const UpdateRanges& ranges) {
   int64_t at = 0;
   for (const UpdateRange& range : *ranges) {
     if (range.begin != at || range.end < range.begin) {
-      throw ShapeError(
-          fmt::format("{}: a range is [{}, {}), expected one that begins at {}, where the one before ends", name, range.begin, range.end, at));
+      throw ShapeError(fmt::format("{}: a range is [{}, {}), expected one that begins at {}, where the one before ends",
+                                   name, range.begin, range.end, at));
     }
     at = range.end;
   }
-  if (at != count) throw ShapeError(fmt::format("{}: the ranges end at {}, expected {}, the length of param", name, at, count));
+  if (at != count)
+    throw ShapeError(fmt::format("{}: the ranges end at {}, expected {}, the length of param", name, at, count));
 }
 
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param, ConstView values) {
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step,
+                View control, const UpdateRanges& ranges, View half_param, ConstView values) {
   constexpr const char* kName = "sgd_update";
   if (config.momentum == 0.0) {
-    if (config.nesterov) throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
+    if (config.nesterov)
+      throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
     momentum_buffer = {};
     check_update(kName, ctx, {{"param", param}, {"grad", grad}}, step, control);
   } else {
     check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, control);
   }
-  check_half(kName, ctx, half_param, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}, {"step", step}, {"control", control}});
+  check_half(
+      kName, ctx, half_param,
+      {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}, {"step", step}, {"control", control}});
   check_ranges(kName, param.numel(), ranges);
   if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
-  run(ctx, {kName, {param, grad, momentum_buffer, control, values}, {param, momentum_buffer, step, control, half_param}}, cpu::sgd_update,
-      VITRINE_IF_CUDA(cuda::sgd_update), config, param, grad, momentum_buffer, step, control, ranges, half_param, values);
+  run(ctx,
+      {kName, {param, grad, momentum_buffer, control, values}, {param, momentum_buffer, step, control, half_param}},
+      cpu::sgd_update, VITRINE_IF_CUDA(cuda::sgd_update), config, param, grad, momentum_buffer, step, control, ranges,
+      half_param, values);
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param, ConstView values) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq,
+                 View step, View control, const UpdateRanges& ranges, View half_param, ConstView values) {
   constexpr const char* kName = "adam_update";
-  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, control);
+  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step,
+               control);
   check_half(kName, ctx, half_param,
-             {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}, {"step", step}, {"control", control}});
+             {{"param", param},
+              {"grad", grad},
+              {"exp_avg", exp_avg},
+              {"exp_avg_sq", exp_avg_sq},
+              {"step", step},
+              {"control", control}});
   check_ranges(kName, param.numel(), ranges);
   if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
-  run(ctx, {kName, {param, grad, exp_avg, exp_avg_sq, control, values}, {param, exp_avg, exp_avg_sq, step, control, half_param}}, cpu::adam_update,
-      VITRINE_IF_CUDA(cuda::adam_update), config, param, grad, exp_avg, exp_avg_sq, step, control, ranges, half_param, values);
+  run(ctx,
+      {kName,
+       {param, grad, exp_avg, exp_avg_sq, control, values},
+       {param, exp_avg, exp_avg_sq, step, control, half_param}},
+      cpu::adam_update, VITRINE_IF_CUDA(cuda::adam_update), config, param, grad, exp_avg, exp_avg_sq, step, control,
+      ranges, half_param, values);
 }
 
 }  // namespace vitrine

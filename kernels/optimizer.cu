@@ -25,7 +25,8 @@ struct Guard {
     on = control[StepControl::kKeepsFinite] == 1.0F;
     return control[StepControl::kActive] == 1.0F;
   }
-  /// If one of the new values is not finite, restores the old ones and stops training. All threads write the same value.
+  /// If one of the new values is not finite, restores the old ones and stops training. All threads write the same
+  /// value.
   template <int N>
   __device__ void keep(const float (&old)[N], float (&out)[N]) const {
     if (!on) return;
@@ -37,7 +38,8 @@ struct Guard {
   }
 };
 
-/// lr and momentum (beta1 of adam): those in device memory if there are any, because the arguments of a captured launch are fixed.
+/// lr and momentum (beta1 of adam): those in device memory if there are any, because the arguments of a captured launch
+/// are fixed.
 struct Rates {
   const StepValues* values;
   double configured_lr, configured_momentum;
@@ -86,7 +88,8 @@ struct SgdMomentum {
   }
   __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
     const float update = in[1] * factor + weight_decay * in[0];
-    const float buffer = first ? update : momentum * in[2] + update;  // before the first update the content of the buffer is undefined
+    const float buffer =
+        first ? update : momentum * in[2] + update;  // before the first update the content of the buffer is undefined
     out[0] = in[0] - lr * (nesterov ? update + momentum * buffer : buffer);
     out[1] = buffer;
     guard.keep({in[0], first ? 0.0F : in[2]}, out);
@@ -133,8 +136,9 @@ struct WithHalf : Update {
 
 /// Queues the update of one range. half_param: the 16-bit copy of all parameters, or empty.
 template <class Update>
-void queue_update(ExecContext& ctx, const Pointers<const float*, Update::kReads>& in, const Pointers<float*, Update::kWrites>& out,
-                  const UpdateRange& range, const View& half_param, const Update& update) {
+void queue_update(ExecContext& ctx, const Pointers<const float*, Update::kReads>& in,
+                  const Pointers<float*, Update::kWrites>& out, const UpdateRange& range, const View& half_param,
+                  const Update& update) {
   const int64_t count = range.end - range.begin;
   const auto queue_with = [&]<class Half>() {
     map_elements<float, WithHalf<Update, Half>>(ctx, in, out, count, {update}, half_param.as<Half>() + range.begin);
@@ -158,8 +162,8 @@ void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_dec
 
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param, ConstView values) {
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step,
+                View control, const UpdateRanges& ranges, View half_param, ConstView values) {
   const Guard guard = queue_begin(ctx, {.step = step}, control);
   const Rates rates{step_values(values), config.lr, config.momentum};
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
@@ -167,7 +171,8 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView
     auto* p = param.as<float>() + range.begin;
     const auto* g = grad.as<float>() + range.begin;
     if (!momentum_buffer) {
-      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{guard, rates, range.lr_factor, weight_decay, 0.0F, 0.0F});
+      queue_update(ctx, {{p, g}}, {{p}}, range, half_param,
+                   Sgd{guard, rates, range.lr_factor, weight_decay, 0.0F, 0.0F});
       return;
     }
     auto* buffer = momentum_buffer.as<float>() + range.begin;
@@ -176,8 +181,8 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView
   });
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param, ConstView values) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq,
+                 View step, View control, const UpdateRanges& ranges, View half_param, ConstView values) {
   Adam adam{};
   adam.guard = queue_begin(ctx, {step, config.lr, config.beta1, config.beta2, values}, control);
   adam.rates = {step_values(values), config.lr, config.beta1};

@@ -29,8 +29,8 @@ class OnDevice {
 /// The tuned plans of a context, in its PlanCache, or the search for them in progress.
 class PlanTuner {
  public:
-  /// Calls `forget` in use(), begin() and end(): plans that a library has chosen before are not valid any more. The context destroys both together.
-  /// use(), begin() and end() are called with the context's GPU current.
+  /// Calls `forget` in use(), begin() and end(): plans that a library has chosen before are not valid any more. The
+  /// context destroys both together. use(), begin() and end() are called with the context's GPU current.
   void on_change(std::function<void()> forget) { forget_.push_back(std::move(forget)); }
   /// Whether operations have tuned plans, or get them now.
   bool active() const { return plans_ != nullptr || result_ != nullptr; }

@@ -81,7 +81,9 @@ inline void load_bytes(const uint8_t* from, ShortLanes& to) {
 }
 
 constexpr int64_t kGrainElements = 8192;
-int64_t grain_rows(int64_t row_elements) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements)); }
+int64_t grain_rows(int64_t row_elements) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements));
+}
 
 struct Range {
   int64_t begin;
@@ -91,7 +93,9 @@ struct Range {
 /// Windows of fixed size and stride along one axis.
 struct FixedWindows {
   int64_t window, stride, pad, size, count;  // count windows over size elements
-  Range elements_of(int64_t i) const { return {std::max<int64_t>(0, i * stride - pad), std::min(size, i * stride - pad + window)}; }
+  Range elements_of(int64_t i) const {
+    return {std::max<int64_t>(0, i * stride - pad), std::min(size, i * stride - pad + window)};
+  }
   Range windows_of(int64_t element) const {
     const int64_t at = element + pad;
     return {at < window ? 0 : (at - window) / stride + 1, std::min(count, at / stride + 1)};
@@ -103,7 +107,9 @@ struct FixedWindows {
 struct AdaptiveWindows {
   int64_t size, count;
   Range elements_of(int64_t i) const { return {i * size / count, ((i + 1) * size + count - 1) / count}; }
-  Range windows_of(int64_t element) const { return {element * count / size, ((element + 1) * count + size - 1) / size}; }
+  Range windows_of(int64_t element) const {
+    return {element * count / size, ((element + 1) * count + size - 1) / size};
+  }
   int64_t divisor(int64_t i) const { return elements_of(i).end - elements_of(i).begin; }
 };
 
@@ -111,7 +117,9 @@ struct AdaptiveWindows {
 FixedWindows fixed_windows(const Pool2dConfig& config, const Shape& large, const Shape& small, int axis) {
   return {config.window, config.stride, config.pad, large[axis], small[axis]};
 }
-AdaptiveWindows adaptive_windows(const Shape& large, const Shape& small, int axis) { return {large[axis], small[axis]}; }
+AdaptiveWindows adaptive_windows(const Shape& large, const Shape& small, int axis) {
+  return {large[axis], small[axis]};
+}
 
 /// A position (image, row, column) of the tensor that is written, and its offset there, in elements.
 struct Place {
@@ -124,7 +132,8 @@ void for_places(const Shape& written, const Body& body) {
   const int64_t rows = written[1], columns = written[2], channels = written[3];
   parallel_for(written[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t column = 0; column < columns; ++column) body(Place{row / rows, row % rows, column, (row * columns + column) * channels});
+      for (int64_t column = 0; column < columns; ++column)
+        body(Place{row / rows, row % rows, column, (row * columns + column) * channels});
     }
   });
 }
@@ -136,8 +145,9 @@ const T* image_of(const ConstView& images, int64_t image) {
 }
 int64_t row_stride_of(const ConstView& images) { return images.shape[2] * images.shape[3]; }
 
-/// Calls body(values, c) for groups of channels that begin at c: `values` is a zero array of as many vectors as one pass over a window takes, then of
-/// one vector, and at the end of one float. Several vectors share what it costs to walk over the window; more of them would not fit in registers.
+/// Calls body(values, c) for groups of channels that begin at c: `values` is a zero array of as many vectors as one
+/// pass over a window takes, then of one vector, and at the end of one float. Several vectors share what it costs to
+/// walk over the window; more of them would not fit in registers.
 template <class T, class Body>
 void for_channel_groups(int64_t channels, const Body& body) {
   constexpr int64_t kVectors = std::is_same_v<T, float> ? 2 : 4;
@@ -158,12 +168,13 @@ void for_channel_groups(int64_t channels, const Body& body) {
 
 /// Computes the maxima of one window; `x` points to the image.
 template <bool kKeepIndices, class T>
-void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
-                   int64_t q, bool relu, T* y, uint8_t* indices) {
+void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
+                   const FixedWindows& horizontal, int64_t p, int64_t q, bool relu, T* y, uint8_t* indices) {
   const Range h = vertical.elements_of(p);
   const Range w = horizontal.elements_of(q);
   const int64_t window = horizontal.window;
-  const int64_t first = (h.begin - p * vertical.stride + vertical.pad) * window + w.begin - q * horizontal.stride + horizontal.pad;
+  const int64_t first =
+      (h.begin - p * vertical.stride + vertical.pad) * window + w.begin - q * horizontal.stride + horizontal.pad;
   const T* const corner = x + h.begin * row_stride + w.begin * channels;
   for_channel_groups<T>(channels, [=](auto& best, int64_t c) {
     using Value = typename std::remove_reference_t<decltype(best)>::value_type;
@@ -211,22 +222,28 @@ void max_of_window(const T* x, int64_t row_stride, int64_t channels, const Fixed
 
 template <bool kKeepIndices, class T>
 void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices, bool relu) {
-  const FixedWindows vertical = fixed_windows(config, x.shape, y.shape, 1), horizontal = fixed_windows(config, x.shape, y.shape, 2);
+  const FixedWindows vertical = fixed_windows(config, x.shape, y.shape, 1),
+                     horizontal = fixed_windows(config, x.shape, y.shape, 2);
   for_places(y.shape, [&](const Place& at) {
-    max_of_window<kKeepIndices>(image_of<T>(x, at.image), row_stride_of(x), x.shape[3], vertical, horizontal, at.row, at.column, relu,
-                                y.as<T>() + at.offset, kKeepIndices ? indices.as<uint8_t>() + at.offset : nullptr);
+    max_of_window<kKeepIndices>(image_of<T>(x, at.image), row_stride_of(x), x.shape[3], vertical, horizontal, at.row,
+                                at.column, relu, y.as<T>() + at.offset,
+                                kKeepIndices ? indices.as<uint8_t>() + at.offset : nullptr);
   });
 }
 
 /// Sums grad_y over the windows that contain an element and whose index is the element's position.
 template <class T>
-void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
-                         const FixedWindows& horizontal, int64_t h, int64_t w, T* grad_x) {
+void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels,
+                         const FixedWindows& vertical, const FixedWindows& horizontal, int64_t h, int64_t w,
+                         T* grad_x) {
   const Range ps = vertical.windows_of(h);
   const Range qs = horizontal.windows_of(w);
-  // The element's position in the first window, and how much smaller it is in the window below and in the window to the right.
-  const int64_t first = (h + vertical.pad - ps.begin * vertical.stride) * horizontal.window + w + horizontal.pad - qs.begin * horizontal.stride;
-  const auto below = static_cast<int32_t>(vertical.stride * horizontal.window), right = static_cast<int32_t>(horizontal.stride);
+  // The element's position in the first window, and how much smaller it is in the window below and in the window to the
+  // right.
+  const int64_t first = (h + vertical.pad - ps.begin * vertical.stride) * horizontal.window + w + horizontal.pad -
+                        qs.begin * horizontal.stride;
+  const auto below = static_cast<int32_t>(vertical.stride * horizontal.window),
+             right = static_cast<int32_t>(horizontal.stride);
   const int64_t corner = ps.begin * row_stride + qs.begin * channels;
   for_channel_groups<T>(channels, [=](auto& sums, int64_t c) {
     using Value = typename std::remove_reference_t<decltype(sums)>::value_type;
@@ -261,8 +278,8 @@ void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_st
   });
 }
 
-/// Computes out by sum(first, count, sums) for the channels [first, first + count): in place if the output is f32, otherwise in a small buffer, from
-/// which the complete sums are rounded.
+/// Computes out by sum(first, count, sums) for the channels [first, first + count): in place if the output is f32,
+/// otherwise in a small buffer, from which the complete sums are rounded.
 template <class T, class Sum>
 void sum_channels(int64_t channels, T* out, const Sum& sum) {
   if constexpr (std::is_same_v<T, float>) {
@@ -330,10 +347,12 @@ void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& v
   });
 }
 
-/// Writes a row of windows side by side, without padding: each gradient to the position of its maximum, zeros to the others.
+/// Writes a row of windows side by side, without padding: each gradient to the position of its maximum, zeros to the
+/// others.
 ///   grad_x  the first row of the windows; row_length elements to the next one
 template <class T>
-void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t windows, int64_t window, int64_t channels, int64_t row_length, T* grad_x) {
+void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t windows, int64_t window, int64_t channels,
+                         int64_t row_length, T* grad_x) {
   using Vector = StoredLanes<T>;
   constexpr int64_t kCount = sizeof(Vector) / sizeof(T);
   for (int64_t q = 0; q < windows; ++q) {
@@ -345,14 +364,16 @@ void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t window
       std::memcpy(&gradient, grad_y + c, sizeof gradient);
       for (int64_t i = 0; i < window; ++i) {
         for (int64_t j = 0; j < window; ++j) {
-          const Vector here = where == static_cast<std::remove_reference_t<decltype(where[0])>>(i * window + j) ? gradient : Vector{};
+          const Vector here =
+              where == static_cast<std::remove_reference_t<decltype(where[0])>>(i * window + j) ? gradient : Vector{};
           std::memcpy(corner + i * row_length + j * channels + c, &here, sizeof here);
         }
       }
     }
     for (; c < channels; ++c) {
       for (int64_t i = 0; i < window; ++i) {
-        for (int64_t j = 0; j < window; ++j) corner[i * row_length + j * channels + c] = indices[c] == i * window + j ? grad_y[c] : T{};
+        for (int64_t j = 0; j < window; ++j)
+          corner[i * row_length + j * channels + c] = indices[c] == i * window + j ? grad_y[c] : T{};
       }
     }
     grad_y += channels;
@@ -362,10 +383,11 @@ void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t window
   for (int64_t i = 0; i < window; ++i) std::fill(grad_x + i * row_length + covered, grad_x + (i + 1) * row_length, T{});
 }
 
-/// Where windows of at most kMostReluWindow lie side by side, without padding. The sums are those of grad_x: each gradient is in one element of it,
-/// or cut off.
+/// Where windows of at most kMostReluWindow lie side by side, without padding. The sums are those of grad_x: each
+/// gradient is in one element of it, or cut off.
 template <class T>
-void max_backward_side_by_side(int64_t window, const ConstView& grad_y, const ConstView& indices, const View& grad_x, float* sums, GradMode mode) {
+void max_backward_side_by_side(int64_t window, const ConstView& grad_y, const ConstView& indices, const View& grad_x,
+                               float* sums, GradMode mode) {
   const int64_t rows = grad_y.shape[1], columns = grad_y.shape[2], channels = grad_y.shape[3];
   const int64_t height = grad_x.shape[1], row_length = grad_x.shape[2] * channels, small_row = columns * channels;
   const T* const from = grad_y.as<T>();
@@ -375,7 +397,8 @@ void max_backward_side_by_side(int64_t window, const ConstView& grad_y, const Co
     for (int64_t row = begin; row < end; ++row) {
       T* const image = to + row / rows * height * row_length;
       const int64_t p = row % rows;
-      spread_max_gradient(from + row * small_row, where + row * small_row, columns, window, channels, row_length, image + p * window * row_length);
+      spread_max_gradient(from + row * small_row, where + row * small_row, columns, window, channels, row_length,
+                          image + p * window * row_length);
       if (p == rows - 1) std::fill(image + rows * window * row_length, image + height * row_length, T{});
     }
   });
@@ -393,8 +416,8 @@ void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const Con
   const FixedWindows vertical = fixed_windows(config, grad_x.shape, grad_y.shape, 1);
   const FixedWindows horizontal = fixed_windows(config, grad_x.shape, grad_y.shape, 2);
   for_places(grad_x.shape, [&](const Place& at) {
-    gather_max_gradient(image_of<T>(grad_y, at.image), image_of<uint8_t>(indices, at.image), row_stride_of(grad_y), grad_x.shape[3], vertical,
-                        horizontal, at.row, at.column, grad_x.as<T>() + at.offset);
+    gather_max_gradient(image_of<T>(grad_y, at.image), image_of<uint8_t>(indices, at.image), row_stride_of(grad_y),
+                        grad_x.shape[3], vertical, horizontal, at.row, at.column, grad_x.as<T>() + at.offset);
   });
 }
 
@@ -404,7 +427,8 @@ void mean_pool_forward(const ConstView& x, const View& y, const Windows& vertica
 }
 
 template <class Windows>
-void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
+void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical,
+                        const Windows& horizontal) {
   with_storage(grad_y.dtype, [&]<class T>(T) { mean_backward<T>(grad_y, grad_x, vertical, horizontal); });
 }
 
@@ -420,10 +444,12 @@ void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, V
   });
 }
 
-void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
+void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x,
+                         View sums, GradMode mode) {
   if (config.stride == config.window && config.pad == 0 && config.window <= kMostReluWindow) {
-    with_storage(grad_y.dtype,
-                 [&]<class T>(T) { max_backward_side_by_side<T>(config.window, grad_y, indices, grad_x, sums ? sums.as<float>() : nullptr, mode); });
+    with_storage(grad_y.dtype, [&]<class T>(T) {
+      max_backward_side_by_side<T>(config.window, grad_y, indices, grad_x, sums ? sums.as<float>() : nullptr, mode);
+    });
     return;
   }
   with_storage(grad_y.dtype, [&]<class T>(T) { max_backward<T>(config, grad_y, indices, grad_x); });
@@ -435,7 +461,8 @@ void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, V
 }
 
 void avg_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, fixed_windows(config, grad_x.shape, grad_y.shape, 1), fixed_windows(config, grad_x.shape, grad_y.shape, 2));
+  mean_pool_backward(grad_y, grad_x, fixed_windows(config, grad_x.shape, grad_y.shape, 1),
+                     fixed_windows(config, grad_x.shape, grad_y.shape, 2));
 }
 
 void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
@@ -443,7 +470,8 @@ void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
 }
 
 void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, adaptive_windows(grad_x.shape, grad_y.shape, 1), adaptive_windows(grad_x.shape, grad_y.shape, 2));
+  mean_pool_backward(grad_y, grad_x, adaptive_windows(grad_x.shape, grad_y.shape, 1),
+                     adaptive_windows(grad_x.shape, grad_y.shape, 2));
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

@@ -33,17 +33,19 @@ std::string RecordedConv2d::str() const {
 }
 
 void RecordedOperations::add(const RecordedConv2d& c) {
-  convolutions.try_emplace({static_cast<int64_t>(c.pass), static_cast<int64_t>(c.dtype), c.x[0], c.x[1], c.x[2], c.x[3], c.w[0], c.w[1], c.w[2],
-                            c.config.stride, c.config.pad, c.config.relu, c.bias, c.accumulate},
+  convolutions.try_emplace({static_cast<int64_t>(c.pass), static_cast<int64_t>(c.dtype), c.x[0], c.x[1], c.x[2], c.x[3],
+                            c.w[0], c.w[1], c.w[2], c.config.stride, c.config.pad, c.config.relu, c.bias, c.accumulate},
                            c);
 }
 
 std::vector<std::string> RecordedOperations::lines() const {
   std::vector<std::string> lines;
-  for (const auto& [key, convolution] : convolutions) lines.push_back(fmt::format("{} {}", kConvolution, fmt::join(key, " ")));
+  for (const auto& [key, convolution] : convolutions)
+    lines.push_back(fmt::format("{} {}", kConvolution, fmt::join(key, " ")));
   for (const auto& [p, unused] : products) {
-    lines.push_back(fmt::format("{} {} {} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d}", kProduct, p.m, p.n, p.k, static_cast<int>(p.dtype),
-                                static_cast<int>(p.c_dtype), p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate, p.row_sums));
+    lines.push_back(fmt::format("{} {} {} {} {} {} {:d} {:d} {:d} {:d} {:d} {:d}", kProduct, p.m, p.n, p.k,
+                                static_cast<int>(p.dtype), static_cast<int>(p.c_dtype), p.transpose_a, p.transpose_b,
+                                p.bias, p.relu, p.accumulate, p.row_sums));
   }
   return lines;
 }
@@ -66,8 +68,8 @@ void RecordedOperations::add_line(const std::string& line) {
     add(c);
   } else if (kind == kProduct) {
     const auto n = numbers_of<11>(text, line);
-    add(RecordedProduct{n[0], n[1], n[2], static_cast<DType>(n[3]), static_cast<DType>(n[4]), n[5] != 0, n[6] != 0, n[7] != 0, n[8] != 0, n[9] != 0,
-                        n[10] != 0});
+    add(RecordedProduct{n[0], n[1], n[2], static_cast<DType>(n[3]), static_cast<DType>(n[4]), n[5] != 0, n[6] != 0,
+                        n[7] != 0, n[8] != 0, n[9] != 0, n[10] != 0});
   } else {
     throw DataError(fmt::format("recorded operation '{}': expected {} or {}", line, kConvolution, kProduct));
   }

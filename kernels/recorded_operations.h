@@ -30,8 +30,9 @@ struct RecordedProduct {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
-  bool row_sums = false;                                     // of op(a), which GPUs compute with the product: the gradient of a bias
-  auto operator<=>(const RecordedProduct&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  bool row_sums = false;  // of op(a), which GPUs compute with the product: the gradient of a bias
+  auto operator<=>(const RecordedProduct&) const =
+      default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
 };
 
 /// The distinct operations of a context, in PlanCache.

@@ -39,8 +39,8 @@ void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x,
     if (sums && !accumulate) zero(ctx, sums);
     return;
   }
-  run(ctx, {kName, {y, grad_y, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward),
-      y, grad_y, grad_x, sums, mode);
+  run(ctx, {kName, {y, grad_y, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::relu_backward,
+      VITRINE_IF_CUDA(cuda::relu_backward), y, grad_y, grad_x, sums, mode);
 }
 
 }  // namespace vitrine

@@ -7,7 +7,9 @@ namespace vitrine::cuda {
 namespace {
 
 struct ReluForward : Stateless<1> {
-  __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0] <= 0.0F ? 0.0F : x[0]; }  // NaN compares false and stays NaN
+  __device__ void operator()(const float (&x)[1], float (&y)[1]) const {
+    y[0] = x[0] <= 0.0F ? 0.0F : x[0];
+  }  // NaN compares false and stays NaN
 };
 
 struct ReluBackward : Stateless<2> {
@@ -38,15 +40,18 @@ struct MaskedPack {
 }  // namespace
 
 void relu_forward(ExecContext& ctx, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class T>() { map_elements<T, ReluForward>(ctx, {{x.as<T>()}}, {{y.as<T>()}}, x.numel(), {}); });
+  with_storage(x.dtype,
+               [&]<class T>() { map_elements<T, ReluForward>(ctx, {{x.as<T>()}}, {{y.as<T>()}}, x.numel(), {}); });
 }
 
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   with_storage(y.dtype, [&]<class T>() {
-    if (!sums) return map_elements<T, ReluBackward>(ctx, {{y.as<T>(), grad_y.as<T>()}}, {{grad_x.as<T>()}}, y.numel(), {});
+    if (!sums)
+      return map_elements<T, ReluBackward>(ctx, {{y.as<T>(), grad_y.as<T>()}}, {{grad_x.as<T>()}}, y.numel(), {});
     const int64_t columns = sums.numel(), rows = y.numel() / columns;
     const auto queue = [&]<int V>(std::integral_constant<int, V>) {
-      queue_column_sums<V>(ctx, rows, MaskedPack<T, V>{y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), columns / V}, sums, mode);
+      queue_column_sums<V>(ctx, rows, MaskedPack<T, V>{y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), columns / V}, sums,
+                           mode);
     };
     constexpr int kElements = kPackElements<T>;
     const bool aligned = is_pack_aligned(y.data) && is_pack_aligned(grad_y.data) && is_pack_aligned(grad_x.data);

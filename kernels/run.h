@@ -18,8 +18,9 @@ namespace vitrine {
 ///
 ///     run(ctx, {name, reads, writes}, cpu::add, VITRINE_IF_CUDA(cuda::add), a, b, y);
 ///
-/// Both functions take (ctx, arguments...) and never allocate. The CPU's is called on the worker of the stream and uses only workspace(), plans() and
-/// thread_count() of the context. CUDA's is called on the issuing thread and queues work on the context's stream without waiting.
+/// Both functions take (ctx, arguments...) and never allocate. The CPU's is called on the worker of the stream and uses
+/// only workspace(), plans() and thread_count() of the context. CUDA's is called on the issuing thread and queues work
+/// on the context's stream without waiting.
 template <class Cpu, class Cuda, class... Arguments>
 void run(ExecContext& ctx, const OpInfo& info, Cpu cpu, [[maybe_unused]] Cuda cuda, Arguments... arguments) {
   if constexpr (std::is_null_pointer_v<Cuda>) {

@@ -56,8 +56,10 @@ void check_rest(ConstView grad, const SquaredElements& squared, View control) {
     if (first < 0 && !std::isfinite(sum)) first = find_non_finite(g, begin + part * part_elements);
   }
   *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
-  *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
-  *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
+  *at(control, StepControl::kFirstNonFinite) =
+      std::bit_cast<float>(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  *at(control, StepControl::kFirstNonFiniteHigh) =
+      std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
 void check_gradients(ExecContext&, ConstView grad, View control) { check_rest(grad, {}, control); }
@@ -79,7 +81,8 @@ void begin_update(const UpdateCount& count, const View& control) {
   *at(control, StepControl::kCorrection) = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(count.beta2, update)));
 }
 
-void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
+void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control,
+                 const UpdateCount& count) {
   const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
   const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
   const bool any_target = valid > 0.0;
@@ -92,7 +95,8 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   const bool finite_loss = !stops || std::isfinite(totals.as<float>()[LossTotals::kLossSum]);
   const bool finite_gradient = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
   float& stopped = *at(control, StepControl::kStopped);
-  const bool counts = any_target && stopped == 0.0F;  // otherwise there is no target, or an earlier step stopped training
+  const bool counts =
+      any_target && stopped == 0.0F;  // otherwise there is no target, or an earlier step stopped training
   const bool finite = finite_loss && finite_gradient;
   *at(control, StepControl::kFactor) = factor;
   *at(control, StepControl::kActive) = counts && finite ? 1.0F : 0.0F;
@@ -109,8 +113,8 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   }
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count, const SquaredElements& squared) {
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
+                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
   check_rest(grad, squared, control);
   cpu::decide_step(ctx, nominal, non_finite, totals, state, control, count);
 }
@@ -142,9 +146,10 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 void sum_squares(ExecContext& ctx, ConstView grad, View squares);
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count);
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count, const SquaredElements& squared);
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+                 View control, const UpdateCount& count);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
+                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
@@ -158,14 +163,15 @@ void check_gradient(const char* name, const ExecContext& ctx, const ConstView& g
   check::no_overlap(name, {"control", control}, {{"grad", grad}});
 }
 
-void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state, const View& control,
-                    const UpdateCount& count) {
+void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state,
+                    const View& control, const UpdateCount& count) {
   check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
   if (count.step) check::tensor(name, "step", count.step, {1}, DType::i32, ctx);
   if (count.values) check::tensor(name, "values", count.values, {StepValues::kCount}, DType::i32, ctx);
-  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}, {"step", count.step}, {"values", count.values}});
+  check::no_overlap(name, {"control", control},
+                    {{"totals", totals}, {"state", state}, {"step", count.step}, {"values", count.values}});
 }
 
 }  // namespace
@@ -186,20 +192,22 @@ void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
   run(ctx, {kName, {grad}, {squares}}, cpu::sum_squares, VITRINE_IF_CUDA(cuda::sum_squares), grad, squares);
 }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+                 View control, const UpdateCount& count) {
   constexpr const char* kName = "decide_step";
   check_decision(kName, ctx, totals, state, control, count);
-  run(ctx, {kName, {totals, state, control, count.values}, {control, count.step}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal,
-      non_finite, totals, state, control, count);
+  run(ctx, {kName, {totals, state, control, count.values}, {control, count.step}}, cpu::decide_step,
+      VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, state, control, count);
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count, const SquaredElements& squared) {
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
+                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
   constexpr const char* kName = "check_and_decide_step";
   check_gradient(kName, ctx, grad, control);
   check_decision(kName, ctx, totals, state, control, count);
   if (squared.elements < 0 || squared.elements > grad.numel()) {
-    throw ShapeError(fmt::format("{}: {} of the gradient's {} elements are squared", kName, squared.elements, grad.numel()));
+    throw ShapeError(
+        fmt::format("{}: {} of the gradient's {} elements are squared", kName, squared.elements, grad.numel()));
   }
   if (squared.elements > 0) {
     check::rank(kName, "squares", squared.squares, 2, "(tiles, 2)");
@@ -213,9 +221,11 @@ void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finit
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {
   constexpr const char* kName = "clip_gradients";
-  if (!(max_norm > 0.0)) throw ConfigError(fmt::format("{}: max_norm is {}, expected a number above 0", kName, max_norm));
+  if (!(max_norm > 0.0))
+    throw ConfigError(fmt::format("{}: max_norm is {}, expected a number above 0", kName, max_norm));
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  run(ctx, {kName, {control}, {control}}, cpu::clip_gradients, VITRINE_IF_CUDA(cuda::clip_gradients), max_norm, control);
+  run(ctx, {kName, {control}, {control}}, cpu::clip_gradients, VITRINE_IF_CUDA(cuda::clip_gradients), max_norm,
+      control);
 }
 
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
@@ -223,7 +233,8 @@ void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstVie
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::no_overlap(kName, {"state", state}, {{"control", control}});
-  run(ctx, {kName, {control, state}, {state}}, cpu::update_loss_scale, VITRINE_IF_CUDA(cuda::update_loss_scale), config, control, state);
+  run(ctx, {kName, {control, state}, {state}}, cpu::update_loss_scale, VITRINE_IF_CUDA(cuda::update_loss_scale), config,
+      control, state);
 }
 
 }  // namespace vitrine

@@ -11,8 +11,8 @@
 namespace vitrine::cuda {
 namespace {
 
-// A gradient is cut into parts of whole tiles, one per block; the last may be shorter. Which thread adds what, and in which order, depends only on
-// the length of the gradient, not on its address.
+// A gradient is cut into parts of whole tiles, one per block; the last may be shorter. Which thread adds what, and in
+// which order, depends only on the length of the gradient, not on its address.
 constexpr int kPack = kPackElements<float>;
 constexpr int64_t kTileElements = int64_t{kBlockThreads} * kPack;
 constexpr int64_t kMostParts = 2048;
@@ -20,7 +20,8 @@ static_assert(kMostParts * static_cast<int64_t>(sizeof(double)) <= kCheckGradien
 
 __device__ inline double squared(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-/// The sum of the squares of the block's part of `count` elements, in every thread.   kPacked: grad may be accessed in packs.
+/// The sum of the squares of the block's part of `count` elements, in every thread.   kPacked: grad may be accessed in
+/// packs.
 template <bool kPacked>
 __device__ inline double sum_squares(const float* grad, int64_t count, int64_t part_elements) {
   using P = Pack<float, kPack>;
@@ -86,9 +87,10 @@ __device__ inline int64_t scan(const float* values, int64_t end) {
   return -1;
 }
 
-/// Adds the sums of all tiles and parts and writes the norm. Squares of finite floats do not overflow a double: if the sum of a part is not finite,
-/// neither is one of its elements.
-__device__ inline void add_parts(const volatile double* sums, int32_t parts, const Gradient& grad, int64_t part_elements, float* control) {
+/// Adds the sums of all tiles and parts and writes the norm. Squares of finite floats do not overflow a double: if the
+/// sum of a part is not finite, neither is one of its elements.
+__device__ inline void add_parts(const volatile double* sums, int32_t parts, const Gradient& grad,
+                                 int64_t part_elements, float* control) {
   double total = 0.0;
   for (int64_t i = threadIdx.x; i < grad.tiles; i += kBlockThreads) total += grad.squares[i];
   int64_t first = -1;
@@ -99,11 +101,13 @@ __device__ inline void add_parts(const volatile double* sums, int32_t parts, con
   if (first < 0 && part < parts) {
     const int64_t begin = grad.squared + part * part_elements;
     const int64_t rest = grad.count - begin;
-    first = begin + first_not_finite(grad.values + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
+    first = begin +
+            first_not_finite(grad.values + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
   }
   if (threadIdx.x != 0) return;
   control[StepControl::kNorm] = static_cast<float>(sqrt(total));
-  control[StepControl::kFirstNonFinite] = __int_as_float(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  control[StepControl::kFirstNonFinite] =
+      __int_as_float(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
   control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
@@ -155,8 +159,8 @@ __global__ void decide_alone(Decision decision, CountedUpdate count, float* cont
   count.begin(control);
 }
 
-/// A block sums its part of the elements that were not squared before. The last block to finish adds all parts, in their order, decides the step and
-/// begins the update.
+/// A block sums its part of the elements that were not squared before. The last block to finish adds all parts, in
+/// their order, decides the step and begins the update.
 template <bool kPacked>
 __global__ void __launch_bounds__(kBlockThreads)
     check(Gradient grad, int64_t part_elements, double* sums, Decision decision, CountedUpdate update, float* control) {
@@ -179,18 +183,20 @@ __global__ void __launch_bounds__(kBlockThreads)
   update.begin(control);
 }
 
-void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision, const UpdateCount& update,
-                 const View& control, const SquaredElements& squared) {
+void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision,
+                 const UpdateCount& update, const View& control, const SquaredElements& squared) {
   auto* const sums = scratch<double>(ctx, operation, kMostParts);
   const int64_t count = grad.numel() - squared.elements;
   const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
   const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
   const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
-  const Gradient gradient{grad.as<float>(), grad.numel(), squared.elements, static_cast<const double*>(squared.squares.data),
+  const Gradient gradient{grad.as<float>(), grad.numel(), squared.elements,
+                          static_cast<const double*>(squared.squares.data),
                           squared.elements > 0 ? squared.squares.shape[0] : 0};
-  launch_cooperating(native_stream(ctx), is_pack_aligned(gradient.values + gradient.squared) ? &check<true> : &check<false>,
-                     dim3(static_cast<unsigned>(parts)), dim3(kBlockThreads), gradient, part_elements, sums, decision, CountedUpdate(update),
-                     control.as<float>());
+  launch_cooperating(native_stream(ctx),
+                     is_pack_aligned(gradient.values + gradient.squared) ? &check<true> : &check<false>,
+                     dim3(static_cast<unsigned>(parts)), dim3(kBlockThreads), gradient, part_elements, sums, decision,
+                     CountedUpdate(update), control.as<float>());
 }
 
 __global__ void clip(double max_norm, float* control) {
@@ -199,7 +205,8 @@ __global__ void clip(double max_norm, float* control) {
   if (ratio < 1.0) control[StepControl::kFactor] *= static_cast<float>(ratio);
 }
 
-__global__ void update_scale(float growth_factor, float backoff_factor, float growth_interval, const float* control, float* state) {
+__global__ void update_scale(float growth_factor, float backoff_factor, float growth_interval, const float* control,
+                             float* state) {
   wait_for_earlier_work();
   float& scale = state[LossScaleState::kScale];
   float& tracker = state[LossScaleState::kGrowthTracker];
@@ -218,21 +225,27 @@ __global__ void update_scale(float growth_factor, float backoff_factor, float gr
 
 }  // namespace
 
-void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, {}, control, {}); }
+void check_gradients(ExecContext& ctx, ConstView grad, View control) {
+  queue_check(ctx, "check_gradients", grad, {}, {}, control, {});
+}
 
 void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
-  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &square<true> : &square<false>, dim3(static_cast<unsigned>(squares.shape[0])),
-                     dim3(kBlockThreads), grad.as<float>(), grad.numel(), static_cast<double*>(squares.data));
+  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &square<true> : &square<false>,
+                     dim3(static_cast<unsigned>(squares.shape[0])), dim3(kBlockThreads), grad.as<float>(), grad.numel(),
+                     static_cast<double*>(squares.data));
 }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
-  launch(native_stream(ctx), decide_alone, dim3(1), dim3(1), Decision{nominal, non_finite, totals.as<float>(), state.as<float>()},
-         CountedUpdate(count), control.as<float>());
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+                 View control, const UpdateCount& count) {
+  launch(native_stream(ctx), decide_alone, dim3(1), dim3(1),
+         Decision{nominal, non_finite, totals.as<float>(), state.as<float>()}, CountedUpdate(count),
+         control.as<float>());
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count, const SquaredElements& squared) {
-  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count, control, squared);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
+                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
+  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count,
+              control, squared);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {
@@ -240,8 +253,9 @@ void clip_gradients(ExecContext& ctx, double max_norm, View control) {
 }
 
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
-  launch(native_stream(ctx), update_scale, dim3(1), dim3(1), static_cast<float>(config.growth_factor), static_cast<float>(config.backoff_factor),
-         static_cast<float>(config.growth_interval), control.as<float>(), state.as<float>());
+  launch(native_stream(ctx), update_scale, dim3(1), dim3(1), static_cast<float>(config.growth_factor),
+         static_cast<float>(config.backoff_factor), static_cast<float>(config.growth_interval), control.as<float>(),
+         state.as<float>());
 }
 
 }  // namespace vitrine::cuda

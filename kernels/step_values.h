@@ -8,9 +8,10 @@
 
 namespace vitrine {
 
-/// The numbers of a training step that differ from step to step, in a block of device memory. A kernel's arguments are fixed once it is part of a
-/// CUDA graph, so the operations that depend on these numbers take a view of the block: on CUDA they then read them there, when they run, in place of
-/// those in their configuration. Other backends use the configuration, which must contain the same numbers.
+/// The numbers of a training step that differ from step to step, in a block of device memory. A kernel's arguments are
+/// fixed once it is part of a CUDA graph, so the operations that depend on these numbers take a view of the block: on
+/// CUDA they then read them there, when they run, in place of those in their configuration. Other backends use the
+/// configuration, which must contain the same numbers.
 struct StepValues {
   double lr = 0.0;
   double momentum = 0.0;     // of sgd; beta1 of adam and adamw

@@ -49,7 +49,8 @@ std::string tuned_device(DeviceId gpu) {
 
 std::string tuned_libraries() {
   std::vector<std::string> names;
-  for (const LibraryInfo& library : kernel_libraries(Backend::cuda)) names.push_back(library.name + " " + library.version);
+  for (const LibraryInfo& library : kernel_libraries(Backend::cuda))
+    names.push_back(library.name + " " + library.version);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -100,6 +101,8 @@ void PlanTuner::forget_plans() {
 
 bool PlanTuner::out_of_time() const { return steady_now_ns() >= deadline_ns_; }
 
-const TunedPlan* PlanTuner::find(const std::string& operation) const { return searches() ? known_->find(operation) : plans_->find(operation); }
+const TunedPlan* PlanTuner::find(const std::string& operation) const {
+  return searches() ? known_->find(operation) : plans_->find(operation);
+}
 
 }  // namespace vitrine

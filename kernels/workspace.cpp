@@ -23,10 +23,11 @@ WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& targe
   const auto& operations = recorded.plans().get<RecordedOperations>();
   const bool on_gpu = target.device.backend == Backend::cuda;
   if (on_gpu && operations.convolutions.empty()) return {};  // only cuDNN is asked
-  WorkspaceNeed need =
-      on_gpu ? cuda::workspace_need(operations, target, allowed_bytes) : cpu::workspace_need(recorded, operations, target, allowed_bytes);
-  std::stable_sort(need.shortages.begin(), need.shortages.end(),
-                   [](const WorkspaceShortage& a, const WorkspaceShortage& b) { return a.needed_bytes > b.needed_bytes; });
+  WorkspaceNeed need = on_gpu ? cuda::workspace_need(operations, target, allowed_bytes)
+                              : cpu::workspace_need(recorded, operations, target, allowed_bytes);
+  std::stable_sort(
+      need.shortages.begin(), need.shortages.end(),
+      [](const WorkspaceShortage& a, const WorkspaceShortage& b) { return a.needed_bytes > b.needed_bytes; });
   return need;
 }
 

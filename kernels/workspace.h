@@ -24,14 +24,16 @@ struct WorkspaceShortage {
 };
 
 struct WorkspaceNeed {
-  int64_t best_bytes = 0;   // every operation runs by the best algorithm that needs at most the allowed bytes; 0: no operation needs a workspace
+  int64_t best_bytes = 0;   // every operation runs by the best algorithm that needs at most the allowed bytes; 0: no
+                            // operation needs a workspace
   int64_t least_bytes = 0;  // with less, an operation could not run at all
   std::vector<WorkspaceShortage> shortages;  // largest first
   Reason unknown;                            // why cuDNN could not be asked; empty: it was, or the device is not a GPU
 };
 
-/// The workspace that the convolutions and products issued to a meta context so far would use on a device, where `allowed_bytes` is the most that it
-/// can have. Asks the libraries, whose choice depends on the shapes, the processor or GPU, its threads, and the libraries' versions.
+/// The workspace that the convolutions and products issued to a meta context so far would use on a device, where
+/// `allowed_bytes` is the most that it can have. Asks the libraries, whose choice depends on the shapes, the processor
+/// or GPU, its threads, and the libraries' versions.
 ///   recorded  a context of a meta device
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes);
 

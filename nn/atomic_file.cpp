@@ -29,7 +29,8 @@ constexpr int64_t kFlushBytes = int64_t{32} << 20;
 int standard_stream_of(const struct stat& file) {
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat standard {};
-    if (fstat(stream, &standard) == 0 && standard.st_dev == file.st_dev && standard.st_ino == file.st_ino) return stream;
+    if (fstat(stream, &standard) == 0 && standard.st_dev == file.st_dev && standard.st_ino == file.st_ino)
+      return stream;
   }
   return -1;
 }
@@ -54,7 +55,8 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "./" : path.substr(0, slash + 1);
 }
 
-/// Calls `use` with temporary names in the folder of `path` until it succeeds or fails for another reason than that the name exists.
+/// Calls `use` with temporary names in the folder of `path` until it succeeds or fails for another reason than that the
+/// name exists.
 template <class Use>
 bool with_free_name(const std::string& path, std::string& temporary, Use use) {
   constexpr int kMostNames = 10'000;
@@ -70,11 +72,14 @@ bool with_free_name(const std::string& path, std::string& temporary, Use use) {
 /// Gives a name to an open file that has none.
 bool name_file(int descriptor, const std::string& path, std::string& temporary) {
   const std::string own = fmt::format("/proc/self/fd/{}", descriptor);
-  return with_free_name(path, temporary,
-                        [&](const std::string& name) { return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0; });
+  return with_free_name(path, temporary, [&](const std::string& name) {
+    return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  });
 }
 
-int open_unnamed(const std::string& path) { return open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }
+int open_unnamed(const std::string& path) {
+  return open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
 
 int open_named(const std::string& path, std::string& temporary) {
   int file = -1;
@@ -85,7 +90,8 @@ int open_named(const std::string& path, std::string& temporary) {
   return file;
 }
 
-/// True when a file without a name can be given one in the folder of `path`. Checked early, before hours of work rely on it.
+/// True when a file without a name can be given one in the folder of `path`. Checked early, before hours of work rely
+/// on it.
 bool can_name_files(const std::string& path) {
   const int probe = open_unnamed(path);
   if (probe < 0) return false;
@@ -99,12 +105,16 @@ bool can_name_files(const std::string& path) {
 }  // namespace
 
 void throw_write_error(const std::string& path, const char* what, int code) {
-  throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", path, what, std::strerror(code)));
+  throw DataError(
+      fmt::format("{}: {} ({}); check the folder, its permissions and free space", path, what, std::strerror(code)));
 }
 
-int create_temporary(const std::string& path, std::string& temporary) { return open_named(resolve_links(path), temporary); }
+int create_temporary(const std::string& path, std::string& temporary) {
+  return open_named(resolve_links(path), temporary);
+}
 
-AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> progress) : path_(resolve_links(path)), progress_(std::move(progress)) {
+AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> progress)
+    : path_(resolve_links(path)), progress_(std::move(progress)) {
   struct stat target {};
   const bool exists = stat(path.c_str(), &target) == 0;
   if (!exists && errno != ENOENT) fail("cannot be created");  // such as a name that is too long
@@ -128,7 +138,8 @@ void AtomicFile::open_in_place(int standard_stream) {
   in_place_ = true;
   // stdout and stderr have their own position, and buffered text that must come first.
   if (standard_stream >= 0) std::fflush(standard_stream == STDOUT_FILENO ? stdout : stderr);
-  descriptor_ = standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  descriptor_ =
+      standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail("cannot be opened");
 }
 
@@ -162,7 +173,8 @@ void AtomicFile::write_some(std::span<const std::byte> bytes) {
 
 void AtomicFile::flush() {
   // Pipes and terminals are not on a disk.
-  if (fsync(descriptor_) != 0 && !(in_place_ && (errno == EINVAL || errno == EROFS || errno == ENOTSUP))) fail("cannot be written");
+  if (fsync(descriptor_) != 0 && !(in_place_ && (errno == EINVAL || errno == EROFS || errno == ENOTSUP)))
+    fail("cannot be written");
   flushed_ = written_;
   if (progress_) progress_(flushed_);
 }

@@ -12,15 +12,16 @@ namespace vitrine {
 /// Throws DataError: "PATH: WHAT (REASON); ...", with the system's reason for the errno `code` and a remedy.
 [[noreturn]] void throw_write_error(const std::string& path, const char* what, int code);
 
-/// Creates an empty file under a new, short name, vitrine-PID-N.tmp, in the folder of `path`, or of the file that `path` points to. Files of that
-/// name that a killed process has left are kept: another number is chosen. Returns its descriptor, open for writing, and its path in `temporary`; -1
-/// with errno if that fails.
+/// Creates an empty file under a new, short name, vitrine-PID-N.tmp, in the folder of `path`, or of the file that
+/// `path` points to. Files of that name that a killed process has left are kept: another number is chosen. Returns its
+/// descriptor, open for writing, and its path in `temporary`; -1 with errno if that fails.
 int create_temporary(const std::string& path, std::string& temporary);
 
-/// A file that appears under its name only when it is complete: it is written without a name or, if the file system does not support that, under a
-/// temporary name in the same folder, and commit() renames it. Without commit(), an existing file is left unchanged. A symbolic link is kept: the
-/// file that it points to is replaced. The new file has the mode of the old one; without an old one, the umask decides. Anything other than a file,
-/// such as /dev/stdout or a pipe, is written to directly.
+/// A file that appears under its name only when it is complete: it is written without a name or, if the file system
+/// does not support that, under a temporary name in the same folder, and commit() renames it. Without commit(), an
+/// existing file is left unchanged. A symbolic link is kept: the file that it points to is replaced. The new file has
+/// the mode of the old one; without an old one, the umask decides. Anything other than a file, such as /dev/stdout or a
+/// pipe, is written to directly.
 class AtomicFile {
  public:
   ///   progress  called with the bytes written so far, each time that more of the file is on the disk

@@ -22,8 +22,10 @@ BufferLayout::BufferLayout(const std::vector<BufferSpec>& buffers, std::vector<s
 }
 
 std::vector<View> BufferLayout::views(const View& saved, const View& transient) const {
-  const std::vector<View> of_saved = saved ? saved_.views(saved) : std::vector<View>(static_cast<size_t>(saved_.size()));
-  const std::vector<View> of_transient = transient ? transient_.views(transient) : std::vector<View>(static_cast<size_t>(transient_.size()));
+  const std::vector<View> of_saved =
+      saved ? saved_.views(saved) : std::vector<View>(static_cast<size_t>(saved_.size()));
+  const std::vector<View> of_transient =
+      transient ? transient_.views(transient) : std::vector<View>(static_cast<size_t>(transient_.size()));
   auto next_saved = of_saved.begin(), next_transient = of_transient.begin();
   std::vector<View> all;
   all.reserve(is_saved_.size());
@@ -32,7 +34,8 @@ std::vector<View> BufferLayout::views(const View& saved, const View& transient) 
 }
 
 BufferValues BufferLayout::initial() const {
-  BufferValues start{std::vector<float>(static_cast<size_t>(saved_.parameter_elements())), std::vector<int64_t>(counters_.size())};
+  BufferValues start{std::vector<float>(static_cast<size_t>(saved_.parameter_elements())),
+                     std::vector<int64_t>(counters_.size())};
   initialize(saved_, 0, start.values);
   return start;
 }

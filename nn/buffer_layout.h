@@ -14,7 +14,8 @@ struct BufferValues {
   std::vector<int64_t> counters;  // in the order of BufferLayout::counters()
 };
 
-/// The places of a model's buffers in two flat f32 buffers: those that are saved, and those that only the passes of one micro-batch need.
+/// The places of a model's buffers in two flat f32 buffers: those that are saved, and those that only the passes of one
+/// micro-batch need.
 class BufferLayout {
  public:
   /// No buffers.

@@ -28,7 +28,9 @@ constexpr int kFormat = 1;
 
 /// The same name for the same folder within a process, so that what a failed attempt has left is found again.
 std::string temporary_for(const fs::path& folder) {
-  return (folder.parent_path() / fmt::format("{}{}-{}", kCheckpointTemporaryPrefix, folder.filename().string(), getpid())).string();
+  return (folder.parent_path() /
+          fmt::format("{}{}-{}", kCheckpointTemporaryPrefix, folder.filename().string(), getpid()))
+      .string();
 }
 
 void remove_folder(const std::string& folder) {
@@ -40,7 +42,8 @@ void remove_folder(const std::string& folder) {
 /// Puts `temporary` in the place of `folder`.
 void take_place(const std::string& temporary, const std::string& folder) {
   if (std::rename(temporary.c_str(), folder.c_str()) == 0) return;
-  if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) throw_write_error(temporary, "cannot be renamed to its final name", errno);
+  if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+    throw_write_error(temporary, "cannot be renamed to its final name", errno);
   // The old folder is replaced in one operation where the file system can, so that one of both is always there.
   if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
     const std::string old = fmt::format("{}-old", temporary);
@@ -62,7 +65,8 @@ std::string checksum_of(const Json& json) {
   return hex(hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
 }
 
-void write_files(const std::string& folder, const std::vector<CheckpointFile>& files, const std::string& state_json, const WriteProgress& progress) {
+void write_files(const std::string& folder, const std::vector<CheckpointFile>& files, const std::string& state_json,
+                 const WriteProgress& progress) {
   Json json;
   json["format"] = kFormat;
   json["state"] = Json::parse(state_json);
@@ -70,7 +74,8 @@ void write_files(const std::string& folder, const std::vector<CheckpointFile>& f
   int64_t before = 0;
   for (const CheckpointFile& file : files) {
     const WriteProgress of_file = progress ? [&, before](int64_t bytes) { progress(before + bytes); } : WriteProgress();
-    const FileDigest digest = stream_safetensors(fmt::format("{}/{}", folder, file.name), file.tensors, file.metadata, of_file);
+    const FileDigest digest =
+        stream_safetensors(fmt::format("{}/{}", folder, file.name), file.tensors, file.metadata, of_file);
     before += digest.bytes;
     json["files"][file.name] = {{"bytes", digest.bytes}, {"xxh3", hex(digest.xxh3)}};
   }
@@ -85,7 +90,8 @@ std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file || text.fail()) throw DataError(fmt::format("{}: it cannot be read; check the path and its permissions", path));
+  if (!file || text.fail())
+    throw DataError(fmt::format("{}: it cannot be read; check the path and its permissions", path));
   return text.str();
 }
 
@@ -112,7 +118,8 @@ void check_file(const std::string& path, int64_t bytes, const std::string& xxh3,
   if (!content) return;
   const FileDigest found = digest_of(path);
   if (found.bytes != bytes || hex(found.xxh3) != xxh3) {
-    throw DataError(fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, hex(found.xxh3), xxh3));
+    throw DataError(
+        fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, hex(found.xxh3), xxh3));
   }
 }
 
@@ -125,11 +132,12 @@ void flush_folder(const std::string& folder) {
   const int code = errno;
   close(descriptor);
   // Some network file systems cannot flush folders and need not.
-  if (status != 0 && code != EINVAL && code != ENOTSUP) throw_write_error(folder, "cannot be flushed to the disk", code);
+  if (status != 0 && code != EINVAL && code != ENOTSUP)
+    throw_write_error(folder, "cannot be flushed to the disk", code);
 }
 
-void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files, const std::string& state_json,
-                      const WriteProgress& progress) {
+void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files,
+                      const std::string& state_json, const WriteProgress& progress) {
   const std::string folder = (fs::path(directory) / name).string();
   const std::string temporary = temporary_for(folder);
   remove_folder(temporary);
@@ -158,13 +166,16 @@ std::string read_checkpoint(const std::string& folder, bool files) {
     const std::string checksum = json.at("checksum").get<std::string>();
     json.erase("checksum");
     if (const std::string found = checksum_of(json); found != checksum) {
-      throw DataError(fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, found, checksum));
+      throw DataError(
+          fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, found, checksum));
     }
     if (const int format = json.at("format").get<int>(); format != kFormat) {
-      throw DataError(fmt::format("{}: the checkpoint has format {}, this version reads format {}", path, format, kFormat));
+      throw DataError(
+          fmt::format("{}: the checkpoint has format {}, this version reads format {}", path, format, kFormat));
     }
     for (const auto& [name, digest] : json.at("files").items()) {
-      check_file((fs::path(folder) / name).string(), digest.at("bytes").get<int64_t>(), digest.at("xxh3").get<std::string>(), files);
+      check_file((fs::path(folder) / name).string(), digest.at("bytes").get<int64_t>(),
+                 digest.at("xxh3").get<std::string>(), files);
     }
     return json.at("state").dump();
   } catch (const Json::exception& problem) {

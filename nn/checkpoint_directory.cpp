@@ -28,7 +28,8 @@ constexpr std::string_view kPrefix = "step-";
 constexpr const char* kLockFile = ".lock";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw DataError(fmt::format("{}: no checkpoints can be written there ({}); choose a folder that you may write to", path, reason));
+  throw DataError(
+      fmt::format("{}: no checkpoints can be written there ({}); choose a folder that you may write to", path, reason));
 }
 
 std::optional<int64_t> step_of(const std::string& name) {
@@ -50,7 +51,8 @@ void for_each_entry(const std::string& directory, const Visit& visit) {
 void make_directory(const std::string& path) {
   std::error_code error;
   std::vector<fs::path> above;  // of the directories that are missing
-  for (fs::path missing = fs::absolute(path, error).lexically_normal(); !fs::exists(missing, error) && missing.has_relative_path();) {
+  for (fs::path missing = fs::absolute(path, error).lexically_normal();
+       !fs::exists(missing, error) && missing.has_relative_path();) {
     missing = missing.parent_path();
     above.push_back(missing);
   }
@@ -67,7 +69,9 @@ void remove_temporaries(const std::string& directory) {
   for (const fs::path& path : left) {
     std::error_code error;
     fs::remove_all(path, error);
-    if (error) throw DataError(fmt::format("{}: the rest of an interrupted save cannot be removed ({})", path.string(), error.message()));
+    if (error)
+      throw DataError(
+          fmt::format("{}: the rest of an interrupted save cannot be removed ({})", path.string(), error.message()));
   }
 }
 
@@ -84,11 +88,13 @@ std::vector<NamedCheckpoint> list_checkpoints(const std::string& directory) {
     const std::optional<int64_t> step = step_of(entry.path().filename().string());
     if (step && entry.is_directory(ignored)) found.push_back({*step, entry.path().string()});
   });
-  std::sort(found.begin(), found.end(), [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
+  std::sort(found.begin(), found.end(),
+            [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
   return found;
 }
 
-std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::string& directory, const std::function<void(const std::string&)>& skipped) {
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::string& directory,
+                                                       const std::function<void(const std::string&)>& skipped) {
   const std::vector<NamedCheckpoint> found = list_checkpoints(directory);
   for (auto checkpoint = found.rbegin(); checkpoint != found.rend(); ++checkpoint) {
     try {
@@ -106,7 +112,8 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
   if (is_checkpoint(path)) {
     const fs::path parent = fs::canonical(path, error).parent_path();
     throw DataError(
-        fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}", path, parent.string()));
+        fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}",
+                    path, parent.string()));
   }
   make_directory(path);
   lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -115,7 +122,8 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
   while (!try_lock()) {
     if (std::chrono::steady_clock::now() >= give_up) {
       close(lock_);
-      throw DataError(fmt::format("{}: another process writes checkpoints there; wait until it has ended, or choose another folder", path));
+      throw DataError(fmt::format(
+          "{}: another process writes checkpoints there; wait until it has ended, or choose another folder", path));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

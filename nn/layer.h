@@ -14,13 +14,14 @@
 
 namespace vitrine {
 
-/// Adds up values over the devices that share a micro-batch, for layers whose output depends on all of its samples. The engine implements it; layers
-/// do not know the scheme.
+/// Adds up values over the devices that share a micro-batch, for layers whose output depends on all of its samples. The
+/// engine implements it; layers do not know the scheme.
 class BatchSum {
  public:
   virtual ~BatchSum() = default;
-  /// `values` (f32, memory of ctx's device) become their sum over all devices, with the same bits on all of them, for work that is queued on ctx
-  /// afterwards. A collective: every device that takes part in the pass makes the same calls in the same order.
+  /// `values` (f32, memory of ctx's device) become their sum over all devices, with the same bits on all of them, for
+  /// work that is queued on ctx afterwards. A collective: every device that takes part in the pass makes the same calls
+  /// in the same order.
   virtual void sum(ExecContext& ctx, const View& values) = 0;
 };
 
@@ -34,14 +35,17 @@ struct Pass {
   int64_t batch_samples = 0;
   /// Null: the samples of the call are all there are, or statistics are taken on each device alone.
   BatchSum* batch_sum = nullptr;
-  /// Backward computes a forward pass again: layers read what the first one wrote to their buffers, and write nothing there.
+  /// Backward computes a forward pass again: layers read what the first one wrote to their buffers, and write nothing
+  /// there.
   bool recomputes = false;
-  /// Not empty: the pass is captured in a CUDA graph. (StepValues::kCount) i32 of the device, from which work must read `step` and `first_sample`.
+  /// Not empty: the pass is captured in a CUDA graph. (StepValues::kCount) i32 of the device, from which work must read
+  /// `step` and `first_sample`.
   ConstView step_values = {};
   /// False: a training pass leaves saved buffers (running statistics) as they are.
   bool updates_buffers = true;
-  /// Not empty: the input of the model, and of the layer that gets this pass, is in the form that Layer::input_form() returned. Shapes in arguments
-  /// and in Saved::shapes remain those of the images; the gradient of the input has the form too.
+  /// Not empty: the input of the model, and of the layer that gets this pass, is in the form that Layer::input_form()
+  /// returned. Shapes in arguments and in Saved::shapes remain those of the images; the gradient of the input has the
+  /// form too.
   ImageForm input_form = {};
 };
 
@@ -76,15 +80,18 @@ struct BufferSpec {
   std::string name;
   Shape shape;
   Init init;
-  /// True: part of the model, such as running statistics; saved with the parameters, equal on all replicas between steps. False: what the latest
-  /// forward pass in training leaves for its backward pass and for recomputation; only engines that train hold it.
+  /// True: part of the model, such as running statistics; saved with the parameters, equal on all replicas between
+  /// steps. False: what the latest forward pass in training leaves for its backward pass and for recomputation; only
+  /// engines that train hold it.
   bool saved = true;
 };
 
-using ParamViews = std::span<const View>;   // in the order of Layer::parameters()
-using BufferViews = std::span<const View>;  // in the order of Layer::buffers(); empty views for buffers that are not held
+using ParamViews = std::span<const View>;  // in the order of Layer::parameters()
+using BufferViews =
+    std::span<const View>;  // in the order of Layer::buffers(); empty views for buffers that are not held
 
-/// What a layer keeps between forward and backward: tensors (its own, its input, its output), shapes, and what its parts keep.
+/// What a layer keeps between forward and backward: tensors (its own, its input, its output), shapes, and what its
+/// parts keep.
 struct Saved {
   std::vector<Tensor> tensors;
   std::vector<Shape> shapes;
@@ -131,8 +138,8 @@ struct BackwardCall {
   GradMode mode;           // whether grad_params are overwritten or added to
   const Pass& pass;
   BufferViews buffers = {};
-  /// If not empty: also receives the sums of grad_x over all dimensions but the last, overwritten or added to as grad_params. Only layers with
-  /// sums_grad_x() get it.
+  /// If not empty: also receives the sums of grad_x over all dimensions but the last, overwritten or added to as
+  /// grad_params. Only layers with sums_grad_x() get it.
   View grad_x_sums = {};
 };
 
@@ -144,17 +151,23 @@ struct EmptyCall {
   BufferViews buffers = {};
 };
 
-/// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only: parameters, buffers, gradients and
-/// activations are passed in and returned. It computes in the dtype of its tensors: activations and parameters are all f32, all f16 or all bf16
-/// (parameters that stay f32 excepted); buffers and gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension
-/// 0 is the batch; forward and backward are not called for an empty batch.
+/// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only:
+/// parameters, buffers, gradients and activations are passed in and returned. It computes in the dtype of its tensors:
+/// activations and parameters are all f32, all f16 or all bf16 (parameters that stay f32 excepted); buffers and
+/// gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension 0 is the batch;
+/// forward and backward are not called for an empty batch.
 ///
-/// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An implementation therefore
-///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views they read and write. Outside
+/// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An
+/// implementation therefore
+///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views
+///   they read and write. Outside
 ///     of them tensors have no elements: View::as throws UnsupportedError on meta devices. Capture views by value.
-///   - allocates with ctx.allocate only, and the same tensors on every backend: their sizes depend on shapes and the Pass alone. The pool throws
-///     UnsupportedError for allocations that are not in the plan. Tensors that are not in Saved are released when forward returns.
-///   - accepts every dtype, or checks dtype() and throws DtypeError. View::as throws DtypeError for a type that does not match.
+///   - allocates with ctx.allocate only, and the same tensors on every backend: their sizes depend on shapes and the
+///   Pass alone. The pool throws
+///     UnsupportedError for allocations that are not in the plan. Tensors that are not in Saved are released when
+///     forward returns.
+///   - accepts every dtype, or checks dtype() and throws DtypeError. View::as throws DtypeError for a type that does
+///   not match.
 ///   - never waits for the device. For GPUs, dispatch takes a second function, which queues kernels on native_stream.
 /// Errors name the layer. docs/examples/custom_layer.cpp is an example.
 class Layer {
@@ -165,32 +178,34 @@ class Layer {
   virtual std::string describe() const = 0;
   virtual std::vector<ParamSpec> parameters() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
-  /// Names of numbers of training passes, saved as int64 scalars with the parameters ("num_batches_tracked"). The engine counts; layers do not read
-  /// them.
+  /// Names of numbers of training passes, saved as int64 scalars with the parameters ("num_batches_tracked"). The
+  /// engine counts; layers do not read them.
   virtual std::vector<std::string> counters() const { return {}; }
   /// throws ShapeError that states the expected shape when x does not fit.
   virtual Shape output_shape(const Shape& x) const = 0;
-  /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input, dropout in evaluation. The
-  /// caller then passes the memory of the input (and of the gradient) on, and calls neither forward nor backward.
+  /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input,
+  /// dropout in evaluation. The caller then passes the memory of the input (and of the gradient) on, and calls neither
+  /// forward nor backward.
   virtual bool is_identity(const Shape& /*x*/, const Pass& /*pass*/) const { return false; }
-  /// Work of forward for an input of this shape. The default counts a parameter with two dimensions or more as a matrix of rows for the last
-  /// dimension of the output, as in Linear and Conv2d; layers made of layers add up theirs.
+  /// Work of forward for an input of this shape. The default counts a parameter with two dimensions or more as a matrix
+  /// of rows for the last dimension of the output, as in Linear and Conv2d; layers made of layers add up theirs.
   virtual Work forward_work(const Shape& x) const;
-  /// The form in which the layer wants images x, if it is the first one of a model. Only a layer that returns one gets a Pass::input_form, and has to
-  /// accept images as they are as well.
+  /// The form in which the layer wants images x, if it is the first one of a model. Only a layer that returns one gets
+  /// a Pass::input_form, and has to accept images as they are as well.
   virtual ImageForm input_form(const Shape& /*x*/, const InputTarget& /*target*/) const { return {}; }
   virtual OutputNeed output_need() const { return OutputNeed::values; }
-  /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no gradient, and all others keep their
-  /// sign (dropout, ReLU).
+  /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no
+  /// gradient, and all others keep their sign (dropout, ReLU).
   virtual bool forward_in_place() const { return false; }
   /// True when grad_x may be grad_y (an elementwise layer).
   virtual bool backward_in_place() const { return false; }
-  /// True when forward and backward do nothing but issue work, and issue the same work in every training step of one shape, apart from what they read
-  /// in Pass::step_values. The engine may then replay this work as a CUDA graph, without calling the layer.
+  /// True when forward and backward do nothing but issue work, and issue the same work in every training step of one
+  /// shape, apart from what they read in Pass::step_values. The engine may then replay this work as a CUDA graph,
+  /// without calling the layer.
   virtual bool can_be_replayed() const { return false; }
 
-  /// Index of the parameter whose gradient is the sum of grad_y over all dimensions but the last: the layer after this one may compute it, as
-  /// grad_x_sums. -1: there is none.
+  /// Index of the parameter whose gradient is the sum of grad_y over all dimensions but the last: the layer after this
+  /// one may compute it, as grad_x_sums. -1: there is none.
   virtual int bias_parameter() const { return -1; }
   /// True when backward can add up grad_x in the pass that computes it.
   virtual bool sums_grad_x() const { return false; }
@@ -200,8 +215,9 @@ class Layer {
   /// Computes grad_x and grad_params from grad_y and `saved`.
   virtual void backward(const BackwardCall& call) const = 0;
 
-  /// Called in training instead of forward and backward on a device that has no sample of a micro-batch, where Pass::batch_sum is set: the layer
-  /// takes part in the sums with zeros, in the order of forward and backward, and updates its buffers as on the other devices.
+  /// Called in training instead of forward and backward on a device that has no sample of a micro-batch, where
+  /// Pass::batch_sum is set: the layer takes part in the sums with zeros, in the order of forward and backward, and
+  /// updates its buffers as on the other devices.
   virtual void forward_empty(const EmptyCall& /*call*/) const {}
   virtual void backward_empty(const EmptyCall& /*call*/) const {}
 };

@@ -16,19 +16,23 @@ namespace {
 void validate(const LossScaling& scaling) {
   if (!scaling.active()) return;
   if (!(scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126)) {
-    throw ConfigError(fmt::format("loss scale: got {}, expected 1e-37 to 1e37: f32 must represent the scale and its reciprocal", scaling.scale));
+    throw ConfigError(fmt::format(
+        "loss scale: got {}, expected 1e-37 to 1e37: f32 must represent the scale and its reciprocal", scaling.scale));
   }
   if (scaling.kind != LossScaling::Kind::dynamic) return;
   const LossScaleConfig& c = scaling.constants;
   if (!(c.growth_factor > 1.0)) {
-    throw ConfigError(
-        fmt::format("loss scale: growth_factor is {}, expected a number above 1, such as 2; for a constant scale use Kind::fixed", c.growth_factor));
+    throw ConfigError(fmt::format(
+        "loss scale: growth_factor is {}, expected a number above 1, such as 2; for a constant scale use Kind::fixed",
+        c.growth_factor));
   }
   if (!(c.backoff_factor > 0.0 && c.backoff_factor < 1.0)) {
-    throw ConfigError(fmt::format("loss scale: backoff_factor is {}, expected a number above 0 and below 1, such as 0.5", c.backoff_factor));
+    throw ConfigError(fmt::format(
+        "loss scale: backoff_factor is {}, expected a number above 0 and below 1, such as 0.5", c.backoff_factor));
   }
   if (c.growth_interval < 1) {
-    throw ConfigError(fmt::format("loss scale: growth_interval is {} steps, expected 1 or more, such as 2000", c.growth_interval));
+    throw ConfigError(
+        fmt::format("loss scale: growth_interval is {} steps, expected 1 or more, such as 2000", c.growth_interval));
   }
 }
 
@@ -46,15 +50,18 @@ LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(
 View LossScaler::scale() const { return state_ ? state_.view().rows(0, 1) : View(); }
 
 void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker) {
-  if (!state_) throw OrderError("LossScaler: set_state: losses are not scaled; construct the scaler with a fixed or dynamic scale");
+  if (!state_)
+    throw OrderError(
+        "LossScaler: set_state: losses are not scaled; construct the scaler with a fixed or dynamic scale");
   const std::array<float, LossScaleState::kCount> values = {scale, static_cast<float>(growth_tracker)};
   copy(ctx, ConstView(values.data(), state_.shape(), DType::f32, DeviceId::host()), state_);
   if (ctx.backend() != Backend::meta) ctx.stream().synchronize();
 }
 
-void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite, const UpdateCount& count,
-                             const SquaredElements& squared) {
-  if (stage_ != Stage::summed) throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
+void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals,
+                             NonFinite non_finite, const UpdateCount& count, const SquaredElements& squared) {
+  if (stage_ != Stage::summed)
+    throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
   const PhaseScope phase(ctx, Phase::decide);
@@ -66,15 +73,22 @@ void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradien
   stage_ = Stage::decided;
 }
 
-void LossScaler::resume(ExecContext& ctx) { zero(ctx, control_.rows(StepControl::kStopped, StepControl::kStopped + 1)); }
+void LossScaler::resume(ExecContext& ctx) {
+  zero(ctx, control_.rows(StepControl::kStopped, StepControl::kStopped + 1));
+}
 
 void LossScaler::clip_gradients(ExecContext& ctx, double max_norm) {
   if (stage_ == Stage::summed) {
-    throw OrderError("LossScaler: clip_gradients before decide_step, which measures the norm of the mean gradient; call decide_step first");
+    throw OrderError(
+        "LossScaler: clip_gradients before decide_step, which measures the norm of the mean gradient; call decide_step "
+        "first");
   }
-  if (stage_ != Stage::decided) throw OrderError("LossScaler: clip_gradients may be called once, between decide_step and step");
+  if (stage_ != Stage::decided)
+    throw OrderError("LossScaler: clip_gradients may be called once, between decide_step and step");
   if (!checked_) {
-    throw OrderError("LossScaler: clip_gradients needs the norm, which decide_step did not measure; pass it NonFinite::skip or NonFinite::stop");
+    throw OrderError(
+        "LossScaler: clip_gradients needs the norm, which decide_step did not measure; pass it NonFinite::skip or "
+        "NonFinite::stop");
   }
   const PhaseScope phase(ctx, Phase::decide);
   vitrine::clip_gradients(ctx, max_norm, control_);
@@ -82,14 +96,17 @@ void LossScaler::clip_gradients(ExecContext& ctx, double max_norm) {
 }
 
 View LossScaler::step() {
-  if (stage_ == Stage::summed) throw OrderError("LossScaler: step before decide_step; call decide_step after the reduction");
-  if (stage_ == Stage::stepped) throw OrderError("LossScaler: step was called twice; call update_loss_scale after each step");
+  if (stage_ == Stage::summed)
+    throw OrderError("LossScaler: step before decide_step; call decide_step after the reduction");
+  if (stage_ == Stage::stepped)
+    throw OrderError("LossScaler: step was called twice; call update_loss_scale after each step");
   stage_ = Stage::stepped;
   return control_;
 }
 
 void LossScaler::update_loss_scale(ExecContext& ctx) {
-  if (stage_ != Stage::stepped) throw OrderError("LossScaler: update_loss_scale before step; call it once, after the optimizer");
+  if (stage_ != Stage::stepped)
+    throw OrderError("LossScaler: update_loss_scale before step; call it once, after the optimizer");
   stage_ = Stage::summed;
   if (!state_ || scaling_.kind != LossScaling::Kind::dynamic) return;
   const PhaseScope phase(ctx, Phase::decide);

@@ -21,15 +21,17 @@ struct LossScaling {
   bool active() const { return kind != Kind::none; }
 };
 
-/// The loss scaler of a replica. Its state is on the device and is read and written there, in stream order; the host only tracks the order of calls.
-/// Call once per optimizer step, after the reduction:
+/// The loss scaler of a replica. Its state is on the device and is read and written there, in stream order; the host
+/// only tracks the order of calls. Call once per optimizer step, after the reduction:
 ///
 ///     decide_step -> (clip_gradients) -> step -> update_loss_scale
 ///
-/// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice, update_loss_scale before step.
+/// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice,
+/// update_loss_scale before step.
 class LossScaler {
  public:
-  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or a constant is out of LossScaling's range
+  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or a constant
+  /// is out of LossScaling's range
   LossScaler(ExecContext& ctx, const LossScaling& scaling);
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.
@@ -37,12 +39,12 @@ class LossScaler {
   /// (LossScaleState::kCount) f32, or empty: replicas that do not update parameters receive it from the one that does.
   View state() const { return state_; }
 
-  /// Decides whether the step is taken, and the factor by which the update multiplies gradients. gradients (n) f32: summed over all replicas. With
-  /// scaling, NonFinite::accept becomes NonFinite::skip. Measures the norm of the gradient unless non-finite steps are accepted. Counts the update
-  /// if `count` has a step. Phase::decide.
-  /// squared: elements that need not be read again for that.
-  void decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite, const UpdateCount& count = {},
-                   const SquaredElements& squared = {});
+  /// Decides whether the step is taken, and the factor by which the update multiplies gradients. gradients (n) f32:
+  /// summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip. Measures the norm of the
+  /// gradient unless non-finite steps are accepted. Counts the update if `count` has a step. Phase::decide. squared:
+  /// elements that need not be read again for that.
+  void decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite,
+                   const UpdateCount& count = {}, const SquaredElements& squared = {});
   /// After a decide_step() that measured the norm.
   void clip_gradients(ExecContext& ctx, double max_norm);
   /// Returns the control that the optimizer takes (kernels/optimizer.h).

@@ -13,8 +13,8 @@ struct ScheduledValues {
   std::optional<double> momentum;  // one_cycle only: momentum of sgd, beta1 of adam and adamw
 };
 
-/// How the learning rate changes during training. Names, defaults and formulas are those of torch.optim.lr_scheduler. A tick is what PyTorch's
-/// scheduler.step() counts: an optimizer step or an epoch, as `unit` says.
+/// How the learning rate changes during training. Names, defaults and formulas are those of torch.optim.lr_scheduler. A
+/// tick is what PyTorch's scheduler.step() counts: an optimizer step or an epoch, as `unit` says.
 struct LrScheduleConfig {
   enum class Kind {
     constant,
@@ -49,10 +49,11 @@ struct LrScheduleConfig {
     double eps = 1e-8;  // smaller changes of the rate are not made
   } plateau;
 
-  /// Linear warm-up over this many optimizer steps (LinearLR before the schedule in a SequentialLR): from warmup_start_factor times the schedule's
-  /// first rate up to that rate, which is lr, and lr / initial_divisor for one_cycle, whose momentum stays at max_momentum. The schedule starts after
-  /// it, at tick 0. With unit epoch a tick is steps_per_epoch steps from there on, so step and multi_step change the rate within an epoch if the
-  /// warm-up ends within one. plateau counts epochs of training, those of the warm-up included.
+  /// Linear warm-up over this many optimizer steps (LinearLR before the schedule in a SequentialLR): from
+  /// warmup_start_factor times the schedule's first rate up to that rate, which is lr, and lr / initial_divisor for
+  /// one_cycle, whose momentum stays at max_momentum. The schedule starts after it, at tick 0. With unit epoch a tick
+  /// is steps_per_epoch steps from there on, so step and multi_step change the rate within an epoch if the warm-up ends
+  /// within one. plateau counts epochs of training, those of the warm-up included.
   int64_t warmup_steps = 0;
   double warmup_start_factor = 1.0 / 3.0;
 };
@@ -60,10 +61,12 @@ struct LrScheduleConfig {
 /// Computes the learning rate of each optimizer step. Host code only; Engine::set_learning_rate() applies the value.
 class LrSchedule {
  public:
-  /// Requires lr >= 0 and steps_per_epoch >= 1. throws ConfigError, naming the field, for values that PyTorch rejects or that have no meaning.
+  /// Requires lr >= 0 and steps_per_epoch >= 1. throws ConfigError, naming the field, for values that PyTorch rejects
+  /// or that have no meaning.
   LrSchedule(const LrScheduleConfig& config, double lr, int64_t steps_per_epoch);
 
-  /// The values for optimizer step `step` (0-based, counted over the whole run). Steps after `total` keep the last value.
+  /// The values for optimizer step `step` (0-based, counted over the whole run). Steps after `total` keep the last
+  /// value.
   ScheduledValues at(int64_t step) const;
 
   /// Ends an epoch with this metric (plateau; the others ignore it). A NaN counts as no improvement, as in PyTorch.

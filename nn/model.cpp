@@ -26,32 +26,38 @@ class Builder : public ModelBuilder {
  public:
   using ModelBuilder::ModelBuilder;
 
-  /// Layers added afterwards start with normal weights and zero biases: convolutions as in He et al. 2015 with fan_out, Linear with deviation 0.01.
+  /// Layers added afterwards start with normal weights and zero biases: convolutions as in He et al. 2015 with fan_out,
+  /// Linear with deviation 0.01.
   void start_normal() { normal_ = true; }
 
   void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad) {
     conv(name, out_channels, window, stride, pad, true);
   }
-  /// A convolution, a maximum, then the ReLU that papers place between them: the values are the same, and the larger tensor is not kept for the ReLU.
-  void conv_and_max_pool(std::string conv_name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, std::string pool_name,
-                         int64_t pool_window, int64_t pool_stride) {
+  /// A convolution, a maximum, then the ReLU that papers place between them: the values are the same, and the larger
+  /// tensor is not kept for the ReLU.
+  void conv_and_max_pool(std::string conv_name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad,
+                         std::string pool_name, int64_t pool_window, int64_t pool_stride) {
     conv(std::move(conv_name), out_channels, window, stride, pad, false);
-    add(std::move(pool_name), std::make_unique<MaxPool2d>(Pool2dConfig{.window = pool_window, .stride = pool_stride}, true));
+    add(std::move(pool_name),
+        std::make_unique<MaxPool2d>(Pool2dConfig{.window = pool_window, .stride = pool_stride}, true));
   }
   void flatten() { add_flatten("flatten"); }
   void linear(std::string name, int64_t out_features, bool relu) {
-    add(std::move(name),
-        std::make_unique<Linear>(LinearConfig{.in_features = shape()[shape().rank() - 1],
-                                              .out_features = out_features,
-                                              .relu = relu,
-                                              .weight_init = normal_ ? std::optional<Init>({Init::Kind::normal, 0.01F}) : std::nullopt,
-                                              .weight_layout = take_flattened()}));
+    add(std::move(name), std::make_unique<Linear>(LinearConfig{
+                             .in_features = shape()[shape().rank() - 1],
+                             .out_features = out_features,
+                             .relu = relu,
+                             .weight_init = normal_ ? std::optional<Init>({Init::Kind::normal, 0.01F}) : std::nullopt,
+                             .weight_layout = take_flattened()}));
   }
 
  private:
   void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, bool relu) {
-    Conv2dLayerConfig config{.in_channels = shape()[3], .out_channels = out_channels, .window = window, .conv = {stride, pad, relu}};
-    if (normal_) config.weight_init = {Init::Kind::normal, static_cast<float>(std::sqrt(2.0 / static_cast<double>(out_channels * window * window)))};
+    Conv2dLayerConfig config{
+        .in_channels = shape()[3], .out_channels = out_channels, .window = window, .conv = {stride, pad, relu}};
+    if (normal_)
+      config.weight_init = {Init::Kind::normal,
+                            static_cast<float>(std::sqrt(2.0 / static_cast<double>(out_channels * window * window)))};
     add(std::move(name), std::make_unique<Conv2d>(config));
   }
 
@@ -85,7 +91,9 @@ void build_vgg16(Builder& b, const ModelOptions& options, int64_t classes) {
     int64_t channels, convolutions;
   };
   int64_t index = 0;
-  const auto next = [&index](int64_t layers) { return fmt::format("features.{}", std::exchange(index, index + layers)); };
+  const auto next = [&index](int64_t layers) {
+    return fmt::format("features.{}", std::exchange(index, index + layers));
+  };
   for (const Block block : {Block{64, 2}, {128, 2}, {256, 3}, {512, 3}, {512, 3}}) {
     for (int64_t i = 1; i < block.convolutions; ++i) b.conv(next(2), block.channels, 3, 1, 1);
     const std::string conv = next(2);
@@ -137,9 +145,13 @@ void add_resnet(Builder& b, const ResNetConfig& config, int64_t classes) {
 
 void build_resnet18(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {}, classes); }
 
-void build_resnet50(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.bottleneck = true, .blocks = {3, 4, 6, 3}}, classes); }
+void build_resnet50(Builder& b, const ModelOptions&, int64_t classes) {
+  add_resnet(b, {.bottleneck = true, .blocks = {3, 4, 6, 3}}, classes);
+}
 
-void build_resnet18_cifar(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.small_images = true}, classes); }
+void build_resnet18_cifar(Builder& b, const ModelOptions&, int64_t classes) {
+  add_resnet(b, {.small_images = true}, classes);
+}
 
 struct Recipe {
   std::string name;
@@ -175,7 +187,8 @@ const Recipe& find_recipe(const std::string& name) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.name == name) return recipe;
   }
-  throw ConfigError(fmt::format("make_model: unknown model '{}', expected one of {}", name, fmt::join(model_names(), ", ")));
+  throw ConfigError(
+      fmt::format("make_model: unknown model '{}', expected one of {}", name, fmt::join(model_names(), ", ")));
 }
 
 }  // namespace
@@ -203,22 +216,32 @@ float model_dropout(const std::string& name) { return find_recipe(name).has_drop
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);
   const int64_t size = options.image_size != 0 ? options.image_size : recipe.image_size;
-  const int64_t channels = options.channels.value_or(recipe.channels), classes = options.classes.value_or(recipe.classes);
-  if (size < 1) throw ConfigError(fmt::format("make_model: {} has image_size {}, expected at least 1", name, options.image_size));
+  const int64_t channels = options.channels.value_or(recipe.channels),
+                classes = options.classes.value_or(recipe.classes);
+  if (size < 1)
+    throw ConfigError(fmt::format("make_model: {} has image_size {}, expected at least 1", name, options.image_size));
   if (channels < 1 || classes < 1) {
-    throw ConfigError(fmt::format("make_model: {} has channels {} and classes {}, expected at least 1", name, channels, classes));
+    throw ConfigError(
+        fmt::format("make_model: {} has channels {} and classes {}, expected at least 1", name, channels, classes));
   }
   if (!recipe.has_dropout && options.dropout.value_or(0.0F) != 0.0F) {
-    throw ConfigError(
-        fmt::format("make_model: dropout is {1}, but {0} has no dropout; leave the option out, or choose alexnet or vgg16", name, *options.dropout));
+    throw ConfigError(fmt::format(
+        "make_model: dropout is {1}, but {0} has no dropout; leave the option out, or choose alexnet or vgg16", name,
+        *options.dropout));
   }
-  Model model{.name = name, .height = size, .width = recipe.sequence ? 1 : size, .channels = channels, .classes = classes, .net = nullptr};
+  Model model{.name = name,
+              .height = size,
+              .width = recipe.sequence ? 1 : size,
+              .channels = channels,
+              .classes = classes,
+              .net = nullptr};
   if (recipe.sequence) model.targets_per_sample = size;
   Builder builder(model.input_shape(1));
   try {
     recipe.build(builder, options, classes);
   } catch (const ShapeError&) {
-    rethrow_with_prefix(std::current_exception(), fmt::format("make_model: {} needs images larger than {}x{}: ", name, size, size));
+    rethrow_with_prefix(std::current_exception(),
+                        fmt::format("make_model: {} needs images larger than {}x{}: ", name, size, size));
   }
   model.net = builder.build();
   return model;

@@ -10,26 +10,30 @@
 
 namespace vitrine {
 
-/// A network with its input and output. Input: images (N, height, width, channels) or samples of another shape (N, ...). Output: logits,
-/// targets_per_sample * classes per sample.
+/// A network with its input and output. Input: images (N, height, width, channels) or samples of another shape (N,
+/// ...). Output: logits, targets_per_sample * classes per sample.
 struct Model {
   std::string name;
   int64_t height = 0, width = 0, channels = 0, classes = 0;
   std::unique_ptr<Sequential> net;
   int64_t targets_per_sample = 1;
-  /// Shape of one sample for models whose samples are not images, such as {F} for vectors; height, width and channels are then unused.
+  /// Shape of one sample for models whose samples are not images, such as {F} for vectors; height, width and channels
+  /// are then unused.
   Shape sample_shape = {};
 
   bool takes_images() const { return sample_shape.rank() == 0; }
   Shape input_shape(int64_t samples) const;
   /// Shape of the labels of a batch: (samples), or (samples, targets_per_sample) when there are several per sample.
-  Shape label_shape(int64_t samples) const { return targets_per_sample == 1 ? Shape{samples} : Shape{samples, targets_per_sample}; }
+  Shape label_shape(int64_t samples) const {
+    return targets_per_sample == 1 ? Shape{samples} : Shape{samples, targets_per_sample};
+  }
   /// Shape of the logits that the loss reads: one row per target.
   Shape logits_shape(int64_t samples) const { return {samples * targets_per_sample, classes}; }
 };
 
 struct ModelOptions {
-  int64_t image_size = 0;  // height and width; 0: the model's own (alexnet 227, vgg16 and resnets 224, wide-head 250; others: set by the data)
+  int64_t image_size = 0;  // height and width; 0: the model's own (alexnet 227, vgg16 and resnets 224, wide-head 250;
+                           // others: set by the data)
   std::optional<int64_t> channels = std::nullopt;  // 3; wide-head 512
   std::optional<int64_t> classes = std::nullopt;   // 10; wide-head 40,000
   std::optional<float> dropout = std::nullopt;     // overrides the model's
@@ -38,23 +42,26 @@ struct ModelOptions {
 /// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
 
-/// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that lists the models when the name
-/// is unknown.
+/// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that
+/// lists the models when the name is unknown.
 int64_t model_image_size(const std::string& name);
 /// Probability of dropout when ModelOptions has none; 0 for a model without dropout. throws as model_image_size() does
 float model_dropout(const std::string& name);
 
-/// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
+/// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the
+/// model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
-///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)
-///   resnet18, resnet50  torchvision's, with its names and initialization (He et al. 2016; in resnet50 the 3x3 convolution has the stride)
-///   resnet18-cifar  resnet18 for small images: conv1 is 3x3 with stride 1, and there is no max pool
-///   small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3 (-> 64, pad 1) ReLU, max pool 2,
+///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman
+///   2015, configuration D) resnet18, resnet50  torchvision's, with its names and initialization (He et al. 2016; in
+///   resnet50 the 3x3 convolution has the stride) resnet18-cifar  resnet18 for small images: conv1 is 3x3 with stride
+///   1, and there is no max pool small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3
+///   (-> 64, pad 1) ReLU, max pool 2,
 ///              classifier.0 Linear(-> 128) ReLU, classifier.2 Linear(-> classes)
-///   lenet5     conv 5x5 (-> 6, pad 2) ReLU, max pool 2, conv 5x5 (-> 16) ReLU, max pool 2, Linear 120, 84, classes (LeCun et al. 1998, with ReLU)
-///   mlp        Linear 256, 128, classes with ReLU
-///   wide-head  the head of a language model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512) ReLU and decoder
-///              Linear(-> classes), with a target at every position: logits of 32 sequences of 250 over 40,000 classes take 1.28 GB
+///   lenet5     conv 5x5 (-> 6, pad 2) ReLU, max pool 2, conv 5x5 (-> 16) ReLU, max pool 2, Linear 120, 84, classes
+///   (LeCun et al. 1998, with ReLU) mlp        Linear 256, 128, classes with ReLU wide-head  the head of a language
+///   model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512) ReLU and decoder
+///              Linear(-> classes), with a target at every position: logits of 32 sequences of 250 over 40,000 classes
+///              take 1.28 GB
 /// A ReLU between a convolution and a maximum is applied after the maximum (see MaxPool2d).
 Model make_model(const std::string& name, const ModelOptions& options);
 

@@ -67,7 +67,8 @@ class Settings {
       throw Problem(fmt::format("{} is missing", name));
     }
     if (value->is_array() && value->size() == 2) {
-      if ((*value)[0] != (*value)[1]) throw Problem(fmt::format("{} is {}, but windows, strides and padding are square", name, shown(*value)));
+      if ((*value)[0] != (*value)[1])
+        throw Problem(fmt::format("{} is {}, but windows, strides and padding are square", name, shown(*value)));
       value = &(*value)[0];
     }
     return whole(name, *value, least);
@@ -75,7 +76,8 @@ class Settings {
   /// Height and width: an integer for both, or a list of two.
   std::pair<int64_t, int64_t> sizes(const char* name, int64_t least) {
     const Json* value = find(name);
-    if (value != nullptr && value->is_array() && value->size() == 2) return {whole(name, (*value)[0], least), whole(name, (*value)[1], least)};
+    if (value != nullptr && value->is_array() && value->size() == 2)
+      return {whole(name, (*value)[0], least), whole(name, (*value)[1], least)};
     const int64_t both = size(name, least);
     return {both, both};
   }
@@ -83,7 +85,8 @@ class Settings {
     const Json* value = find(name);
     if (value == nullptr) return standard;
     const double x = value->is_number() ? value->get<double>() : NAN;
-    if (!(x >= least && x <= most)) throw Problem(fmt::format("{} is {}, expected a number from {} to {}", name, shown(*value), least, most));
+    if (!(x >= least && x <= most))
+      throw Problem(fmt::format("{} is {}, expected a number from {} to {}", name, shown(*value), least, most));
     return x;
   }
   bool flag(const char* name, bool standard) {
@@ -95,14 +98,16 @@ class Settings {
   /// A setting of PyTorch for which Vitrine has one value only.
   void only(const char* name, const Json& wanted) {
     const Json* value = find(name);
-    const bool pair = value != nullptr && value->is_array() && value->size() == 2 && (*value)[0] == wanted && (*value)[1] == wanted;
+    const bool pair =
+        value != nullptr && value->is_array() && value->size() == 2 && (*value)[0] == wanted && (*value)[1] == wanted;
     if (value != nullptr && *value != wanted && !pair)
       throw Problem(fmt::format("{} is {}, but only {} is supported", name, shown(*value), shown(wanted)));
   }
   /// The number of inputs, which the layer before has set.
   void expect(const char* name, int64_t there) {
     const Json* value = find(name);
-    if (value != nullptr && whole(name, *value, 1) != there) throw Problem(fmt::format("{} is {}, but its input has {}", name, shown(*value), there));
+    if (value != nullptr && whole(name, *value, 1) != there)
+      throw Problem(fmt::format("{} is {}, but its input has {}", name, shown(*value), there));
   }
   /// Settings that change nothing here.
   void ignore(const char* name) { known_.insert(name); }
@@ -114,9 +119,11 @@ class Settings {
 
  private:
   static int64_t whole(const char* name, const Json& value, int64_t least) {
-    const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(kLargestSize));
+    const bool fits = value.is_number_integer() &&
+                      (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(kLargestSize));
     if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > kLargestSize) {
-      throw Problem(fmt::format("{} is {}, expected an integer from {} to {}", name, shown(value), least, kLargestSize));
+      throw Problem(
+          fmt::format("{} is {}, expected an integer from {} to {}", name, shown(value), least, kLargestSize));
     }
     return value.get<int64_t>();
   }
@@ -132,25 +139,31 @@ class FileModel {
  public:
   explicit FileModel(const Shape& input) : builder_(input) {}
 
-  static bool takes_relu(const std::string& type) { return type == "Conv2d" || type == "Linear" || type == "BatchNorm2d"; }
+  static bool takes_relu(const std::string& type) {
+    return type == "Conv2d" || type == "Linear" || type == "BatchNorm2d";
+  }
   void add(const std::string& name, const std::string& type, Settings& s, Next next) {
-    const auto found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const auto& known) { return type == known.name; });
+    const auto found =
+        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const auto& known) { return type == known.name; });
     if (found == std::end(kTypes)) {
       std::vector<std::string> names;
       for (const auto& known : kTypes) names.emplace_back(known.name);
-      throw Problem(fmt::format("layer type '{}' is not supported; supported types are {}", printable(type), fmt::join(names, ", ")));
+      throw Problem(fmt::format("layer type '{}' is not supported; supported types are {}", printable(type),
+                                fmt::join(names, ", ")));
     }
     (this->*found->add)(name, s, next);
     s.finish();
     const double elements = elements_of(builder_.shape());
     if (elements > kMostElements)
-      throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements, kMostElements));
+      throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements,
+                                kMostElements));
   }
   /// Number of classes that the last layer distinguishes.
   int64_t classes() const {
     const Shape& shape = builder_.shape();
     if (shape.rank() != 2) {
-      throw Problem(fmt::format("the output has shape {}, expected (N, classes): end with Flatten and Linear", shape.str()));
+      throw Problem(
+          fmt::format("the output has shape {}, expected (N, classes): end with Flatten and Linear", shape.str()));
     }
     return shape[1];
   }
@@ -165,10 +178,12 @@ class FileModel {
   static void check_weight(std::initializer_list<int64_t> sizes) {
     double all = 1.0;
     for (const int64_t size : sizes) all *= static_cast<double>(size);
-    if (all > kMostElements) throw Problem(fmt::format("its weight has {:.0f} elements, expected at most {:.0f}", all, kMostElements));
+    if (all > kMostElements)
+      throw Problem(fmt::format("its weight has {:.0f} elements, expected at most {:.0f}", all, kMostElements));
   }
   int64_t channels(const char* what) const {
-    if (builder_.shape().rank() != 4) throw Problem(fmt::format("{} needs images, but its input has shape {}", what, builder_.shape().str()));
+    if (builder_.shape().rank() != 4)
+      throw Problem(fmt::format("{} needs images, but its input has shape {}", what, builder_.shape().str()));
     return builder_.shape()[3];
   }
 
@@ -190,7 +205,8 @@ class FileModel {
     builder_.add(name, std::make_unique<Conv2d>(config));
   }
   void linear(const std::string& name, Settings& s, Next next) {
-    if (builder_.shape().rank() != 2) throw Problem(fmt::format("Linear needs a Flatten before it: its input has shape {}", builder_.shape().str()));
+    if (builder_.shape().rank() != 2)
+      throw Problem(fmt::format("Linear needs a Flatten before it: its input has shape {}", builder_.shape().str()));
     const int64_t in = builder_.shape()[1], out = s.size("out_features", 1);
     s.expect("in_features", in);
     check_weight({in, out});
@@ -206,9 +222,9 @@ class FileModel {
     s.only("affine", true);
     s.only("track_running_stats", true);
     const double eps = s.number("eps", 1e-5, 1e-30, 1.0), momentum = s.number("momentum", 0.1, 0.0, 1.0);
-    builder_.add(name,
-                 std::make_unique<BatchNorm2d>(
-                     in, BatchNormConfig{.eps = static_cast<float>(eps), .momentum = static_cast<float>(momentum), .relu = next != Next::other}));
+    builder_.add(name, std::make_unique<BatchNorm2d>(in, BatchNormConfig{.eps = static_cast<float>(eps),
+                                                                         .momentum = static_cast<float>(momentum),
+                                                                         .relu = next != Next::other}));
   }
   static Pool2dConfig pool(Settings& s) {
     s.only("ceil_mode", false);
@@ -276,7 +292,8 @@ std::string name_in(const Json& json, const std::string& what) {
   const std::string name = json.is_string() ? json.get<std::string>() : std::string();
   constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   if (name.empty() || name.size() > kLongestName || name.find_first_not_of(kAllowed) != std::string::npos) {
-    throw Problem(fmt::format("{} is {}, expected at most {} letters, digits, dots, dashes and underscores", what, shown(json), kLongestName));
+    throw Problem(fmt::format("{} is {}, expected at most {} letters, digits, dots, dashes and underscores", what,
+                              shown(json), kLongestName));
   }
   return name;
 }
@@ -285,7 +302,8 @@ Json parse_file(const std::string& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
   if (error) throw Problem(fmt::format("it cannot be read ({})", error.message()));
-  if (bytes > static_cast<uintmax_t>(kLargestFile)) throw Problem(fmt::format("it has {} bytes, expected at most {}", bytes, kLargestFile));
+  if (bytes > static_cast<uintmax_t>(kLargestFile))
+    throw Problem(fmt::format("it has {} bytes, expected at most {}", bytes, kLargestFile));
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) throw Problem("it cannot be read");
@@ -299,12 +317,15 @@ Json parse_file(const std::string& path) {
 /// [channels, height, width] of one image.
 Shape input_of(const Json& input) {
   const auto fits = [](const Json& size, int64_t most) {
-    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 && size.get<uint64_t>() <= static_cast<uint64_t>(most);
+    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 &&
+           size.get<uint64_t>() <= static_cast<uint64_t>(most);
   };
   constexpr int64_t kLargestSide = int64_t{1} << 16;
-  if (!input.is_array() || input.size() != 3 || !fits(input[0], kMostChannels) || !fits(input[1], kLargestSide) || !fits(input[2], kLargestSide)) {
-    throw Problem(fmt::format("input is {}, expected [channels, height, width] with 1 to {} channels and sides of 1 to {}", shown(input),
-                              kMostChannels, kLargestSide));
+  if (!input.is_array() || input.size() != 3 || !fits(input[0], kMostChannels) || !fits(input[1], kLargestSide) ||
+      !fits(input[2], kLargestSide)) {
+    throw Problem(
+        fmt::format("input is {}, expected [channels, height, width] with 1 to {} channels and sides of 1 to {}",
+                    shown(input), kMostChannels, kLargestSide));
   }
   return {1, input[1].get<int64_t>(), input[2].get<int64_t>(), input[0].get<int64_t>()};
 }
@@ -321,7 +342,8 @@ std::vector<NamedLayer> layers_of(const Json& layers) {
   std::vector<NamedLayer> all;
   for (const Json& layer : layers) {
     const std::string place = fmt::format("layer {}", all.size());
-    if (!layer.is_object() || !layer.contains("type") || !layer["type"].is_string()) throw Problem(place + " has no type, such as \"Conv2d\"");
+    if (!layer.is_object() || !layer.contains("type") || !layer["type"].is_string())
+      throw Problem(place + " has no type, such as \"Conv2d\"");
     std::string name = layer.contains("name") ? name_in(layer["name"], place + ": name") : std::to_string(all.size());
     all.push_back({std::move(name), layer["type"].get<std::string>(), &layer});
   }
@@ -341,9 +363,12 @@ Model model_of(const Json& json, const std::string& path) {
   FileModel model(input);
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, type, settings] = layers[i];
-    const auto is = [&](size_t index, const char* wanted) { return index < layers.size() && layers[index].type == wanted; };
+    const auto is = [&](size_t index, const char* wanted) {
+      return index < layers.size() && layers[index].type == wanted;
+    };
     Next next = Next::other;
-    if (FileModel::takes_relu(type) && is(i + 1, "ReLU")) next = is(i + 2, "MaxPool2d") && type == "Conv2d" ? Next::relu_and_max_pool : Next::relu;
+    if (FileModel::takes_relu(type) && is(i + 1, "ReLU"))
+      next = is(i + 2, "MaxPool2d") && type == "Conv2d" ? Next::relu_and_max_pool : Next::relu;
     size_t at = i;
     try {
       Settings own(*settings);
@@ -354,11 +379,18 @@ Model model_of(const Json& json, const std::string& path) {
         relu.finish();
       }
     } catch (const std::runtime_error& problem) {
-      throw Problem(fmt::format("layer {} ({} {}): {}", at, printable(layers[at].type), layers[at].name, problem.what()));
+      throw Problem(
+          fmt::format("layer {} ({} {}): {}", at, printable(layers[at].type), layers[at].name, problem.what()));
     }
   }
-  const std::string name = json.contains("name") ? name_in(json["name"], "name") : std::filesystem::path(path).stem().string();
-  Model result{.name = name, .height = input[1], .width = input[2], .channels = input[3], .classes = model.classes(), .net = model.build()};
+  const std::string name =
+      json.contains("name") ? name_in(json["name"], "name") : std::filesystem::path(path).stem().string();
+  Model result{.name = name,
+               .height = input[1],
+               .width = input[2],
+               .channels = input[3],
+               .classes = model.classes(),
+               .net = model.build()};
   if (result.net->parameters().empty()) throw Problem("no layer has parameters");
   return result;
 }

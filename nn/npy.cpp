@@ -12,7 +12,8 @@ namespace vitrine {
 void write_npy(const std::string& path, std::span<const float> values, int64_t rows, int64_t columns) {
   static_assert(std::endian::native == std::endian::little, "the header declares little-endian data");
   if (rows < 0 || columns < 0 || static_cast<int64_t>(values.size()) != rows * columns) {
-    throw DataError(fmt::format("write_npy: {}: values has {} elements, expected those of a matrix ({}, {})", path, values.size(), rows, columns));
+    throw DataError(fmt::format("write_npy: {}: values has {} elements, expected those of a matrix ({}, {})", path,
+                                values.size(), rows, columns));
   }
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
   // Magic, version and length take 10 bytes; the data begins at a multiple of 64.

@@ -13,7 +13,8 @@ namespace vitrine {
 namespace {
 
 int64_t aligned(int64_t elements) {
-  return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements * FlatLayout::kAlignmentElements;
+  return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements *
+         FlatLayout::kAlignmentElements;
 }
 
 void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
@@ -68,8 +69,8 @@ std::vector<View> FlatLayout::views(const View& flat) const {
     throw DtypeError(fmt::format("FlatLayout::views: flat is {}, expected f32, f16 or bf16", dtype_name(flat.dtype)));
   }
   if (flat.numel() < parameter_elements_) {
-    throw ShapeError(
-        fmt::format("FlatLayout::views: flat has shape {}, expected ({}) or more for the parameters", flat.shape.str(), parameter_elements_));
+    throw ShapeError(fmt::format("FlatLayout::views: flat has shape {}, expected ({}) or more for the parameters",
+                                 flat.shape.str(), parameter_elements_));
   }
   std::vector<View> views;
   views.reserve(specs_.size());
@@ -81,14 +82,15 @@ std::vector<View> FlatLayout::views(const View& flat) const {
 
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) {
   if (static_cast<int64_t>(flat.size()) < layout.parameter_elements()) {
-    throw ShapeError(
-        fmt::format("initialize: flat has {} elements, expected {} or more for the parameters", flat.size(), layout.parameter_elements()));
+    throw ShapeError(fmt::format("initialize: flat has {} elements, expected {} or more for the parameters",
+                                 flat.size(), layout.parameter_elements()));
   }
   std::fill(flat.begin(), flat.end(), 0.0F);
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const auto values = flat.subspan(static_cast<size_t>(layout.offset(i)), static_cast<size_t>(spec.shape.numel()));
-    fill(spec.init, PhiloxSequence(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i))), values);
+    fill(spec.init, PhiloxSequence(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i))),
+         values);
   }
 }
 

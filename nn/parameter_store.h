@@ -8,8 +8,9 @@
 
 namespace vitrine {
 
-/// The place of each parameter of a model in a flat buffer: in the order in which backward finishes them (last layer first), each aligned to
-/// kAlignmentElements, with zero padding, followed by `tail_elements` (the totals that are reduced with the gradients).
+/// The place of each parameter of a model in a flat buffer: in the order in which backward finishes them (last layer
+/// first), each aligned to kAlignmentElements, with zero padding, followed by `tail_elements` (the totals that are
+/// reduced with the gradients).
 class FlatLayout {
  public:
   static constexpr int64_t kAlignmentElements = 64;
@@ -28,7 +29,8 @@ class FlatLayout {
   int64_t parameter_count() const;
   /// Whether layers see a parameter in f32 in every precision.
   bool any_stays_f32() const;
-  /// Views of the parameters within `flat` (total or parameter elements; f32, or a 16-bit copy of f16 or bf16), in the order of specs().
+  /// Views of the parameters within `flat` (total or parameter elements; f32, or a 16-bit copy of f16 or bf16), in the
+  /// order of specs().
   std::vector<View> views(const View& flat) const;
   /// What layers see: views of `flat`, and for parameters that stay f32 views of `masters` (f32, the same layout).
   std::vector<View> views(const View& flat, const View& masters) const;
@@ -40,8 +42,8 @@ class FlatLayout {
   int64_t tail_elements_ = 0;
 };
 
-/// Fills host memory with the layout `layout` with initial values. Parameter i is drawn from Philox at (seed, stream i of
-/// RandomPurpose::initialization) and depends on nothing else.
+/// Fills host memory with the layout `layout` with initial values. Parameter i is drawn from Philox at (seed, stream i
+/// of RandomPurpose::initialization) and depends on nothing else.
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
 
 }  // namespace vitrine

@@ -67,7 +67,8 @@ class Walk {
     return reached;
   }
 
-  /// The segments that begin at part `i`, whose input is held or not: element e is the one that ends with part i + e. Without the last part.
+  /// The segments that begin at part `i`, whose input is held or not: element e is the one that ends with part i + e.
+  /// Without the last part.
   std::vector<SegmentCost> segments_from(size_t i, bool input_is_held) const {
     std::vector<SegmentCost> costs;
     const int64_t input = input_is_held ? 0 : model_.parts[i].input;
@@ -84,13 +85,15 @@ class Walk {
       work += part.work;
       // A segment before all parameters has no backward pass.
       const bool recomputes = part.runs_backward;
-      costs.push_back({forward, recomputes ? std::max(recompute + part.grad_output, backward) : 0, recomputes ? work : 0});
+      costs.push_back(
+          {forward, recomputes ? std::max(recompute + part.grad_output, backward) : 0, recomputes ? work : 0});
     }
     return costs;
   }
 
   int64_t add_segment(size_t i, const SegmentCost& cost, Held& held) const {
-    const int64_t reached = model_.base + held.bytes + std::max(model_.gathered + held.model_input + cost.forward, cost.backward);
+    const int64_t reached =
+        model_.base + held.bytes + std::max(model_.gathered + held.model_input + cost.forward, cost.backward);
     held = {held.bytes + (held.input ? 0 : model_.parts[i].input), false, true, held.model_input};
     return reached;
   }
@@ -140,12 +143,15 @@ struct Way {
 constexpr size_t kStates = 8;
 using Ways = std::array<std::vector<Way>, kStates>;
 
-size_t state_of(const Held& held) { return (held.input ? 1U : 0U) + (held.begins_run ? 2U : 0U) + (held.model_input > 0 ? 4U : 0U); }
+size_t state_of(const Held& held) {
+  return (held.input ? 1U : 0U) + (held.begins_run ? 2U : 0U) + (held.model_input > 0 ? 4U : 0U);
+}
 
 /// Leaves the ways that no other one betters in bytes and work.
 void prune(std::vector<Way>& ways) {
-  std::sort(ways.begin(), ways.end(),
-            [](const Way& a, const Way& b) { return a.held.bytes != b.held.bytes ? a.held.bytes < b.held.bytes : a.work < b.work; });
+  std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
+    return a.held.bytes != b.held.bytes ? a.held.bytes < b.held.bytes : a.work < b.work;
+  });
   int64_t least = kNoLimit;
   std::erase_if(ways, [&](const Way& way) {
     if (way.work >= least) return true;
@@ -197,7 +203,8 @@ std::optional<RecomputationChoice> cheapest_recomputation(const RecomputationMod
         if (walk.add_kept(k, next.held) <= most_bytes) at[k + 1][state_of(next.held)].push_back(next);
         for (size_t e = 0; e < segments.size(); ++e) {
           Way longer{ways[w].held, ways[w].work + segments[e].work, k, s, w, false};
-          if (walk.add_segment(k, segments[e], longer.held) <= most_bytes) at[k + e + 1][state_of(longer.held)].push_back(longer);
+          if (walk.add_segment(k, segments[e], longer.held) <= most_bytes)
+            at[k + e + 1][state_of(longer.held)].push_back(longer);
         }
       }
     }
@@ -239,7 +246,8 @@ std::vector<RecomputationChoice> recomputation_frontier(const RecomputationModel
     }
     limit = frontier.back().peak_bytes - step;
   }
-  if (frontier.size() > *apart + 1) frontier.erase(frontier.begin() + static_cast<std::ptrdiff_t>(*apart), frontier.end() - 1);
+  if (frontier.size() > *apart + 1)
+    frontier.erase(frontier.begin() + static_cast<std::ptrdiff_t>(*apart), frontier.end() - 1);
   return frontier;
 }
 

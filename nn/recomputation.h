@@ -26,7 +26,8 @@ struct PartCost {
   int64_t work = 0;           // of a forward pass, in any unit
 };
 
-/// The memory of one device over a step as a sum of blocks: that of a recorded step, in which nothing is recomputed, with other activations.
+/// The memory of one device over a step as a sum of blocks: that of a recorded step, in which nothing is recomputed,
+/// with other activations.
 struct RecomputationModel {
   std::vector<PartCost> parts;  // those that compute, in their order
   int64_t base = 0;             // held during forward and backward, beside activations and gradients of activations
@@ -43,7 +44,8 @@ struct RecomputationChoice {
   int64_t work = 0;        // of recomputation
 };
 
-/// Sets PartCost::grad_output of all parts, from that of the last one: a layer that overwrites the gradient of its output leaves the block as it is.
+/// Sets PartCost::grad_output of all parts, from that of the last one: a layer that overwrites the gradient of its
+/// output leaves the block as it is.
 void set_gradients(std::vector<PartCost>& parts, int64_t last);
 
 /// What is kept at the end of the forward pass, without and with the output of the model.
@@ -52,20 +54,24 @@ struct KeptBytes {
 };
 KeptBytes kept_after_forward(const RecomputationModel& model, const std::vector<PartRange>& recomputed);
 
-/// The largest sum of bytes in use at once under a choice. requires segments with parts that compute, without the last of these
+/// The largest sum of bytes in use at once under a choice. requires segments with parts that compute, without the last
+/// of these
 int64_t peak_of(const RecomputationModel& model, const std::vector<PartRange>& recomputed);
 
-/// The choice with the least work among all whose peak is at most `most_bytes`; nothing if there is none. Choices are all sets of disjoint segments
-/// of consecutive parts. The last part that computes is never recomputed: backward begins there. Exact for this model, in which every block has a
-/// known size and no gaps lie between blocks: dynamic programming from the first part to the last. What later parts add to the peak depends on
-/// earlier ones only by the sum of bytes that they keep, so for each part it keeps only the pairs of kept bytes and work that no other
-/// pair improves on in both.
-///   source  Chen et al. 2016 (segments); Beaumont et al. 2019 (Rotor: dynamic programming over chains of different layers); Jain et al. 2020
+/// The choice with the least work among all whose peak is at most `most_bytes`; nothing if there is none. Choices are
+/// all sets of disjoint segments of consecutive parts. The last part that computes is never recomputed: backward begins
+/// there. Exact for this model, in which every block has a known size and no gaps lie between blocks: dynamic
+/// programming from the first part to the last. What later parts add to the peak depends on earlier ones only by the
+/// sum of bytes that they keep, so for each part it keeps only the pairs of kept bytes and work that no other pair
+/// improves on in both.
+///   source  Chen et al. 2016 (segments); Beaumont et al. 2019 (Rotor: dynamic programming over chains of different
+///   layers); Jain et al. 2020
 ///           (Checkmate: the same question for any graph, as an integer program)
 std::optional<RecomputationChoice> cheapest_recomputation(const RecomputationModel& model, int64_t most_bytes);
 
-/// Choices from nothing recomputed to the lowest peak, each the cheapest_recomputation() for its own peak: each has a lower peak and more work than
-/// the one before it. `step_bytes` is the least by which peaks differ, except for the last one; 1 gives all.
+/// Choices from nothing recomputed to the lowest peak, each the cheapest_recomputation() for its own peak: each has a
+/// lower peak and more work than the one before it. `step_bytes` is the least by which peaks differ, except for the
+/// last one; 1 gives all.
 std::vector<RecomputationChoice> recomputation_frontier(const RecomputationModel& model, int64_t step_bytes);
 
 }  // namespace vitrine

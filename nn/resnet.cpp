@@ -29,14 +29,15 @@ struct Convolution {
 /// A convolution without bias that keeps the size at stride 1, and its batch norm.
 void add_normalized(Parts& parts, std::string conv_name, std::string norm_name, const Convolution& c, bool relu) {
   const auto fan_out = static_cast<double>(c.out_channels * c.window * c.window);
-  parts.push_back({std::move(conv_name), std::make_unique<Conv2d>(Conv2dLayerConfig{
-                                             .in_channels = c.in_channels,
-                                             .out_channels = c.out_channels,
-                                             .window = c.window,
-                                             .bias = false,
-                                             .weight_init = Init{Init::Kind::normal, static_cast<float>(std::sqrt(2.0 / fan_out))},
-                                             .conv = {.stride = c.stride, .pad = c.window / 2},
-                                         })});
+  parts.push_back(
+      {std::move(conv_name), std::make_unique<Conv2d>(Conv2dLayerConfig{
+                                 .in_channels = c.in_channels,
+                                 .out_channels = c.out_channels,
+                                 .window = c.window,
+                                 .bias = false,
+                                 .weight_init = Init{Init::Kind::normal, static_cast<float>(std::sqrt(2.0 / fan_out))},
+                                 .conv = {.stride = c.stride, .pad = c.window / 2},
+                             })});
   parts.push_back({std::move(norm_name), std::make_unique<BatchNorm2d>(c.out_channels, BatchNormConfig{.relu = relu})});
 }
 
@@ -63,9 +64,11 @@ std::unique_ptr<Layer> block(bool bottleneck, int64_t in_channels, int64_t width
 }  // namespace
 
 std::vector<Sequential::Part> resnet_parts(const ResNetConfig& config, int64_t in_channels, int64_t classes) {
-  if (in_channels < 1 || classes < 1 || config.width < 1 || *std::min_element(config.blocks.begin(), config.blocks.end()) < 1) {
-    throw ConfigError(fmt::format("resnet_parts: in_channels is {}, classes {}, width {} and blocks {} {} {} {}; expected at least 1", in_channels,
-                                  classes, config.width, config.blocks[0], config.blocks[1], config.blocks[2], config.blocks[3]));
+  if (in_channels < 1 || classes < 1 || config.width < 1 ||
+      *std::min_element(config.blocks.begin(), config.blocks.end()) < 1) {
+    throw ConfigError(fmt::format(
+        "resnet_parts: in_channels is {}, classes {}, width {} and blocks {} {} {} {}; expected at least 1",
+        in_channels, classes, config.width, config.blocks[0], config.blocks[1], config.blocks[2], config.blocks[3]));
   }
   Parts parts;
   if (config.small_images) {
@@ -86,9 +89,10 @@ std::vector<Sequential::Part> resnet_parts(const ResNetConfig& config, int64_t i
   }
   parts.push_back({"avgpool", std::make_unique<AdaptiveAvgPool2d>(1, 1)});
   parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back(
-      {"fc", std::make_unique<Linear>(LinearConfig{
-                 .in_features = channels, .out_features = classes, .weight_layout = {CheckpointLayout::Kind::linear_chw, 1, 1, channels}})});
+  parts.push_back({"fc", std::make_unique<Linear>(
+                             LinearConfig{.in_features = channels,
+                                          .out_features = classes,
+                                          .weight_layout = {CheckpointLayout::Kind::linear_chw, 1, 1, channels}})});
   return parts;
 }
 

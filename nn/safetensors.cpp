@@ -25,7 +25,8 @@ using namespace safetensors;  // NOLINT: its private functions
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is copied unchanged");
 
-std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, uint64_t file_bytes, uint64_t& data_begin) {
+std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, uint64_t file_bytes,
+                                uint64_t& data_begin) {
   std::array<unsigned char, kSizeBytes> size_bytes{};
   if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
     fail(path, 0, fmt::format("the file has {} bytes, expected 8 bytes of header size first", file_bytes));
@@ -33,11 +34,12 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes) {
     fail(path, 0,
-         fmt::format("the header size is {} bytes, but {} bytes follow (and at most {} are allowed)", header_bytes, file_bytes - kSizeBytes,
-                     kMaxHeaderBytes));
+         fmt::format("the header size is {} bytes, but {} bytes follow (and at most {} are allowed)", header_bytes,
+                     file_bytes - kSizeBytes, kMaxHeaderBytes));
   }
   std::string text(header_bytes, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(header_bytes))) fail(path, kSizeBytes, "the header cannot be read");
+  if (!file.read(text.data(), static_cast<std::streamsize>(header_bytes)))
+    fail(path, kSizeBytes, "the header cannot be read");
   data_begin = kSizeBytes + header_bytes;
   return parse_header(path, text, file_bytes - data_begin);
 }
@@ -46,23 +48,27 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
 void require_memory_for(const std::string& path, int64_t bytes) {
   const AvailableMemory available = available_memory();
   if (bytes <= less_reserve(available.bytes)) return;
-  throw OutOfMemory(fmt::format("{}: its tensors take {} of host memory, but only {} are available ({}); free memory, or use a machine with more",
-                                path, format_bytes(bytes), format_bytes(less_reserve(available.bytes)), available.source));
+  throw OutOfMemory(fmt::format(
+      "{}: its tensors take {} of host memory, but only {} are available ({}); free memory, or use a machine with more",
+      path, format_bytes(bytes), format_bytes(less_reserve(available.bytes)), available.source));
 }
 
 int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * size_of(tensor.dtype); }
 
 /// The header, padded so that the data is aligned.
-std::string make_header(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata) {
+std::string make_header(const std::string& path, std::span<const TensorSource> tensors,
+                        const std::map<std::string, std::string>& metadata) {
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   int64_t offset = 0;
   for (const TensorSource& tensor : tensors) {
     if (tensor.name == kMetadata) throw DataError("write_safetensors: a tensor cannot be named __metadata__");
-    if (header.contains(tensor.name)) throw DataError(fmt::format("write_safetensors: two tensors are named '{}'", tensor.name));
+    if (header.contains(tensor.name))
+      throw DataError(fmt::format("write_safetensors: two tensors are named '{}'", tensor.name));
     std::vector<int64_t> sizes;
     for (int i = 0; i < tensor.shape.rank(); ++i) sizes.push_back(tensor.shape[i]);
-    header[tensor.name] = {{"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes_of(tensor)}}};
+    header[tensor.name] = {
+        {"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes_of(tensor)}}};
     offset += bytes_of(tensor);
   }
   std::string text;
@@ -80,7 +86,8 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status)) throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
+  if (std::filesystem::is_directory(status))
+    throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw DataError(fmt::format("{}: it is not a regular file", path));
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -90,7 +97,8 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path, cons
   uint64_t data_begin = 0;
   const std::vector<Entry> entries = read_entries(path, file, static_cast<uint64_t>(end), data_begin);
   std::map<std::string, HostTensor> tensors;
-  for (const Entry& entry : entries) tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
+  for (const Entry& entry : entries)
+    tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
   if (check) check(tensors);
   require_memory_for(path, static_cast<int64_t>(static_cast<uint64_t>(end) - data_begin));
   for (const Entry& entry : entries) {
@@ -104,8 +112,8 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path, cons
   return tensors;
 }
 
-FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata,
-                              const WriteProgress& progress) {
+FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors,
+                              const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
   const std::string text = make_header(path, tensors, metadata);
   const auto size_bytes = std::bit_cast<std::array<std::byte, kSizeBytes>>(static_cast<uint64_t>(text.size()));
   AtomicFile file(path, progress);
@@ -121,8 +129,8 @@ FileDigest stream_safetensors(const std::string& path, std::span<const TensorSou
   for (const TensorSource& tensor : tensors) {
     const std::span<const std::byte> bytes = tensor.bytes();
     if (static_cast<int64_t>(bytes.size()) != bytes_of(tensor)) {
-      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data", tensor.name, tensor.shape.str(),
-                                  dtype_name(tensor.dtype), bytes.size()));
+      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data",
+                                  tensor.name, tensor.shape.str(), dtype_name(tensor.dtype), bytes.size()));
     }
     write(bytes);
   }
@@ -131,14 +139,16 @@ FileDigest stream_safetensors(const std::string& path, std::span<const TensorSou
   return digest;
 }
 
-void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
-                       const WriteProgress& progress) {
+void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
   std::vector<TensorSource> sources;
   for (const auto& [name, tensor] : tensors) {
-    sources.push_back({name, tensor.shape, tensor.dtype, [&data = tensor.data] { return std::span<const std::byte>(data); }});
+    sources.push_back(
+        {name, tensor.shape, tensor.dtype, [&data = tensor.data] { return std::span<const std::byte>(data); }});
   }
   // Larger elements come first, so that all are aligned: readers map the data.
-  std::stable_sort(sources.begin(), sources.end(), [](const TensorSource& a, const TensorSource& b) { return size_of(a.dtype) > size_of(b.dtype); });
+  std::stable_sort(sources.begin(), sources.end(),
+                   [](const TensorSource& a, const TensorSource& b) { return size_of(a.dtype) > size_of(b.dtype); });
   stream_safetensors(path, sources, metadata, progress);
 }
 

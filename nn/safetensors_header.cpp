@@ -25,8 +25,9 @@ struct DtypeName {
   const char* name;
   DType dtype;
 };
-constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32}, DtypeName{"F16", DType::f16}, DtypeName{"BF16", DType::bf16},
-                                 DtypeName{"I32", DType::i32}, DtypeName{"U8", DType::u8},   DtypeName{"I64", DType::i64}};
+constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32},   DtypeName{"F16", DType::f16},
+                                 DtypeName{"BF16", DType::bf16}, DtypeName{"I32", DType::i32},
+                                 DtypeName{"U8", DType::u8},     DtypeName{"I64", DType::i64}};
 
 /// A list of numbers in the header: all are counted, but no more are stored than a valid list has.
 struct Numbers {
@@ -35,7 +36,9 @@ struct Numbers {
   bool given = false;
 
   std::span<const uint64_t> kept() const { return std::span(values).first(std::min(count, values.size())); }
-  std::string str() const { return fmt::format("[{}{}]", fmt::join(kept(), ", "), count > values.size() ? ", ..." : ""); }
+  std::string str() const {
+    return fmt::format("[{}{}]", fmt::join(kept(), ", "), count > values.size() ? ", ..." : "");
+  }
 };
 
 /// Parses the JSON of the header as a stream, so that only the entries are stored.
@@ -46,7 +49,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   std::vector<Entry> take_entries() {
     refuse_duplicates(metadata_keys_, "the metadata has the key");
     std::vector<std::string_view> names(entries_.size());
-    std::transform(entries_.begin(), entries_.end(), names.begin(), [](const Entry& entry) { return std::string_view(entry.name); });
+    std::transform(entries_.begin(), entries_.end(), names.begin(),
+                   [](const Entry& entry) { return std::string_view(entry.name); });
     refuse_duplicates(names, "the header has the key");
     return std::move(entries_);
   }
@@ -58,7 +62,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool binary(Json::binary_t& /*value*/) override { return take_other("binary data"); }
 
   bool number_unsigned(uint64_t value) override {
-    if (place_ != Place::list || value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return take_other(fmt::format("{}", value));
+    if (place_ != Place::list || value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return take_other(fmt::format("{}", value));
     Numbers& list = *list_;
     if (list.count < list.values.size()) list.values[list.count] = value;
     ++list.count;
@@ -75,11 +80,13 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool key(std::string& value) override {
     switch (place_) {
       case Place::header:
-        if (value == kMetadata && std::exchange(metadata_seen_, true)) problem(fmt::format("the header has the key '{}' twice", kMetadata));
+        if (value == kMetadata && std::exchange(metadata_seen_, true))
+          problem(fmt::format("the header has the key '{}' twice", kMetadata));
         break;
       case Place::tensor:
         for (size_t i = 0; i < kFields.size(); ++i) {
-          if (value == kFields[i] && std::exchange(seen_[i], true)) problem(fmt::format("tensor '{}' has the key '{}' twice", excerpt(name_), value));
+          if (value == kFields[i] && std::exchange(seen_[i], true))
+            problem(fmt::format("tensor '{}' has the key '{}' twice", excerpt(name_), value));
         }
         break;
       case Place::metadata:
@@ -140,7 +147,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& error) override {
-    fail(path_, kSizeBytes + (position > 0 ? position - 1 : 0), fmt::format("the header is not JSON: {}", excerpt(error.what(), 240)));
+    fail(path_, kSizeBytes + (position > 0 ? position - 1 : 0),
+         fmt::format("the header is not JSON: {}", excerpt(error.what(), 240)));
   }
 
  private:
@@ -161,10 +169,13 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       case Place::metadata:
         problem("__metadata__ is not an object of strings");
       case Place::list:
-        problem(fmt::format("tensor '{}' has {} in {}, expected non-negative integers", excerpt(name_), excerpt(value), key_));
+        problem(fmt::format("tensor '{}' has {} in {}, expected non-negative integers", excerpt(name_), excerpt(value),
+                            key_));
       case Place::tensor:
-        if (key_ == "dtype") problem(fmt::format("tensor '{}' has dtype {}, expected a string", excerpt(name_), excerpt(value)));
-        if (is_field()) problem(fmt::format("tensor '{}' has {} {}, expected a list", excerpt(name_), key_, excerpt(value)));
+        if (key_ == "dtype")
+          problem(fmt::format("tensor '{}' has dtype {}, expected a string", excerpt(name_), excerpt(value)));
+        if (is_field())
+          problem(fmt::format("tensor '{}' has {} {}, expected a list", excerpt(name_), key_, excerpt(value)));
         return true;
       case Place::skipped:
         return true;
@@ -187,10 +198,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   DType parse_dtype() const {
     if (!seen_[0]) problem(fmt::format("tensor '{}' has no dtype", excerpt(name_)));
-    const auto* known = std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype_ == d.name; });
+    const auto* known =
+        std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype_ == d.name; });
     if (known == kDtypeNames.end()) {
-      problem(fmt::format("tensor '{}' has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving", excerpt(name_),
-                          excerpt(dtype_)));
+      problem(fmt::format("tensor '{}' has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving",
+                          excerpt(name_), excerpt(dtype_)));
     }
     return known->dtype;
   }
@@ -201,18 +213,20 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       if (!list->given) problem(fmt::format("tensor '{}' has no list of {}", excerpt(name_), field));
     }
     if (shape_.count > Shape::kMaxRank) {
-      problem(fmt::format("tensor '{}' has {} dimensions, expected at most {}", excerpt(name_), shape_.count, Shape::kMaxRank));
+      problem(fmt::format("tensor '{}' has {} dimensions, expected at most {}", excerpt(name_), shape_.count,
+                          Shape::kMaxRank));
     }
     const uint64_t begin = offsets_.values[0], end = offsets_.values[1];
     if (offsets_.count != 2 || begin > end || end > data_bytes_) {
-      problem(fmt::format("tensor '{}' has data_offsets {}, expected two ascending offsets up to {}", excerpt(name_), offsets_.str(), data_bytes_));
+      problem(fmt::format("tensor '{}' has data_offsets {}, expected two ascending offsets up to {}", excerpt(name_),
+                          offsets_.str(), data_bytes_));
     }
     auto bytes = static_cast<uint64_t>(size_of(dtype));
     bool fits = true;
     for (const uint64_t size : shape_.kept()) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
     if (!fits || bytes != end - begin) {
-      problem(fmt::format("tensor '{}' of shape {} and dtype {} has {} bytes of data, which does not fit", excerpt(name_), shape_.str(),
-                          dtype_name(dtype), end - begin));
+      problem(fmt::format("tensor '{}' of shape {} and dtype {} has {} bytes of data, which does not fit",
+                          excerpt(name_), shape_.str(), dtype_name(dtype), end - begin));
     }
     const std::vector<int64_t> sizes(shape_.kept().begin(), shape_.kept().end());
     entries_.push_back({std::move(name_), Shape(std::span<const int64_t>(sizes)), dtype, begin, end});
@@ -243,35 +257,41 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 };
 
 /// Checks that every byte of the data section belongs to exactly one tensor.
-void check_coverage(const std::string& path, const std::vector<Entry>& entries, uint64_t data_begin, uint64_t data_bytes) {
+void check_coverage(const std::string& path, const std::vector<Entry>& entries, uint64_t data_begin,
+                    uint64_t data_bytes) {
   uint64_t expected = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != expected) {
       fail(path, data_begin + std::min(entry.begin, expected),
-           fmt::format("tensor '{}' begins at {} of the data, expected {}: data {}", excerpt(entry.name), entry.begin, expected,
-                       entry.begin < expected ? "overlaps" : "has a hole"));
+           fmt::format("tensor '{}' begins at {} of the data, expected {}: data {}", excerpt(entry.name), entry.begin,
+                       expected, entry.begin < expected ? "overlaps" : "has a hole"));
     }
     expected = entry.end;
   }
-  if (expected != data_bytes) fail(path, data_begin + expected, fmt::format("{} bytes follow the last tensor", data_bytes - expected));
+  if (expected != data_bytes)
+    fail(path, data_begin + expected, fmt::format("{} bytes follow the last tensor", data_bytes - expected));
 }
 
 }  // namespace
 
 const char* format_name(DType dtype) {
-  const auto* known = std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return d.dtype == dtype; });
+  const auto* known =
+      std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return d.dtype == dtype; });
   return known == kDtypeNames.end() ? "" : known->name;
 }
 
 std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes) {
   // JSON allows a byte order mark and blanks here, the format does not.
-  if (!text.empty() && text[0] != '{' && (text[0] == '\xEF' || std::string_view(" \t\r\n").find(text[0]) != std::string_view::npos)) {
-    fail(path, kSizeBytes, fmt::format("the header begins with byte 0x{:02x}, expected '{{'", static_cast<uint8_t>(text[0])));
+  if (!text.empty() && text[0] != '{' &&
+      (text[0] == '\xEF' || std::string_view(" \t\r\n").find(text[0]) != std::string_view::npos)) {
+    fail(path, kSizeBytes,
+         fmt::format("the header begins with byte 0x{:02x}, expected '{{'", static_cast<uint8_t>(text[0])));
   }
   HeaderReader reader(path, data_bytes);
   Json::sax_parse(text.begin(), text.end(), &reader);
   std::vector<Entry> entries = reader.take_entries();
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   check_coverage(path, entries, kSizeBytes + text.size(), data_bytes);
   return entries;
 }
@@ -294,7 +314,8 @@ std::string excerpt(std::string_view text, size_t most_bytes) {
   end = std::min(end, text.size());
   while (printable(text.substr(0, begin)).size() > most_begin) --begin;
   while (printable(text.substr(text.size() - end)).size() > most_end) --end;
-  return fmt::format("{}...({} bytes)...{}", printable(text.substr(0, begin)), text.size() - begin - end, printable(text.substr(text.size() - end)));
+  return fmt::format("{}...({} bytes)...{}", printable(text.substr(0, begin)), text.size() - begin - end,
+                     printable(text.substr(text.size() - end)));
 }
 
 }  // namespace vitrine::safetensors

@@ -27,14 +27,14 @@ struct Entry {
 /// The name of a dtype in the format, "F32"; empty if it has none.
 const char* format_name(DType dtype);
 
-/// Parses a header in time and memory proportional to its size. The entries are in the order of their data, which they cover without gaps or
-/// overlaps. throws  DataError with file, offset and tensor
+/// Parses a header in time and memory proportional to its size. The entries are in the order of their data, which they
+/// cover without gaps or overlaps. throws  DataError with file, offset and tensor
 std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes);
 
 /// throws DataError "read_safetensors: PATH, offset N: ...".
 [[noreturn]] void fail(const std::string& path, uint64_t offset, const std::string& what);
-/// Text of the file for a message: control characters are escaped, the middle of long text is omitted. most_bytes counts escaped text, without what
-/// is said about the omission.
+/// Text of the file for a message: control characters are escaped, the middle of long text is omitted. most_bytes
+/// counts escaped text, without what is said about the omission.
 std::string excerpt(std::string_view text, size_t most_bytes = 80);
 
 }  // namespace vitrine::safetensors

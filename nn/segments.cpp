@@ -38,8 +38,8 @@ int64_t total_bytes(const Blocks& blocks) {
   return total;
 }
 
-/// Memory for two samples (a batch norm needs more than one value), for each part that computes: `inputs` is the block that it reads, `kept` the
-/// blocks that it keeps.
+/// Memory for two samples (a batch norm needs more than one value), for each part that computes: `inputs` is the block
+/// that it reads, `kept` the blocks that it keeps.
 struct Kept {
   std::vector<Blocks> inputs, kept;
 };
@@ -48,9 +48,13 @@ struct Kept {
 class MetaModel {
  public:
   MetaModel(const Sequential& net, DType compute)
-      : group_({.devices = {DeviceId{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 42}}), layout_(net.parameters(), 0), buffer_layout_(net) {
-    const Tensor flat = allocate(layout_, compute), masters = allocate(layout_, DType::f32), gradients = allocate(layout_, DType::f32);
-    const Tensor saved = allocate(buffer_layout_.saved(), DType::f32), transient = allocate(buffer_layout_.transient(), DType::f32);
+      : group_({.devices = {DeviceId{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 42}}),
+        layout_(net.parameters(), 0),
+        buffer_layout_(net) {
+    const Tensor flat = allocate(layout_, compute), masters = allocate(layout_, DType::f32),
+                 gradients = allocate(layout_, DType::f32);
+    const Tensor saved = allocate(buffer_layout_.saved(), DType::f32),
+                 transient = allocate(buffer_layout_.transient(), DType::f32);
     parameters = layout_.views(flat, masters);
     grads = layout_.views(gradients);
     buffers = buffer_layout_.views(saved, transient);
@@ -89,7 +93,8 @@ Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   std::vector<Tensor> outputs{input};
   Tensor output;
   const Saved saved = net.forward_from(
-      ctx, model.parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, model.buffers);
+      ctx, model.parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {},
+      model.buffers);
   Kept result;
   const std::vector<int> computing = net.computing_parts(input.shape(), kTraining);
   for (size_t k = 0; k < computing.size(); ++k) {
@@ -115,20 +120,25 @@ std::vector<std::vector<int64_t>> bytes_of_runs(const Kept& parts) {
 
 }  // namespace
 
-int most_segments(const Sequential& net, const Shape& input) { return static_cast<int>(net.computing_parts(input.with_dim0(1), kTraining).size()); }
+int most_segments(const Sequential& net, const Shape& input) {
+  return static_cast<int>(net.computing_parts(input.with_dim0(1), kTraining).size());
+}
 
 int square_root_segments(const Sequential& net, const Shape& input) {
   return std::max(1, static_cast<int>(std::lround(std::sqrt(most_segments(net, input)))));
 }
 
 std::vector<PartRange> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
-  if (segments < 1) throw ConfigError(fmt::format("recompute segments: got {}, expected a positive number; 1 recomputes nothing", segments));
+  if (segments < 1)
+    throw ConfigError(
+        fmt::format("recompute segments: got {}, expected a positive number; 1 recomputes nothing", segments));
   if (segments == 1) return {};
   const std::vector<int> computing = net.computing_parts(input.with_dim0(1), kTraining);
   const size_t count = computing.size(), runs = static_cast<size_t>(segments);
   if (runs > count) {
     throw ConfigError(
-        fmt::format("recompute segments: got {}, but the model has {} parts that compute; use at most {}, or sqrt", segments, count, count));
+        fmt::format("recompute segments: got {}, but the model has {} parts that compute; use at most {}, or sqrt",
+                    segments, count, count));
   }
   const Kept parts = measure(net, input, compute);
   const std::vector<std::vector<int64_t>> bytes = bytes_of_runs(parts);
@@ -175,19 +185,23 @@ std::vector<PartRange> find_segments(const Sequential& net, const std::vector<st
     }
     if (!range) {
       throw ConfigError(
-          fmt::format("recompute: '{}' is no part of the model, and no FIRST-LAST of two parts; its parts are {}", name, fmt::join(known, ", ")));
+          fmt::format("recompute: '{}' is no part of the model, and no FIRST-LAST of two parts; its parts are {}", name,
+                      fmt::join(known, ", ")));
     }
     if (range->begin >= range->end) {
       throw ConfigError(fmt::format("recompute: in '{}' the first part comes after the last one; write {}-{}", name,
-                                    known[static_cast<size_t>(range->end) - 1], known[static_cast<size_t>(range->begin)]));
+                                    known[static_cast<size_t>(range->end) - 1],
+                                    known[static_cast<size_t>(range->begin)]));
     }
     segments.emplace_back(*range, name);
   }
-  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  std::sort(segments.begin(), segments.end(),
+            [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
   std::vector<PartRange> ranges;
   for (size_t i = 0; i < segments.size(); ++i) {
     if (i > 0 && segments[i].first.begin < segments[i - 1].first.end) {
-      throw ConfigError(fmt::format("recompute: '{}' and '{}' overlap; name each part once", segments[i - 1].second, segments[i].second));
+      throw ConfigError(fmt::format("recompute: '{}' and '{}' overlap; name each part once", segments[i - 1].second,
+                                    segments[i].second));
     }
     ranges.push_back(segments[i].first);
   }
@@ -210,7 +224,9 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
   MetaModel model(net, compute);
   ExecContext& ctx = model.ctx();
   const auto bytes_of = [](const Tensor& tensor) { return OffsetAllocator::aligned(tensor.bytes()); };
-  const auto block = [&](const Shape& shape, const char* name) { return ctx.allocate(shape, compute, Category::activations, name); };
+  const auto block = [&](const Shape& shape, const char* name) {
+    return ctx.allocate(shape, compute, Category::activations, name);
+  };
   std::vector<PartCost> costs;
   Tensor x = block(pass.input_form ? pass.input_form.packed_shape(input[0]) : input, "input");
   size_t parameter = 0, buffer = 0;
@@ -258,7 +274,9 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
       const Tensor grad_y = block(shape, "gradient");
       const Tensor grad_x = first ? Tensor() : layer.backward_in_place() ? grad_y : block(x.shape(), "gradient");
       cost.grad_input = first || layer.backward_in_place() ? 0 : cost.input;
-      cost.backward = model.peak_of_call([&] { layer.backward({ctx, params, saved, grad_y, grad_x, grads, GradMode::overwrite, own, views}); });
+      cost.backward = model.peak_of_call([&] {
+        layer.backward({ctx, params, saved, grad_y, grad_x, grads, GradMode::overwrite, own, views});
+      });
     }
     costs.push_back(cost);
     before = &layer;

@@ -51,7 +51,8 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
 
 std::string Sequential::describe() const {
   std::string text;
-  for (const Part& part : parts_) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", part.name, part.layer->describe());
+  for (const Part& part : parts_)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", part.name, part.layer->describe());
   return fmt::format("sequential({})", text);
 }
 
@@ -122,7 +123,8 @@ Saved Sequential::forward(const ForwardCall& call) const {
 }
 
 void Sequential::backward(const BackwardCall& call) const {
-  run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode, call.pass, nullptr, {});
+  run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode,
+               call.pass, nullptr, {});
 }
 
 void Sequential::forward_empty(const EmptyCall& call) const {
@@ -144,9 +146,11 @@ void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& rea
   }
 }
 
-void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
-                               const Pass& pass, const GradientsReady& ready, Recomputed recomputed, BufferViews buffers) const {
-  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, recomputed);
+void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output,
+                               ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready,
+                               Recomputed recomputed, BufferViews buffers) const {
+  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready,
+               recomputed);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -199,10 +203,11 @@ std::vector<Sequential::Run> Sequential::runs_of(Recomputed recomputed, size_t p
   return runs;
 }
 
-// Returns the output of the last part of `run`. If `output` is given, the last part of the model that computes writes to it.
-// What the parts keep goes to `saved`, or is released at once if that is null.
-Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run, std::span<const Shape> shapes,
-                             const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
+// Returns the output of the last part of `run`. If `output` is given, the last part of the model that computes writes
+// to it. What the parts keep goes to `saved`, or is released at once if that is null.
+Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run,
+                             std::span<const Shape> shapes, const Tensor& output, std::vector<Saved>* saved,
+                             const Pass& pass, const OutputReady& observe) const {
   size_t last = run.end;  // past the part that writes to `output`
   while (output && last > run.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
   const Layer* before = nullptr;  // the layer that computed x
@@ -233,8 +238,9 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
   return x;
 }
 
-Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
-                               Recomputed recomputed, BufferViews buffers) const {
+Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output,
+                               const Pass& pass, const OutputReady& observe, Recomputed recomputed,
+                               BufferViews buffers) const {
   Tensor x = input;
   Saved saved;
   const Shape images = pass.input_form ? pass.input_form.image_shape(x.shape()[0]) : x.shape();
@@ -245,8 +251,8 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
   for (const Run& run : runs_of(recomputed, parts_.size())) {
     if (!run.kept && pass.training) saved.tensors.push_back(x);
     const bool writes_output = output && !computing.empty() && run.begin <= last && last < run.end;
-    x = run_parts(ctx, params, buffers, std::move(x), run, saved.shapes, writes_output ? output : Tensor(), run.kept ? &saved.parts : nullptr, pass,
-                  observe);
+    x = run_parts(ctx, params, buffers, std::move(x), run, saved.shapes, writes_output ? output : Tensor(),
+                  run.kept ? &saved.parts : nullptr, pass, observe);
   }
   if (!output) {
     output = std::move(x);
@@ -256,9 +262,10 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
   return pass.training ? std::move(saved) : Saved();
 }
 
-// The gradient of the bias that the part before `part` adds to its output last, empty if it has none. Parts that are the identity are not parts
-// here, as long as they keep the last dimension.
-View Sequential::bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes, const Pass& pass) const {
+// The gradient of the bias that the part before `part` adds to its output last, empty if it has none. Parts that are
+// the identity are not parts here, as long as they keep the last dimension.
+View Sequential::bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes,
+                             const Pass& pass) const {
   const Shape& x = shapes[part];
   for (size_t i = part; i-- > 0;) {
     if (part_is_identity(i, shapes[i], pass)) continue;
@@ -271,14 +278,16 @@ View Sequential::bias_before(size_t part, ParamViews grad_params, std::span<cons
 }
 
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
-void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
-                              ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const {
+void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
+                              const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
+                              const GradientsReady& ready, Recomputed recomputed) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same segments");
   size_t first = parts_.size();  // the first part that runs backward
   for (size_t i = parts_.size(); i-- > 0;) {
-    const bool wanted = grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
+    const bool wanted =
+        grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
     if (wanted) first = i;
   }
   grad = grad.reshape(shapes.back());
@@ -292,7 +301,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
       const Run run{static_cast<size_t>(recomputed[segments].begin), i + 1, false};
       Pass again = pass;
       again.recomputes = true;
-      run_parts(ctx, params, buffers, std::exchange(saved.tensors[segments], {}), run, shapes, {}, &saved.parts, again, nullptr);
+      run_parts(ctx, params, buffers, std::exchange(saved.tensors[segments], {}), run, shapes, {}, &saved.parts, again,
+                nullptr);
     }
     if (part_is_identity(i, shapes[i], pass)) {
       grad = grad.reshape(shapes[i]);
@@ -316,8 +326,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     }
     const View sums = i > first && layer.sums_grad_x() ? bias_before(i, grad_params, shapes, pass) : View();
     name_layer(parts_[i], [&] {
-      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode, i == 0 ? pass : inner,
-                      buffers_of_part(buffers, i), sums});
+      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode,
+                      i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});
     });
     bias_done = static_cast<bool>(sums);
     saved.parts[i] = {};

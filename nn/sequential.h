@@ -13,8 +13,8 @@ struct PartRange {
   friend bool operator==(const PartRange&, const PartRange&) = default;
 };
 
-/// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its part; so are its buffers and
-/// counters.
+/// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its
+/// part; so are its buffers and counters.
 class Sequential final : public Layer {
  public:
   struct Part {
@@ -47,23 +47,26 @@ class Sequential final : public Layer {
   /// Called with each part that computes and its output.
   using OutputReady = std::function<void(int part, const Tensor& output)>;
 
-  /// Segments of activation checkpointing: disjoint ranges of parts, ascending (see segments.h). All other parts are kept.
+  /// Segments of activation checkpointing: disjoint ranges of parts, ascending (see segments.h). All other parts are
+  /// kept.
   using Recomputed = std::span<const PartRange>;
 
-  /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one, otherwise the result is
-  /// written to it. In training, each segment of `recomputed` keeps only its input. With Pass::input_form, `input` is in that form.
+  /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one,
+  /// otherwise the result is written to it. In training, each segment of `recomputed` keeps only its input. With
+  /// Pass::input_form, `input` is in that form.
   ///   buffers  of all parts, in the order of buffers()
-  Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe = nullptr,
-                     Recomputed recomputed = {}, BufferViews buffers = {}) const;
-  /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no longer needed, and calls
-  /// `ready` when gradients are final. Takes over grad_output, whose shape may be any with as many elements as the output; computes no gradient of
-  /// the input of the model. A segment that kept only its input is first recomputed, in Phase::recompute, with the same Pass and therefore the same
-  /// bits.
+  Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
+                     const OutputReady& observe = nullptr, Recomputed recomputed = {}, BufferViews buffers = {}) const;
+  /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no
+  /// longer needed, and calls `ready` when gradients are final. Takes over grad_output, whose shape may be any with as
+  /// many elements as the output; computes no gradient of the input of the model. A segment that kept only its input is
+  /// first recomputed, in Phase::recompute, with the same Pass and therefore the same bits.
   ///   recomputed  as in forward_from()
-  void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
-                     const GradientsReady& ready, Recomputed recomputed = {}, BufferViews buffers = {}) const;
-  /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's collectives and those of layers have
-  /// the same order on all devices.
+  void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params,
+                     GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed = {},
+                     BufferViews buffers = {}) const;
+  /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's
+  /// collectives and those of layers have the same order on all devices.
   void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
 
   /// The parts that compute for an input of this shape, ascending; the others are identities.
@@ -80,15 +83,19 @@ class Sequential final : public Layer {
     bool kept;
   };
   static std::vector<Run> runs_of(Recomputed recomputed, size_t parts);
-  Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run, std::span<const Shape> shapes,
-                   const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
-  void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
-                    ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const;
+  Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run,
+                   std::span<const Shape> shapes, const Tensor& output, std::vector<Saved>* saved, const Pass& pass,
+                   const OutputReady& observe) const;
+  void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
+                    const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
+                    const GradientsReady& ready, Recomputed recomputed) const;
   View bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;
-  bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const { return parts_[part].layer->is_identity(input, pass); }
+  bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const {
+    return parts_[part].layer->is_identity(input, pass);
+  }
 
   std::vector<Part> parts_;
   std::vector<int> first_parameter_;  // of each part, and one past the last

@@ -16,8 +16,12 @@ constexpr const char* kFormat = "vitrine plans 1";
 }  // namespace
 
 std::string tuned_plans_json(const TunedPlans& plans, int indent) {
-  Json json = {{"format", kFormat},  {"device", plans.device}, {"libraries", plans.libraries}, {"workspace_bytes", plans.workspace_bytes},
-               {"tf32", plans.tf32}, {"plans", Json::array()}};
+  Json json = {{"format", kFormat},
+               {"device", plans.device},
+               {"libraries", plans.libraries},
+               {"workspace_bytes", plans.workspace_bytes},
+               {"tf32", plans.tf32},
+               {"plans", Json::array()}};
   for (const TunedPlan& plan : plans.plans) {
     json["plans"].push_back({{"operation", plan.operation},
                              {"plan", plan.plan},
@@ -33,17 +37,19 @@ TunedPlans parse_tuned_plans(const std::string& source, const std::string& text)
   try {
     const Json json = Json::parse(text);
     if (const auto format = json.at("format").get<std::string>(); format != kFormat)
-      throw DataError(fmt::format("{}: the format of the plans is '{}', expected '{}'; time them again", source, format, kFormat));
+      throw DataError(
+          fmt::format("{}: the format of the plans is '{}', expected '{}'; time them again", source, format, kFormat));
     plans.device = json.at("device").get<std::string>();
     plans.libraries = json.at("libraries").get<std::string>();
     plans.workspace_bytes = json.at("workspace_bytes").get<int64_t>();
     plans.tf32 = json.at("tf32").get<bool>();
     for (const Json& plan : json.at("plans")) {
-      plans.put({plan.at("operation").get<std::string>(), plan.at("plan").get<std::string>(), plan.at("us").get<double>(),
-                 plan.at("library_us").get<double>(), plan.at("candidates").get<int>()});
+      plans.put({plan.at("operation").get<std::string>(), plan.at("plan").get<std::string>(),
+                 plan.at("us").get<double>(), plan.at("library_us").get<double>(), plan.at("candidates").get<int>()});
     }
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: no plans that were timed: {}; remove it, or name another file", source, problem.what()));
+    throw DataError(
+        fmt::format("{}: no plans that were timed: {}; remove it, or name another file", source, problem.what()));
   }
   return plans;
 }

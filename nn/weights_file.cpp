@@ -15,7 +15,8 @@
 namespace vitrine {
 namespace {
 
-// Order of the elements of a parameter: here (outer, positions, channels), in a weights file (outer, channels, positions).
+// Order of the elements of a parameter: here (outer, positions, channels), in a weights file (outer, channels,
+// positions).
 struct Order {
   int64_t outer = 1, positions = 1, channels = 1;
   Shape file_shape;
@@ -45,7 +46,8 @@ void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, 
 
 void check_size(const char* operation, const FlatLayout& layout, size_t size) {
   if (static_cast<int64_t>(size) < layout.parameter_elements()) {
-    throw ShapeError(fmt::format("{}: flat has {} elements, expected {} or more for the parameters", operation, size, layout.parameter_elements()));
+    throw ShapeError(fmt::format("{}: flat has {} elements, expected {} or more for the parameters", operation, size,
+                                 layout.parameter_elements()));
   }
 }
 
@@ -53,11 +55,13 @@ void check_size(const char* operation, const FlatLayout& layout, size_t size) {
 std::string list_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   std::string text;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", safetensors::excerpt(names[i]));
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i)
+    text += fmt::format(" {}", safetensors::excerpt(names[i]));
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
-void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers, const std::map<std::string, HostTensor>& tensors) {
+void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
+                 const std::map<std::string, HostTensor>& tensors) {
   std::vector<std::string> missing, unexpected;
   std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
   for (const FlatLayout* part : {&layout, &buffers.saved()}) {
@@ -76,7 +80,9 @@ void check_names(const std::string& path, const FlatLayout& layout, const Buffer
   throw DataError(message);
 }
 
-std::string suffixed(const std::string& name, const std::string& suffix) { return suffix.empty() ? name : fmt::format("{}.{}", name, suffix); }
+std::string suffixed(const std::string& name, const std::string& suffix) {
+  return suffix.empty() ? name : fmt::format("{}.{}", name, suffix);
+}
 
 /// The index of an element of a tensor: "(0, 3, 1, 2)".
 std::string index_text(const Shape& shape, int64_t element) {
@@ -99,9 +105,11 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
   const auto bad = std::find_if(values.begin(), values.end(), is_bad);
   if (bad == values.end()) return;
   throw NonFiniteWeights(
-      fmt::format("{}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
+      fmt::format("{}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them "
+                  "diverged, use an earlier "
                   "file",
-                  path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
+                  path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad),
+                  values.size()));
 }
 
 using Tensors = std::map<std::string, HostTensor>;
@@ -112,16 +120,19 @@ void check_shapes(const std::string& path, const FlatLayout& layout, const Tenso
     const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
     if (!(tensor.shape == order.file_shape)) {
-      throw DataError(fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.file_shape.str()));
+      throw DataError(
+          fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.file_shape.str()));
     }
     if (tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
+      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name,
+                                  dtype_name(tensor.dtype)));
     }
   }
 }
 
 void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
-  for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
+  for (const ParamSpec& spec : layout.specs())
+    check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
 }
 
 void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
@@ -130,7 +141,8 @@ void check_counters(const std::string& path, const std::vector<std::string>& nam
     if (found == tensors.end()) continue;
     const HostTensor& tensor = found->second;
     if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
-    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(), dtype_name(tensor.dtype)));
+    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(),
+                                dtype_name(tensor.dtype)));
   }
 }
 
@@ -138,7 +150,8 @@ void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> fla
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const Order order = order_of(spec);
-    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(), flat.data() + layout.offset(i));
+    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(),
+              flat.data() + layout.offset(i));
   }
 }
 
@@ -160,8 +173,8 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
   load_parameters(path, layout, flat, BufferLayout(), none, allow_non_finite);
 }
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
-                     BufferValues& buffers, bool allow_non_finite) {
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                     const BufferLayout& buffer_layout, BufferValues& buffers, bool allow_non_finite) {
   check_size("load_parameters", layout, flat.size());
   // The header is checked before data is read, and all values before the first is copied.
   const Tensors tensors = read_safetensors(path, [&](const Tensors& without_data) {
@@ -188,8 +201,9 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
   save_parameters(path, layout, flat, BufferLayout(), {}, metadata, progress);
 }
 
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
-                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
+                     const BufferLayout& buffer_layout, const BufferValues& buffers,
+                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
   check_size("save_parameters", layout, flat.size());
   check_size("save_parameters", buffer_layout.saved(), buffers.values.size());
   VITRINE_ASSERT(buffers.counters.size() == buffer_layout.counters().size(), "there is a value for each counter");
@@ -203,14 +217,17 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
   write_safetensors(path, tensors, metadata, progress);
 }
 
-std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch) {
+std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat,
+                                         const std::string& suffix, std::span<float> scratch) {
   check_size("tensor_sources", layout, flat.size());
-  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout), "the scratch holds the largest parameter");
+  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout),
+                 "the scratch holds the largest parameter");
   std::vector<TensorSource> sources;
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const Order order = order_of(spec);
-    const auto produce = [order, from = flat.data() + layout.offset(i), to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
+    const auto produce = [order, from = flat.data() + layout.offset(i),
+                          to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
       transpose(order.outer, order.positions, order.channels, from, to.data());
       return std::span<const std::byte>(std::as_bytes(to));
     };
@@ -219,20 +236,22 @@ std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<con
   return sources;
 }
 
-void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
-                  std::span<float> flat) {
+void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout,
+                  const std::string& suffix, std::span<float> flat) {
   check_size("read_tensors", layout, flat.size());
   std::fill(flat.begin(), flat.end(), 0.0F);
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const std::string name = suffixed(spec.name, suffix);
     const auto found = tensors.find(name);
-    if (found == tensors.end()) throw DataError(fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
+    if (found == tensors.end())
+      throw DataError(
+          fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
     const HostTensor& tensor = found->second;
     const Order order = order_of(spec);
     if (!(tensor.shape == order.file_shape) || tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name, tensor.shape.str(), dtype_name(tensor.dtype),
-                                  order.file_shape.str()));
+      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name,
+                                  tensor.shape.str(), dtype_name(tensor.dtype), order.file_shape.str()));
     }
     std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
     if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));

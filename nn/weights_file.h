@@ -29,13 +29,14 @@ using HeaderCheck = std::function<void(const std::map<std::string, HostTensor>& 
 
 /// Reads all tensors of a safetensors file, in time and memory proportional to the file.
 ///   check   called once the header is read; a file that it refuses costs no memory for its data
-/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown dtype, truncation; OutOfMemory if
+/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown
+/// dtype, truncation; OutOfMemory if
 ///         the data exceed the host memory that is available; what `check` throws
 /// source  the safetensors format description (header size u64 little-endian, JSON header, data)
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check = {});
 /// Writes a file that appears under its name when it is complete.   throws  DataError
-void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
-                       const WriteProgress& progress = {});
+void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 
 /// A tensor whose bytes are produced when it is written, so that a file needs no second copy of all its tensors.
 struct TensorSource {
@@ -51,10 +52,11 @@ struct FileDigest {
   uint64_t xxh3 = 0;
   bool operator==(const FileDigest&) const = default;
 };
-/// Writes tensors that are produced one after the other, in their order, to a file that appears under its name when it is complete.
+/// Writes tensors that are produced one after the other, in their order, to a file that appears under its name when it
+/// is complete.
 ///   throws  DataError, also for two tensors of one name
-FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata,
-                              const WriteProgress& progress = {});
+FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors,
+                              const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 
 /// Weights that are not finite.
 class NonFiniteWeights : public DataError {
@@ -63,28 +65,32 @@ class NonFiniteWeights : public DataError {
 };
 
 /// Reads a weights file, f32 tensors with PyTorch's names and layouts into host memory with the layout `layout`.
-/// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a wrong shape; NonFiniteWeights
+/// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a
+/// wrong shape; NonFiniteWeights
 ///         with the first value that is not finite and its index in the file's tensor, unless allow_non_finite
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite = false);
-/// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as in PyTorch's oldest files.
-/// Nothing is changed when it throws.
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
-                     BufferValues& buffers, bool allow_non_finite = false);
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                     bool allow_non_finite = false);
+/// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as
+/// in PyTorch's oldest files. Nothing is changed when it throws.
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                     const BufferLayout& buffer_layout, BufferValues& buffers, bool allow_non_finite = false);
 /// Writes such a file.   throws  DataError
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
                      const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 /// Also writes the model's saved buffers.
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
-                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
+                     const BufferLayout& buffer_layout, const BufferValues& buffers,
+                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 
-/// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" after each unless `suffix` is empty, in PyTorch's
-/// layouts: "features.0.weight.exp_avg" for an optimizer's state.
+/// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" after each unless `suffix`
+/// is empty, in PyTorch's layouts: "features.0.weight.exp_avg" for an optimizer's state.
 ///   scratch  largest_parameter(layout) elements, overwritten by each source; both spans must outlive the sources
-std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch);
+std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat,
+                                         const std::string& suffix, std::span<float> scratch);
 /// Reads them back from the tensors of the file `path`; padding becomes zero. Tensors of other names are ignored.
 /// throws  DataError for a missing tensor, and for another shape or dtype
-void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
-                  std::span<float> flat);
+void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout,
+                  const std::string& suffix, std::span<float> flat);
 /// Elements of the largest parameter.
 int64_t largest_parameter(const FlatLayout& layout);
 

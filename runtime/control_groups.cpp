@@ -19,7 +19,8 @@ bool has_controller(std::string_view controllers, std::string_view wanted) {
 
 }  // namespace
 
-void visit_control_groups(const std::string& root, std::string_view controller, const std::function<void(const std::string&, int)>& visit) {
+void visit_control_groups(const std::string& root, std::string_view controller,
+                          const std::function<void(const std::string&, int)>& visit) {
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     // hierarchy:controllers:path

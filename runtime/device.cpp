@@ -29,7 +29,8 @@ namespace {
 template <class T>
 void check_list(const std::vector<T>& values, size_t devices, const char* what) {
   if (!values.empty() && values.size() != 1 && values.size() != devices) {
-    throw ConfigError(fmt::format("{}: {} values for {} devices; give one for all or one each", what, values.size(), devices));
+    throw ConfigError(
+        fmt::format("{}: {} values for {} devices; give one for all or one each", what, values.size(), devices));
   }
   for (const T value : values) {
     if (value <= 0) throw ConfigError(fmt::format("{}: {} must be greater than 0", what, value));
@@ -41,7 +42,8 @@ int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
   const int processes = options.process_group ? options.process_group->local_size() : 1;
-  return std::max<int64_t>(1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
+  return std::max<int64_t>(
+      1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
 }
 
 Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
@@ -50,18 +52,23 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   Device::Parts parts;
   parts.id = id;
   parts.target = options.stand_for.empty() ? id : options.stand_for[i];
-  if (!options.threads_per_device.empty()) parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
+  if (!options.threads_per_device.empty())
+    parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
   parts.ordinal = ordinal;
   if (!options.names.empty()) parts.name = options.names[i];
-  parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<MetaSlab>(ordinal), capacity);
-  const auto stream = [&](StreamRole role) { return std::make_unique<MetaStream>(Stream::Identity{id, ordinal, role}, checker); };
+  parts.pool =
+      std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<MetaSlab>(ordinal), capacity);
+  const auto stream = [&](StreamRole role) {
+    return std::make_unique<MetaStream>(Stream::Identity{id, ordinal, role}, checker);
+  };
   parts.compute = stream(StreamRole::compute);
   parts.copy = stream(StreamRole::copy);
   parts.communication = stream(StreamRole::communication);
   return parts;
 }
 
-Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker, const CoreShare& share, TraceLevel trace) {
+Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker, const CoreShare& share,
+                        TraceLevel trace) {
   Device::Parts parts;
   parts.id = parts.target = id;
   parts.ordinal = ordinal;
@@ -70,7 +77,8 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   parts.trace = trace;
   parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CpuSlab>(ordinal, capacity), capacity);
   const auto stream = [&](StreamRole role, const std::vector<int>& cores, int threads) {
-    return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker, CpuStream::Options{cores, threads, trace});
+    return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker,
+                                       CpuStream::Options{cores, threads, trace});
   };
   parts.compute = stream(StreamRole::compute, share.cores, share.threads);
   parts.copy = stream(StreamRole::copy, share.helper_cores, 1);
@@ -89,7 +97,8 @@ std::vector<int> share_cores(ProcessGroup& process_group, const std::vector<int>
     return places;
   };
   size_t before = 0, sharing = 1;
-  std::istringstream(process_group.exchange("the available cores", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
+  std::istringstream(process_group.exchange(
+      "the available cores", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
       before >> sharing;
   if (cores.size() < sharing) return {cores[before % cores.size()]};
   return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
@@ -101,7 +110,8 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
   std::string mine;
   for (const GpuInfo& gpu : query_gpus(false).gpus) {
     const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
-    if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
+    if (std::any_of(options.devices.begin(), options.devices.end(), used))
+      mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
   }
   const std::string shared = process_group.exchange("the GPUs in use", mine, [](const std::vector<std::string>& all) {
     std::map<std::string, size_t> owners;
@@ -111,7 +121,8 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
         const auto [owner, fresh] = owners.emplace(gpu, r);
         if (fresh || owner->second == r) continue;
         return std::vector<std::string>{
-            fmt::format("devices: ranks {} and {} both use the GPU {}; give each process its own GPUs (by default the GPU with its local rank)",
+            fmt::format("devices: ranks {} and {} both use the GPU {}; give each process its own GPUs (by default the "
+                        "GPU with its local rank)",
                         owner->second, r, gpu.substr(gpu.rfind(' ') + 1))};
       }
     }
@@ -120,7 +131,8 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
   if (!shared.empty()) throw UnsupportedError(shared);
 }
 
-/// Threads that the CPU devices of a group would have that is opened on this machine as one of the processes of `place`, which share its cores.
+/// Threads that the CPU devices of a group would have that is opened on this machine as one of the processes of
+/// `place`, which share its cores.
 std::vector<int> threads_of(const DeviceGroupOptions& options, const ProcessGroupPlace& place) {
   std::vector<int> cores = available_cores();
   std::optional<double> quota = cpu_quota();
@@ -131,7 +143,8 @@ std::vector<int> threads_of(const DeviceGroupOptions& options, const ProcessGrou
   }
   std::vector<std::string> warnings;  // for the run
   std::vector<int> threads;
-  for (const CoreShare& share : divide_cores(cores, static_cast<int>(options.devices.size()), options.threads_per_device, warnings, true, quota)) {
+  for (const CoreShare& share : divide_cores(cores, static_cast<int>(options.devices.size()),
+                                             options.threads_per_device, warnings, true, quota)) {
     threads.push_back(share.threads);
   }
   return threads;
@@ -163,7 +176,9 @@ Device::~Device() {
   parts_.communication.reset();
 }
 
-int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? cuda::used_bytes(parts_.id.index) : 0; }
+int64_t Device::gpu_used_bytes() const {
+  return parts_.id.backend == Backend::cuda ? cuda::used_bytes(parts_.id.index) : 0;
+}
 
 std::vector<OutsideBytes> Device::outside_bytes() {
   if (parts_.id.backend != Backend::cuda) return {};
@@ -171,7 +186,8 @@ std::vector<OutsideBytes> Device::outside_bytes() {
 }
 
 void Device::begin_synchronize() {
-  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();
+  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()})
+    stream->begin_synchronize();
 }
 
 void Device::synchronize() {
@@ -194,11 +210,13 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   check_list(options_.threads_per_device, count, "threads per device");
   for (const int threads : options_.threads_per_device) {
     if (threads > kMostThreadsPerDevice) {
-      throw ConfigError(fmt::format("threads per device: expected at most {}, got {}; a device is fastest with a thread for each of its cores",
-                                    kMostThreadsPerDevice, threads));
+      throw ConfigError(fmt::format(
+          "threads per device: expected at most {}, got {}; a device is fastest with a thread for each of its cores",
+          kMostThreadsPerDevice, threads));
     }
   }
-  if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: expected one name for each device, or no names");
+  if (!options_.names.empty() && options_.names.size() != count)
+    throw ConfigError("devices: expected one name for each device, or no names");
   if (!options_.stand_for.empty() && options_.stand_for.size() != count) {
     throw ConfigError("devices: expected one device that each meta device stands for, or none");
   }
@@ -212,8 +230,10 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
     // Processes that share cores share their quota.
     std::optional<double> quota = cpu_quota();
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
-    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
-    if (std::any_of(shares.begin(), shares.end(), [](const CoreShare& share) { return share.threads > 1; })) spin_watch_ = cpu::SpinWatch::start();
+    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_,
+                          cores.size() < available.size(), quota);
+    if (std::any_of(shares.begin(), shares.end(), [](const CoreShare& share) { return share.threads > 1; }))
+      spin_watch_ = cpu::SpinWatch::start();
   }
   if (options_.devices[0].backend == Backend::cuda) cuda::open_gpus(options_);
   std::vector<int64_t> capacities;  // queried before the first device takes memory
@@ -221,13 +241,15 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   for (size_t i = 0; i < count; ++i) {
     const DeviceId id = options_.devices[i];
     const int ordinal = static_cast<int>(i);
-    if (id.backend != options_.devices[0].backend) throw ConfigError("devices: all devices of a group must have the same backend");
+    if (id.backend != options_.devices[0].backend)
+      throw ConfigError("devices: all devices of a group must have the same backend");
     switch (id.backend) {
       case Backend::meta:
         devices_.push_back(std::make_unique<Device>(meta_parts(options_, i, capacities[i], checker_.get())));
         break;
       case Backend::cpu:
-        devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
+        devices_.push_back(
+            std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
         break;
       case Backend::cuda:
         devices_.push_back(std::make_unique<Device>(cuda::make_parts(options_, i, capacities[i], checker_.get())));
@@ -241,13 +263,14 @@ void DeviceGroup::join_process_group() {
   ProcessGroup& process_group = *options_.process_group;
   std::vector<std::string> names;
   for (const auto& device : devices_) names.push_back(device->name());
-  const std::string problem =
-      process_group.exchange("the kind of devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
-        const auto other = std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
+  const std::string problem = process_group.exchange(
+      "the kind of devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
+        const auto other =
+            std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
         if (other == kinds.end()) return std::vector<std::string>(1);
-        return std::vector<std::string>{
-            fmt::format("devices: rank {} has {} devices, but rank 0 has {} devices; use only cpu or only cuda devices in a run",
-                        other - kinds.begin(), *other, kinds[0])};
+        return std::vector<std::string>{fmt::format(
+            "devices: rank {} has {} devices, but rank 0 has {} devices; use only cpu or only cuda devices in a run",
+            other - kinds.begin(), *other, kinds[0])};
       });
   if (!problem.empty()) throw ConfigError(problem);
   set_place({process_group.rank(), process_group.register_devices(names), place_.gpus});
@@ -271,7 +294,9 @@ DeviceGroup::~DeviceGroup() {
   }
 }
 
-HostMemory DeviceGroup::host_memory() const { return options_.devices[0].backend == Backend::cuda ? HostMemory::pinned : HostMemory::pageable; }
+HostMemory DeviceGroup::host_memory() const {
+  return options_.devices[0].backend == Backend::cuda ? HostMemory::pinned : HostMemory::pageable;
+}
 
 std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& options) {
   if (options.devices.empty()) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
@@ -309,7 +334,8 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
     twin.stand_for.push_back(devices_[i]->target());
     twin.threads_per_device.push_back(devices_[i]->thread_count());
     twin.names.push_back(devices_[i]->name());
-    twin.memory_bytes.push_back(limited == static_cast<int>(i) ? devices_[i]->pool().capacity_bytes() : kUnlimitedBytes);
+    twin.memory_bytes.push_back(limited == static_cast<int>(i) ? devices_[i]->pool().capacity_bytes()
+                                                               : kUnlimitedBytes);
   }
   return std::make_unique<DeviceGroup>(twin);
 }

@@ -38,29 +38,33 @@ struct DeviceGroupOptions {
   std::vector<DeviceId> stand_for = {};
   /// Meta devices only: the names to show in messages; empty: their ids.
   std::vector<std::string> names = {};
-  /// Capacity of each device's pool: one value for all, one each, or empty. Empty means, for CPU devices, available_memory() less a reserve, divided
-  /// among the processes of this machine and their devices; for a GPU, its free memory less 5 % and at least 1.5 GiB, divided among its logical
-  /// devices.
+  /// Capacity of each device's pool: one value for all, one each, or empty. Empty means, for CPU devices,
+  /// available_memory() less a reserve, divided among the processes of this machine and their devices; for a GPU, its
+  /// free memory less 5 % and at least 1.5 GiB, divided among its logical devices.
   std::vector<int64_t> memory_bytes = {};
-  /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices); at most
-  /// kMostThreadsPerDevice. Of meta devices: those of the CPU devices that they stand for; empty: one.
+  /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices);
+  /// at most kMostThreadsPerDevice. Of meta devices: those of the CPU devices that they stand for; empty: one.
   std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
 
   // CUDA devices only:
   bool tf32 = false;  // let matrix products and convolutions round their inputs to TF32
-  /// A cudaStream_t for each device to compute on, created on that device and owned by the caller; empty: the group creates streams.
+  /// A cudaStream_t for each device to compute on, created on that device and owned by the caller; empty: the group
+  /// creates streams.
   std::vector<void*> cuda_compute_streams = {};
-  /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group creates
-  /// communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers; abort() ends it.
+  /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group
+  /// creates communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers;
+  /// abort() ends it.
   std::vector<void*> nccl_communicators = {};
-  /// Lets NCCL choose its algorithm and protocol, and register the buffers of collectives in CUDA graphs. Otherwise they are Ring, Simple and not
-  /// registered, unless the environment sets NCCL_ALGO, NCCL_PROTO or NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads
-  /// them once, so what the first group of a process chooses holds for all.
+  /// Lets NCCL choose its algorithm and protocol, and register the buffers of collectives in CUDA graphs. Otherwise
+  /// they are Ring, Simple and not registered, unless the environment sets NCCL_ALGO, NCCL_PROTO or
+  /// NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads them once, so what the first group
+  /// of a process chooses holds for all.
   bool nccl_defaults = false;
-  /// Ranks that find each other through one of NCCL's unique ids, at least 1; a larger group joins through several ids, with NCCL 2.23 or newer. One
-  /// process receives all ranks of an id in turn, which takes long for thousands; PyTorch and XLA have the same default. Rank 0's value counts.
+  /// Ranks that find each other through one of NCCL's unique ids, at least 1; a larger group joins through several ids,
+  /// with NCCL 2.23 or newer. One process receives all ranks of an id in turn, which takes long for thousands; PyTorch
+  /// and XLA have the same default. Rank 0's value counts.
   int nccl_ranks_per_id = 128;
   /// How long a collective waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
@@ -108,13 +112,15 @@ class Device {
   ExecContext& compute() { return *compute_; }
   ExecContext& copy() { return *copy_; }
   ExecContext& communication() { return *communication_; }
-  /// Bytes in use on this device's GPU by pools, the CUDA context, libraries and other processes. 0 if the device is not a GPU.
+  /// Bytes in use on this device's GPU by pools, the CUDA context, libraries and other processes. 0 if the device is
+  /// not a GPU.
   int64_t gpu_used_bytes() const;
-  /// Parts of that: what was in use when the device was opened, and what libraries have taken for this device since, each measured as the difference
-  /// that its creation made (other users of the GPU may take or free memory at the same time). Empty if the device is not a GPU. requires that no
-  /// thread issues work to the device
+  /// Parts of that: what was in use when the device was opened, and what libraries have taken for this device since,
+  /// each measured as the difference that its creation made (other users of the GPU may take or free memory at the same
+  /// time). Empty if the device is not a GPU. requires that no thread issues work to the device
   std::vector<OutsideBytes> outside_bytes();
-  /// Blocks the host until all three streams are idle. throws the first error of any stream; afterwards all three are idle and without error.
+  /// Blocks the host until all three streams are idle. throws the first error of any stream; afterwards all three are
+  /// idle and without error.
   void synchronize();
   /// See Stream::begin_synchronize().
   void begin_synchronize();
@@ -127,7 +133,8 @@ class Device {
 /// The devices of a process, in the order they were listed.
 class DeviceGroup {
  public:
-  /// throws DeviceError or UnsupportedError naming the device that cannot be opened and the reason, ConfigError for lists of the wrong length.
+  /// throws DeviceError or UnsupportedError naming the device that cannot be opened and the reason, ConfigError for
+  /// lists of the wrong length.
   explicit DeviceGroup(const DeviceGroupOptions& options);
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;
@@ -140,7 +147,8 @@ class DeviceGroup {
   DeviceId target() const { return devices_[0]->target(); }
   const DeviceGroupOptions& options() const { return options_; }
   ProcessGroup* process_group() const { return options_.process_group.get(); }
-  /// Index of this process, the number of processes, and the number of devices of each. Ranks of devices count across all processes.
+  /// Index of this process, the number of processes, and the number of devices of each. Ranks of devices count across
+  /// all processes.
   int process() const { return place_.process; }
   int process_count() const { return static_cast<int>(place_.devices.size()); }
   const std::vector<int>& devices_of_processes() const { return place_.devices; }
@@ -152,16 +160,18 @@ class DeviceGroup {
   OrderChecker* checker() { return checker_.get(); }
   /// Warnings from opening the devices (for example, an affinity mask that is too narrow), for the program to print.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// Creates meta devices with the names and capacities of the devices in `options`, which do not have to exist. A missing GPU has no limit
-  /// (kUnlimitedBytes) unless `options` sets one. throws ConfigError.
+  /// Creates meta devices with the names and capacities of the devices in `options`, which do not have to exist. A
+  /// missing GPU has no limit (kUnlimitedBytes) unless `options` sets one. throws ConfigError.
   static std::unique_ptr<DeviceGroup> planned(const DeviceGroupOptions& options);
-  /// Creates meta devices at the same position, for planning. Their memory is unlimited, except for device `limited`, which keeps its capacity.
+  /// Creates meta devices at the same position, for planning. Their memory is unlimited, except for device `limited`,
+  /// which keeps its capacity.
   std::unique_ptr<DeviceGroup> meta_twin(std::optional<int> limited = {}) const;
   static constexpr int64_t kUnlimitedBytes = int64_t{1} << 43;
   void synchronize();
 
  private:
-  /// Registers these devices with the other processes and learns about theirs. throws ConfigError, UnsupportedError if they cannot work together.
+  /// Registers these devices with the other processes and learns about theirs. throws ConfigError, UnsupportedError if
+  /// they cannot work together.
   void join_process_group();
 
   void set_place(ProcessGroupPlace place);

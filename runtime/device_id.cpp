@@ -40,20 +40,24 @@ Item parse_item(std::string_view list, std::string_view item, int cuda_device_co
   } else if (name != "cpu") {
     reject(list, item, "expected cpu:, cuda: or meta: and an index, such as cpu:0, cpu:0-3 or cuda:all");
   }
-  if (colon == std::string_view::npos) reject(list, item, fmt::format("no index; write {}:0 or a range such as {}:0-3", name, name));
+  if (colon == std::string_view::npos)
+    reject(list, item, fmt::format("no index; write {}:0 or a range such as {}:0-3", name, name));
   const std::string_view range = item.substr(colon + 1);
   if (range == "all") {
-    if (backend != Backend::cuda) reject(list, item, fmt::format("\"all\" goes with cuda only; write a range such as {}:0-3", name));
+    if (backend != Backend::cuda)
+      reject(list, item, fmt::format("\"all\" goes with cuda only; write a range such as {}:0-3", name));
     if (cuda_device_count <= 0) {
       const std::string problem = query_gpus(false).problem;
-      throw UnsupportedError(fmt::format("{}: {}", item, problem.empty() ? "no GPU was found; list cpu devices such as cpu:0 instead" : problem));
+      throw UnsupportedError(fmt::format(
+          "{}: {}", item, problem.empty() ? "no GPU was found; list cpu devices such as cpu:0 instead" : problem));
     }
     return {backend, 0, cuda_device_count - 1};
   }
   const size_t dash = range.find('-');
   const auto first = parse_index(range.substr(0, dash));
   const auto last = dash == std::string_view::npos ? first : parse_index(range.substr(dash + 1));
-  if (!first || !last) reject(list, item, fmt::format("\"{}\" is not an index or a range of indices from 0 to {}", range, kMaxIndex));
+  if (!first || !last)
+    reject(list, item, fmt::format("\"{}\" is not an index or a range of indices from 0 to {}", range, kMaxIndex));
   if (*last < *first) reject(list, item, "the range ends before it begins");
   return {backend, *first, *last};
 }

@@ -26,9 +26,11 @@ struct DeviceId {
   bool operator==(const DeviceId&) const = default;
 };
 
-/// Parses "cpu:0-3", "cpu:0,cpu:1", "cuda:0,cuda:0", "cuda:all", "meta:0-63" and combinations. Keeps order and repetition.
+/// Parses "cpu:0-3", "cpu:0,cpu:1", "cuda:0,cuda:0", "cuda:all", "meta:0-63" and combinations. Keeps order and
+/// repetition.
 ///   cuda_device_count  number of devices that "cuda:all" expands to
-/// throws ConfigError naming the item for an empty list, mixed backends, a repeated cpu or meta device; UnsupportedError for cuda:all without a GPU.
+/// throws ConfigError naming the item for an empty list, mixed backends, a repeated cpu or meta device;
+/// UnsupportedError for cuda:all without a GPU.
 std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_count);
 
 }  // namespace vitrine

@@ -26,30 +26,36 @@ DType dtype_of(DLDataType type) {
   for (const auto& [dtype, dl] : kTypes) {
     if (dl.code == type.code && dl.bits == type.bits && type.lanes == 1) return dtype;
   }
-  throw DtypeError(fmt::format("from_dlpack: the elements have type code {}, {} bits and {} lanes; expected f32, f16, bf16, i32 or u8", type.code,
-                               type.bits, type.lanes));
+  throw DtypeError(fmt::format(
+      "from_dlpack: the elements have type code {}, {} bits and {} lanes; expected f32, f16, bf16, i32 or u8",
+      type.code, type.bits, type.lanes));
 }
 
 void check_device(const ExecContext& ctx, DLDevice device) {
   const bool cpu = ctx.backend() == Backend::cpu && device.device_type == kDLCPU;
-  const bool cuda = ctx.backend() == Backend::cuda && device.device_type == kDLCUDA && device.device_id == ctx.device().index;
+  const bool cuda =
+      ctx.backend() == Backend::cuda && device.device_type == kDLCUDA && device.device_id == ctx.device().index;
   if (cpu || cuda) return;
   throw DeviceError(
-      fmt::format("from_dlpack: the memory is on DLPack device type {} (1: CPU, 2: CUDA), index {}, but the context is on {}; copy it there first",
+      fmt::format("from_dlpack: the memory is on DLPack device type {} (1: CPU, 2: CUDA), index {}, but the context is "
+                  "on {}; copy it there first",
                   device.device_type, device.device_id, ctx.device().str()));
 }
 
 Shape shape_of(const DLTensor& tensor) {
   if (tensor.ndim < 0 || tensor.ndim > Shape::kMaxRank) {
-    throw ShapeError(fmt::format("from_dlpack: the tensor has {} dimensions, expected at most {}", tensor.ndim, Shape::kMaxRank));
+    throw ShapeError(
+        fmt::format("from_dlpack: the tensor has {} dimensions, expected at most {}", tensor.ndim, Shape::kMaxRank));
   }
-  if (tensor.ndim > 0 && tensor.shape == nullptr) throw ConfigError("from_dlpack: the tensor has dimensions, but its shape is null");
+  if (tensor.ndim > 0 && tensor.shape == nullptr)
+    throw ConfigError("from_dlpack: the tensor has dimensions, but its shape is null");
   const Shape shape(std::span<const int64_t>(tensor.shape, static_cast<size_t>(tensor.ndim)));
   int64_t expected = 1;
   for (int i = tensor.ndim; i-- > 0 && tensor.strides != nullptr;) {
     if (shape[i] > 1 && shape.numel() > 0 && tensor.strides[i] != expected) {
       throw ShapeError(
-          fmt::format("from_dlpack: dimension {} of shape {} has stride {}, expected {} (contiguous row-major); copy it to contiguous memory first",
+          fmt::format("from_dlpack: dimension {} of shape {} has stride {}, expected {} (contiguous row-major); copy "
+                      "it to contiguous memory first",
                       i, shape.str(), tensor.strides[i], expected));
     }
     expected *= shape[i];

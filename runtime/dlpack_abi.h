@@ -3,8 +3,9 @@
 
 #include <cstdint>
 
-// The part that DLPack 0.5 to 1.x share, with the names and the layout of <dlpack/dlpack.h>. tests/runtime/dlpack_test.cpp compares both if that
-// header is installed.   source  dmlc/dlpack, include/dlpack/dlpack.h
+// The part that DLPack 0.5 to 1.x share, with the names and the layout of <dlpack/dlpack.h>.
+// tests/runtime/dlpack_test.cpp compares both if that header is installed.   source  dmlc/dlpack,
+// include/dlpack/dlpack.h
 
 enum DLDeviceType : int32_t { kDLCPU = 1, kDLCUDA = 2 };
 

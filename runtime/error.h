@@ -19,8 +19,9 @@ enum class ErrorKind { shape, dtype, device, out_of_memory, unsupported, order, 
 /// Name of the exception class of a kind: "ShapeError", "DtypeError", ...
 const char* error_kind_name(ErrorKind kind);
 
-/// Base class of all exceptions that Vitrine throws. The message names operation, argument, expected, actual and remedy; what() renders it in the
-/// API's words. Exceptions report errors of the user or the machine. A broken invariant of Vitrine itself ends in VITRINE_ASSERT.
+/// Base class of all exceptions that Vitrine throws. The message names operation, argument, expected, actual and
+/// remedy; what() renders it in the API's words. Exceptions report errors of the user or the machine. A broken
+/// invariant of Vitrine itself ends in VITRINE_ASSERT.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, Reason reason);
@@ -28,7 +29,9 @@ class Error : public std::runtime_error {
   /// The message, in which the settings to change are typed values.
   const Reason& reason() const noexcept { return *reason_; }
   /// An error of the same class with the same facts and another message.
-  virtual std::exception_ptr with(Reason reason) const { return std::make_exception_ptr(Error(kind_, std::move(reason))); }
+  virtual std::exception_ptr with(Reason reason) const {
+    return std::make_exception_ptr(Error(kind_, std::move(reason)));
+  }
 
  private:
   ErrorKind kind_;
@@ -70,9 +73,12 @@ struct MemoryShortage {
 class OutOfMemory : public Error {
  public:
   explicit OutOfMemory(Reason reason, MemoryShortage shortage = {})
-      : Error(ErrorKind::out_of_memory, std::move(reason)), shortage_(std::make_shared<const MemoryShortage>(std::move(shortage))) {}
+      : Error(ErrorKind::out_of_memory, std::move(reason)),
+        shortage_(std::make_shared<const MemoryShortage>(std::move(shortage))) {}
   const MemoryShortage& shortage() const noexcept { return *shortage_; }
-  std::exception_ptr with(Reason reason) const override { return std::make_exception_ptr(OutOfMemory(std::move(reason), *shortage_)); }
+  std::exception_ptr with(Reason reason) const override {
+    return std::make_exception_ptr(OutOfMemory(std::move(reason), *shortage_));
+  }
 
  private:
   std::shared_ptr<const MemoryShortage> shortage_;
@@ -81,8 +87,9 @@ class OutOfMemory : public Error {
 /// The message of an exception: reason() of an Error, what() of others.
 Reason reason_of(const std::exception_ptr& error);
 
-/// Rethrows the error with the same class and facts and `prefix` in front of its message, unless it already starts with `prefix`. Adds the device to
-/// errors of a replica. std::bad_alloc becomes OutOfMemory; other foreign exceptions become the nearest standard class that carries a message.
+/// Rethrows the error with the same class and facts and `prefix` in front of its message, unless it already starts with
+/// `prefix`. Adds the device to errors of a replica. std::bad_alloc becomes OutOfMemory; other foreign exceptions
+/// become the nearest standard class that carries a message.
 [[noreturn]] void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix);
 
 namespace detail {

@@ -55,10 +55,12 @@ struct Adopted {
 }  // namespace
 
 Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release) {
-  if (backend() == Backend::meta) throw UnsupportedError(fmt::format("adopt: {} has no memory; use a cpu or cuda device", device_.str()));
+  if (backend() == Backend::meta)
+    throw UnsupportedError(fmt::format("adopt: {} has no memory; use a cpu or cuda device", device_.str()));
   if (data == nullptr) throw ConfigError("adopt: data is null, expected memory of the device");
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0) {
-    throw ConfigError(fmt::format("adopt: data ({}) is not aligned to the {} bytes of an element of {}", data, size_of(dtype), dtype_name(dtype)));
+    throw ConfigError(fmt::format("adopt: data ({}) is not aligned to the {} bytes of an element of {}", data,
+                                  size_of(dtype), dtype_name(dtype)));
   }
   stream_.check_owner(data);
   const View view{data, shape, dtype, device_};
@@ -120,7 +122,8 @@ ExecContext::Operation::~Operation() {
 }
 
 void ExecContext::throw_no_cuda(const char* operation) const {
-  throw UnsupportedError(fmt::format("{}: this operation has no CUDA implementation, but {} is a GPU; use cpu devices", operation, device_.str()));
+  throw UnsupportedError(fmt::format("{}: this operation has no CUDA implementation, but {} is a GPU; use cpu devices",
+                                     operation, device_.str()));
 }
 
 void ExecContext::begin_span(const SpanInfo& info) {

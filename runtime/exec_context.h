@@ -23,8 +23,8 @@ struct OpInfo {
   int64_t bytes_moved = 0;  // between devices or host and device; 0 for kernels
 };
 
-/// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one stream; on CPU only that
-/// stream's worker uses it.
+/// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one
+/// stream; on CPU only that stream's worker uses it.
 class PlanCache {
  public:
   template <class T>
@@ -39,12 +39,13 @@ class PlanCache {
   std::unordered_map<std::type_index, std::shared_ptr<void>> entries_;
 };
 
-/// Where operations run: a stream of a device, with the device's pool, a workspace arena, a plan cache, and the position (phase, layer, step) that
-/// memory and spans are attributed to. Every kernel and collective takes one as its first argument. One thread at a time issues to it.
+/// Where operations run: a stream of a device, with the device's pool, a workspace arena, a plan cache, and the
+/// position (phase, layer, step) that memory and spans are attributed to. Every kernel and collective takes one as its
+/// first argument. One thread at a time issues to it.
 ///
-/// Implementations under kernels/cpu run later, on the stream's worker, and may use only plans(), workspace(), workspace_setting() and
-/// thread_count() of the context.
-/// Those under kernels/cuda run immediately, on the issuing thread, and queue work on the GPU. Neither allocates.
+/// Implementations under kernels/cpu run later, on the stream's worker, and may use only plans(), workspace(),
+/// workspace_setting() and thread_count() of the context. Those under kernels/cuda run immediately, on the issuing
+/// thread, and queue work on the GPU. Neither allocates.
 class ExecContext {
  public:
   struct Options {
@@ -71,16 +72,17 @@ class ExecContext {
   /// Allocates an uninitialized tensor from the device's pool, for this stream. throws OutOfMemory.
   Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view name);
 
-  /// Adopts memory of the device that was not allocated from its pool. When the last copy of the tensor is destroyed, on the thread that issues to
-  /// this stream, the host waits for the stream's work so far and then calls `release`. The memory counts only in PoolStatistics::adopted_bytes, so
-  /// plans stay exact. The DeviceGroup must outlive the tensor.
+  /// Adopts memory of the device that was not allocated from its pool. When the last copy of the tensor is destroyed,
+  /// on the thread that issues to this stream, the host waits for the stream's work so far and then calls `release`.
+  /// The memory counts only in PoolStatistics::adopted_bytes, so plans stay exact. The DeviceGroup must outlive the
+  /// tensor.
   ///   data  aligned to its elements; for a GPU's stream, memory of that GPU
-  /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta device), without calling
-  /// `release`.
+  /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta
+  /// device), without calling `release`.
   Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
 
-  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit. For a GPU,
-  /// reserves counters(), too.
+  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose
+  /// algorithms that fit. For a GPU, reserves counters(), too.
   ///   setting  of the caller, which sets the size: operations that need a larger arena propose it
   void reserve_workspace(int64_t bytes, Setting setting = settings::kReserveWorkspace);
   /// Returns the arena and the counters to the pool. requires an idle stream
@@ -88,16 +90,17 @@ class ExecContext {
   /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
   Setting workspace_setting() const { return workspace_setting_; }
-  /// Counters of the blocks of a GPU kernel that are done, (kCounters) i32: 0 between operations, because the last block resets what it used. Empty
-  /// before reserve_workspace, and on CPU devices.
+  /// Counters of the blocks of a GPU kernel that are done, (kCounters) i32: 0 between operations, because the last
+  /// block resets what it used. Empty before reserve_workspace, and on CPU devices.
   View counters() const { return counters_.view(); }
   static constexpr int64_t kCounters = 1024;
   PlanCache& plans() { return plans_; }
   /// Destroys the plans, with the stream's GPU current. requires an idle stream
   void forget_plans() noexcept;
 
-  /// Issues one operation: checks its order, records it, and runs `cpu` on the stream's worker, or `cuda` immediately with the stream's GPU current
-  /// (it queues work there), or neither on meta. Both take no arguments; `cpu` is moved into the queue, so capture views by value.
+  /// Issues one operation: checks its order, records it, and runs `cpu` on the stream's worker, or `cuda` immediately
+  /// with the stream's GPU current (it queues work there), or neither on meta. Both take no arguments; `cpu` is moved
+  /// into the queue, so capture views by value.
   template <class CpuFn, class CudaFn>
   void dispatch(const OpInfo& info, CpuFn cpu, CudaFn cuda) {
     const Operation operation(*this, info);

@@ -27,9 +27,9 @@ struct GpuReport {
   std::string driver_version, runtime_version;  // "13.0"; empty when unknown
 };
 
-/// Queries CUDA for the GPUs of this machine. Never throws: a build without CUDA, a missing driver and a machine without GPU are reported in
-/// `problem`. Takes no GPU memory except for the context that the query for free memory creates; without `details` (names and counts only) it creates
-/// none.
+/// Queries CUDA for the GPUs of this machine. Never throws: a build without CUDA, a missing driver and a machine
+/// without GPU are reported in `problem`. Takes no GPU memory except for the context that the query for free memory
+/// creates; without `details` (names and counts only) it creates none.
 GpuReport query_gpus(bool details);
 
 /// Number of GPUs visible to the process; 0 on any problem.

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-/// Conversion of the 16-bit storage types f16 (IEEE 754 binary16) and bf16 (the upper half of an f32) from and to f32 on the host. Rounds to nearest,
-/// ties to even; keeps denormals; values beyond the largest number become infinity; NaN stays NaN with its sign, quiet if it is rounded. `float` is
-/// the storage type f32 and stays unchanged.
+/// Conversion of the 16-bit storage types f16 (IEEE 754 binary16) and bf16 (the upper half of an f32) from and to f32
+/// on the host. Rounds to nearest, ties to even; keeps denormals; values beyond the largest number become infinity; NaN
+/// stays NaN with its sign, quiet if it is rounded. `float` is the storage type f32 and stays unchanged.
 namespace vitrine::cpu {
 
 struct Half {

@@ -7,7 +7,9 @@
 
 namespace vitrine {
 
-uint64_t hash_bytes(uint64_t seed, const void* bytes, int64_t count) { return XXH3_64bits_withSeed(bytes, static_cast<size_t>(count), seed); }
+uint64_t hash_bytes(uint64_t seed, const void* bytes, int64_t count) {
+  return XXH3_64bits_withSeed(bytes, static_cast<size_t>(count), seed);
+}
 
 struct StreamingHash::State {
   State() : xxh3(XXH3_createState()) {

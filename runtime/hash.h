@@ -8,13 +8,14 @@
 
 namespace vitrine {
 
-/// Returns the XXH3 hash of bytes[0, count). The result is the same on all machines, so ranks can compare hashes instead of data. To hash data in
-/// parts, pass the hash of the previous part as `seed`. Not cryptographic: it finds accidental differences, not deliberate ones.
+/// Returns the XXH3 hash of bytes[0, count). The result is the same on all machines, so ranks can compare hashes
+/// instead of data. To hash data in parts, pass the hash of the previous part as `seed`. Not cryptographic: it finds
+/// accidental differences, not deliberate ones.
 uint64_t hash_bytes(uint64_t seed, const void* bytes, int64_t count);
 
-/// Combines the hash `seed` with a number by one step of SplitMix64, which takes a few cycles; XXH3 takes nearly twice as long for so few bytes.
-/// Start with seed 0, not with a number: seed and number are added. The result is the same on all machines. source  Steele, Lea, Flood, "Fast
-/// Splittable Pseudorandom Number Generators", 2014
+/// Combines the hash `seed` with a number by one step of SplitMix64, which takes a few cycles; XXH3 takes nearly twice
+/// as long for so few bytes. Start with seed 0, not with a number: seed and number are added. The result is the same on
+/// all machines. source  Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014
 constexpr uint64_t hash_number(uint64_t seed, uint64_t number) {
   uint64_t hash = seed + number + 0x9e3779b97f4a7c15U;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -22,7 +23,8 @@ constexpr uint64_t hash_number(uint64_t seed, uint64_t number) {
   return hash ^ (hash >> 31);
 }
 
-/// The XXH3 hash of bytes that arrive in parts: hash_bytes(0, ...) of all of them, whatever the parts are (and what `xxhsum -H3` prints for a file).
+/// The XXH3 hash of bytes that arrive in parts: hash_bytes(0, ...) of all of them, whatever the parts are (and what
+/// `xxhsum -H3` prints for a file).
 class StreamingHash {
  public:
   StreamingHash();

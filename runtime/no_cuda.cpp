@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the files cuda/*.cpp in builds without CUDA: there are no GPUs, and opening one fails. What only open GPUs reach does nothing.
+// Replaces the files cuda/*.cpp in builds without CUDA: there are no GPUs, and opening one fails. What only open GPUs
+// reach does nothing.
 #include <fmt/format.h>
 
 #include "runtime/cuda/copy.h"
@@ -12,7 +13,8 @@ namespace vitrine {
 
 GpuReport query_gpus(bool) {
   GpuReport report;
-  report.problem = "this build does not include CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
+  report.problem =
+      "this build does not include CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
   return report;
 }
 
@@ -24,7 +26,8 @@ void open_gpus(const DeviceGroupOptions& options) {
   throw UnsupportedError(fmt::format("{}: {}", options.devices[0].str(), query_gpus(false).problem));
 }
 void* allocate_pinned(int64_t) {
-  throw UnsupportedError("HostBuffer: pinned host memory needs CUDA, which this build does not include; use pageable memory");
+  throw UnsupportedError(
+      "HostBuffer: pinned host memory needs CUDA, which this build does not include; use pageable memory");
 }
 
 int64_t default_capacity(const DeviceGroupOptions&, size_t) { return 0; }

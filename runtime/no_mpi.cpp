@@ -10,13 +10,17 @@
 namespace vitrine {
 
 std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(ProcessGroup&, const ExchangeOptions&) {
-  throw UnsupportedError(fmt::format(
-      "CPU devices of several processes need MPI, which this build does not include; install libopenmpi-dev, build again, and {}", kUseMpirun));
+  throw UnsupportedError(
+      fmt::format("CPU devices of several processes need MPI, which this build does not include; install "
+                  "libopenmpi-dev, build again, and {}",
+                  kUseMpirun));
 }
 
 std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {
-  throw UnsupportedError({"MPI is not built in, so the processes cannot connect over it; build with libopenmpi-dev installed, or, with GPUs, use ",
-                          propose(settings::kRendezvous, "tcp://HOST:PORT"), " or ", propose(settings::kRendezvous, "file:PATH")});
+  throw UnsupportedError(
+      {"MPI is not built in, so the processes cannot connect over it; build with libopenmpi-dev installed, or, with "
+       "GPUs, use ",
+       propose(settings::kRendezvous, "tcp://HOST:PORT"), " or ", propose(settings::kRendezvous, "file:PATH")});
 }
 
 }  // namespace vitrine

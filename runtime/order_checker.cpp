@@ -22,7 +22,9 @@ void merge(Clock& into, const Clock& from) {
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
-uint32_t at(const Clock& clock, int stream) { return static_cast<size_t>(stream) < clock.size() ? clock[static_cast<size_t>(stream)] : 0; }
+uint32_t at(const Clock& clock, int stream) {
+  return static_cast<size_t>(stream) < clock.size() ? clock[static_cast<size_t>(stream)] : 0;
+}
 
 /// A past access: its stream, and the stream's own time of the access.
 struct Past {
@@ -70,10 +72,12 @@ struct OrderChecker::State {
     regions.emplace(address, std::move(right));
   }
 
-  void check(const Past& past, const Clock& now, int stream, const char* operation, bool write, bool past_write, uintptr_t bytes) const {
+  void check(const Past& past, const Clock& now, int stream, const char* operation, bool write, bool past_write,
+             uintptr_t bytes) const {
     if (muted || past.stream < 0 || past.stream == stream || past.epoch <= at(now, past.stream)) return;
     throw OrderError(
-        fmt::format("{} on {} {} {} bytes that {} on {} {}, but the two accesses are unsynchronized; record an event after the first and wait on it "
+        fmt::format("{} on {} {} {} bytes that {} on {} {}, but the two accesses are unsynchronized; record an event "
+                    "after the first and wait on it "
                     "before the second",
                     operation, names[static_cast<size_t>(stream)], write ? "writes" : "reads", bytes, past.operation,
                     names[static_cast<size_t>(past.stream)], past_write ? "writes" : "reads"));
@@ -165,7 +169,9 @@ void OrderChecker::on_operation(int stream, const char* operation, std::span<con
   }
 }
 
-void OrderChecker::on_host_access(const char* operation, std::span<const MemoryAccess> accesses) { on_operation(0, operation, accesses); }
+void OrderChecker::on_host_access(const char* operation, std::span<const MemoryAccess> accesses) {
+  on_operation(0, operation, accesses);
+}
 
 void OrderChecker::leave_out_wait(int64_t number) {
   const std::lock_guard lock(state_->mutex);

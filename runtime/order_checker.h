@@ -20,10 +20,10 @@ struct MemoryAccess {
   const char* what = "";  // name of the operation
 };
 
-/// Reports two unsynchronized operations on the same bytes of which one writes. Keeps a vector clock for every stream, every event and the host,
-/// advanced by record, wait and synchronize at the time of issue. The verdict therefore depends on the program only, never on timing, and is the
-/// same on meta, CPU and CUDA. Thread-safe.
-/// source  Fidge 1988, Mattern 1989 (vector clocks); Flanagan and Freund 2009 (epochs)
+/// Reports two unsynchronized operations on the same bytes of which one writes. Keeps a vector clock for every stream,
+/// every event and the host, advanced by record, wait and synchronize at the time of issue. The verdict therefore
+/// depends on the program only, never on timing, and is the same on meta, CPU and CUDA. Thread-safe. source  Fidge
+/// 1988, Mattern 1989 (vector clocks); Flanagan and Freund 2009 (epochs)
 class OrderChecker {
  public:
   OrderChecker();
@@ -38,16 +38,18 @@ class OrderChecker {
   void on_host_wait_event(uint64_t event);
   void on_host_wait_stream(int stream);
 
-  /// Called when an operation is issued on `stream`. throws OrderError naming both operations, both streams, and the bytes they share.
+  /// Called when an operation is issued on `stream`. throws OrderError naming both operations, both streams, and the
+  /// bytes they share.
   void on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses);
-  /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote). throws OrderError naming both.
+  /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote).
+  /// throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
-  /// Called with every operation that is issued on a stream and with the memory that it declares: reads, then writes, without empty views. Replaces
-  /// the observer before; null removes it. It must not issue operations.
+  /// Called with every operation that is issued on a stream and with the memory that it declares: reads, then writes,
+  /// without empty views. Replaces the observer before; null removes it. It must not issue operations.
   using Observer = std::function<void(const char* operation, std::span<const MemoryAccess> accesses)>;
   void observe(Observer observer);
-  /// For tests of this class and of ThreadSanitizer: omits the wait with this number, counted from now (0: the next one), as if the program had
-  /// forgotten it. Negative: none.
+  /// For tests of this class and of ThreadSanitizer: omits the wait with this number, counted from now (0: the next
+  /// one), as if the program had forgotten it. Negative: none.
   void leave_out_wait(int64_t number);
   /// Called by Stream::wait; true if the wait is to be omitted.
   bool leaves_out_next_wait();

@@ -10,8 +10,8 @@ namespace vitrine {
 /// source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
-/// Purposes of random numbers. Streams of different purposes share no number under one seed. Dropout shares none either: it counts (element, sample,
-/// step, layer) with layers from 1, far fewer than 2^24.
+/// Purposes of random numbers. Streams of different purposes share no number under one seed. Dropout shares none
+/// either: it counts (element, sample, step, layer) with layers from 1, far fewer than 2^24.
 enum class RandomPurpose : uint32_t {
   initialization = 0,
   shuffle = 0x736875,         // "shu"
@@ -23,7 +23,8 @@ inline constexpr int kRandomStreamBits = 40;
 /// Returns stream `index` (below 2^40) of a purpose.
 uint64_t random_stream(RandomPurpose purpose, uint64_t index);
 
-/// A sequence of random numbers from Philox at (seed, stream), for initialization, sampling and generated data; never for dropout.
+/// A sequence of random numbers from Philox at (seed, stream), for initialization, sampling and generated data; never
+/// for dropout.
 class PhiloxSequence {
  public:
   PhiloxSequence(uint64_t seed, uint64_t stream);

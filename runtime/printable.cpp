@@ -30,7 +30,8 @@ Character first_character(std::string_view text) {
 }
 
 bool reorders_text(uint32_t code) {
-  return (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || code == 0x200e || code == 0x200f || code == 0x061c;
+  return (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || code == 0x200e || code == 0x200f ||
+         code == 0x061c;
 }
 
 std::string make_printable(std::string_view text, bool keep_lines) {

@@ -29,7 +29,8 @@ std::string Reason::str(const char* (*name)(Setting)) const {
 
 std::vector<Reason::Part> Reason::parts(Part::Kind kind) const {
   std::vector<Part> found;
-  std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(found), [kind](const Part& part) { return part.kind == kind; });
+  std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(found),
+               [kind](const Part& part) { return part.kind == kind; });
   return found;
 }
 
@@ -49,8 +50,12 @@ void Reason::append(Part part) {
   }
 }
 
-Reason::Part given(Setting setting, std::string value) { return {Reason::Part::Kind::given, setting, std::move(value)}; }
-Reason::Part propose(Setting setting, std::string value) { return {Reason::Part::Kind::proposed, setting, std::move(value)}; }
+Reason::Part given(Setting setting, std::string value) {
+  return {Reason::Part::Kind::given, setting, std::move(value)};
+}
+Reason::Part propose(Setting setting, std::string value) {
+  return {Reason::Part::Kind::proposed, setting, std::move(value)};
+}
 Reason::Part propose(Setting setting, int64_t value) { return propose(setting, std::to_string(value)); }
 
 }  // namespace vitrine

@@ -10,8 +10,8 @@
 
 namespace vitrine {
 
-/// A setting that messages refer to, by its name in the API: "DeviceGroupOptions::memory_bytes". Each layer declares its own in its settings.h.
-/// Programs can render messages with their own names of the settings: see Reason::str().
+/// A setting that messages refer to, by its name in the API: "DeviceGroupOptions::memory_bytes". Each layer declares
+/// its own in its settings.h. Programs can render messages with their own names of the settings: see Reason::str().
 class Setting {
  public:
   /// requires  `name` outlives this object; declared settings are made of literals
@@ -58,8 +58,9 @@ class Reason {
   const std::string& str() const { return text_; }
   operator const std::string&() const { return text_; }
   // NOLINTEND(google-explicit-constructor)
-  /// With the names that a program or binding gives the settings: "set workspace 64MiB". `name` may be given settings that it does not know, such as
-  /// those of other libraries: Setting::name() names them. What it returns must stay valid as long as its argument.
+  /// With the names that a program or binding gives the settings: "set workspace 64MiB". `name` may be given settings
+  /// that it does not know, such as those of other libraries: Setting::name() names them. What it returns must stay
+  /// valid as long as its argument.
   std::string str(const char* (*name)(Setting)) const;
   bool empty() const { return text_.empty(); }
   const std::vector<Part>& parts() const { return parts_; }

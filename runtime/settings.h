@@ -3,7 +3,8 @@
 
 #include <vitrine/runtime/reason.h>
 
-/// Settings of runtime/ that messages refer to, and the list of all of them. A program that names them in its own words checks the list.
+/// Settings of runtime/ that messages refer to, and the list of all of them. A program that names them in its own words
+/// checks the list.
 namespace vitrine::settings {
 
 inline constexpr Setting kMemoryBytes{"DeviceGroupOptions::memory_bytes"};
@@ -17,7 +18,8 @@ inline constexpr Setting kLaunchWorldSize{"LaunchFlags::world_size"};
 inline constexpr Setting kLaunchLocalRank{"LaunchFlags::local_rank"};
 inline constexpr Setting kReserveWorkspace{"ExecContext::reserve_workspace"};
 
-inline constexpr Setting kRuntimeSettings[] = {kMemoryBytes, kTf32,       kRendezvous,      kTimeoutMs,       kRank,
-                                               kSize,        kLaunchRank, kLaunchWorldSize, kLaunchLocalRank, kReserveWorkspace};
+inline constexpr Setting kRuntimeSettings[] = {
+    kMemoryBytes, kTf32,       kRendezvous,      kTimeoutMs,       kRank,
+    kSize,        kLaunchRank, kLaunchWorldSize, kLaunchLocalRank, kReserveWorkspace};
 
 }  // namespace vitrine::settings

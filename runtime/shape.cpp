@@ -14,7 +14,8 @@ namespace {
 bool product_fits(std::span<const int64_t> sizes) {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
   int64_t product = 1;
-  return std::none_of(sizes.begin(), sizes.end(), [&](int64_t size) { return __builtin_mul_overflow(product, size, &product); });
+  return std::none_of(sizes.begin(), sizes.end(),
+                      [&](int64_t size) { return __builtin_mul_overflow(product, size, &product); });
 }
 
 }  // namespace
@@ -23,10 +24,12 @@ Shape::Shape(std::initializer_list<int64_t> sizes) : Shape(std::span<const int64
 
 Shape::Shape(std::span<const int64_t> sizes) : rank_(static_cast<int>(sizes.size())) {
   if (sizes.size() > kMaxRank) {
-    throw ShapeError(fmt::format("Shape: ({}) has {} dimensions, at most {} are supported", fmt::join(sizes, ", "), sizes.size(), kMaxRank));
+    throw ShapeError(fmt::format("Shape: ({}) has {} dimensions, at most {} are supported", fmt::join(sizes, ", "),
+                                 sizes.size(), kMaxRank));
   }
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
-    throw ShapeError(fmt::format("Shape: ({}) has a negative size, every size must be at least 0", fmt::join(sizes, ", ")));
+    throw ShapeError(
+        fmt::format("Shape: ({}) has a negative size, every size must be at least 0", fmt::join(sizes, ", ")));
   }
   if (!product_fits(sizes)) {
     throw ShapeError(fmt::format("Shape: ({}) has more elements than 64 bits can count", fmt::join(sizes, ", ")));

@@ -32,18 +32,22 @@ void Event::synchronize() {
 
 double Event::elapsed_seconds(Event& start) {
   for (const Event* event : {static_cast<const Event*>(&start), static_cast<const Event*>(this)}) {
-    if (!event->recorded_) throw ConfigError("Event::elapsed_seconds: an event was never recorded; record both on a stream first");
+    if (!event->recorded_)
+      throw ConfigError("Event::elapsed_seconds: an event was never recorded; record both on a stream first");
     if (event->recorded_on_.backend == Backend::meta) {
-      throw UnsupportedError("Event::elapsed_seconds: meta devices run nothing, so no time passes on them; use cpu or cuda devices");
+      throw UnsupportedError(
+          "Event::elapsed_seconds: meta devices run nothing, so no time passes on them; use cpu or cuda devices");
     }
     if (event->timing_ == EventTiming::off) {
-      throw UnsupportedError("Event::elapsed_seconds: an event does not keep its time; make it with make_event(EventTiming::on)");
+      throw UnsupportedError(
+          "Event::elapsed_seconds: an event does not keep its time; make it with make_event(EventTiming::on)");
     }
   }
   const DeviceId& from = start.recorded_on_;
   if (from.backend != recorded_on_.backend || (from.backend == Backend::cuda && from.index != recorded_on_.index)) {
     throw DeviceError(
-        fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; different GPUs, or a GPU and a CPU, have no common clock",
+        fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; different GPUs, or a GPU and a "
+                    "CPU, have no common clock",
                     from.str(), recorded_on_.str()));
   }
   start.synchronize();
@@ -82,8 +86,12 @@ void Stream::wait(Event& event) {
 void Stream::begin_capture(std::span<Stream* const> /*joined*/) {
   throw UnsupportedError(name() + ": this stream cannot capture work; only streams that a group created on GPUs can");
 }
-std::unique_ptr<CapturedWork> Stream::end_capture() { throw UnsupportedError(name() + ": this stream captures no work"); }
-void Stream::launch(CapturedWork& /*work*/, int64_t /*step*/) { throw UnsupportedError(name() + ": this stream captures no work"); }
+std::unique_ptr<CapturedWork> Stream::end_capture() {
+  throw UnsupportedError(name() + ": this stream captures no work");
+}
+void Stream::launch(CapturedWork& /*work*/, int64_t /*step*/) {
+  throw UnsupportedError(name() + ": this stream captures no work");
+}
 
 void Stream::synchronize() {
   // The clock also advances if the work failed, because it is over either way.

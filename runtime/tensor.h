@@ -9,14 +9,16 @@
 
 namespace vitrine {
 
-/// A View that keeps its memory alive. Copies share the memory, which returns to its pool when the last copy is destroyed, on the thread that issues
-/// to that pool. An empty Tensor stands for an omitted argument. rows() and reshape() share the memory too.
+/// A View that keeps its memory alive. Copies share the memory, which returns to its pool when the last copy is
+/// destroyed, on the thread that issues to that pool. An empty Tensor stands for an omitted argument. rows() and
+/// reshape() share the memory too.
 class Tensor {
  public:
   Tensor() = default;
   /// Owns a block of the pool. Called by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
-  /// Refers to other memory, which `storage` keeps alive; if null, the caller keeps it alive. Called by ExecContext::adopt.
+  /// Refers to other memory, which `storage` keeps alive; if null, the caller keeps it alive. Called by
+  /// ExecContext::adopt.
   Tensor(std::shared_ptr<void> storage, const View& view) : storage_(std::move(storage)), view_(view) {}
 
   explicit operator bool() const { return static_cast<bool>(view_); }

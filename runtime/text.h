@@ -10,8 +10,9 @@
 
 namespace vitrine {
 
-/// The number that makes up the whole text, as std::from_chars reads it: no blanks, no leading '+', no unit. Floating-point types also accept "nan"
-/// and "inf". Empty for any other text, and for a number that `Number` cannot hold.
+/// The number that makes up the whole text, as std::from_chars reads it: no blanks, no leading '+', no unit.
+/// Floating-point types also accept "nan" and "inf". Empty for any other text, and for a number that `Number` cannot
+/// hold.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};
@@ -21,7 +22,8 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
-/// The items between separators, one more than there are separators. Empty items stay: "a,,b," has four items and "" has one.
+/// The items between separators, one more than there are separators. Empty items stay: "a,,b," has four items and ""
+/// has one.
 std::vector<std::string> split_text(std::string_view text, char separator);
 
 }  // namespace vitrine

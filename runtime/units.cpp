@@ -30,8 +30,9 @@ constexpr std::array<Unit, 10> kUnits{{{"", 1},
                                        {"tb", 1'000'000'000'000}}};
 
 [[noreturn]] void reject(std::string_view text, const char* why) {
-  throw ConfigError(
-      fmt::format("size \"{}\": {}; write a number of bytes or one with KiB, MiB, GiB, TiB, KB, MB, GB or TB, such as 512MiB", text, why));
+  throw ConfigError(fmt::format(
+      "size \"{}\": {}; write a number of bytes or one with KiB, MiB, GiB, TiB, KB, MB, GB or TB, such as 512MiB", text,
+      why));
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -46,7 +47,8 @@ std::string_view take_digits(std::string_view& rest) {
 
 int64_t unit_bytes(std::string_view text, std::string_view name) {
   std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const auto* unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == lower; });
   if (unit == kUnits.end()) reject(text, "unknown unit");
   return unit->bytes;
@@ -71,14 +73,16 @@ int64_t parse_bytes(std::string_view text) {
 
   int64_t bytes = 0;
   for (const char digit : whole) {
-    if (__builtin_mul_overflow(bytes, int64_t{10}, &bytes) || __builtin_add_overflow(bytes, int64_t{digit - '0'}, &bytes)) {
+    if (__builtin_mul_overflow(bytes, int64_t{10}, &bytes) ||
+        __builtin_add_overflow(bytes, int64_t{digit - '0'}, &bytes)) {
       reject(text, "does not fit into 63 bits");
     }
   }
   if (__builtin_mul_overflow(bytes, unit, &bytes)) reject(text, "does not fit into 63 bits");
   double part = 0, scale = static_cast<double>(unit);
   for (const char digit : fraction) part += (scale /= 10) * (digit - '0');
-  if (__builtin_add_overflow(bytes, static_cast<int64_t>(std::llround(part)), &bytes)) reject(text, "does not fit into 63 bits");
+  if (__builtin_add_overflow(bytes, static_cast<int64_t>(std::llround(part)), &bytes))
+    reject(text, "does not fit into 63 bits");
   return bytes;
 }
 

@@ -15,7 +15,8 @@ template <class AnyView>
 AnyView rows_of(const AnyView& view, int64_t begin, int64_t end) {
   if (view.shape.rank() == 0 || begin < 0 || begin > end || end > view.shape[0]) {
     throw ShapeError(
-        fmt::format("View::rows: rows [{}, {}) of a view of shape {}: needs 0 <= begin <= end <= size of dimension 0", begin, end, view.shape.str()));
+        fmt::format("View::rows: rows [{}, {}) of a view of shape {}: needs 0 <= begin <= end <= size of dimension 0",
+                    begin, end, view.shape.str()));
   }
   using Byte = std::conditional_t<std::is_same_v<AnyView, View>, std::byte, const std::byte>;
   AnyView part = view;
@@ -28,8 +29,8 @@ AnyView rows_of(const AnyView& view, int64_t begin, int64_t end) {
 template <class AnyView>
 AnyView reshape_of(const AnyView& view, const Shape& to) {
   if (to.numel() != view.numel()) {
-    throw ShapeError(fmt::format("View::reshape: shape {} has {} elements but {} has {}; the counts must be equal", view.shape.str(), view.numel(),
-                                 to.str(), to.numel()));
+    throw ShapeError(fmt::format("View::reshape: shape {} has {} elements but {} has {}; the counts must be equal",
+                                 view.shape.str(), view.numel(), to.str(), to.numel()));
   }
   AnyView other = view;
   other.shape = to;
@@ -46,7 +47,8 @@ void detail::throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each,
                     device.str()));
   }
   throw DtypeError(
-      fmt::format("View::as: the elements are {}, but the access is to {} of {} bytes; check dtype() first, and throw DtypeError for a dtype "
+      fmt::format("View::as: the elements are {}, but the access is to {} of {} bytes; check dtype() first, and throw "
+                  "DtypeError for a dtype "
                   "that the layer does not take",
                   dtype_name(dtype), floating ? "floating-point numbers" : "elements", bytes_each));
 }

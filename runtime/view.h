@@ -26,13 +26,15 @@ constexpr bool is_stored_as(DType dtype) {
 template <class T>
 void check_access(DType dtype, DeviceId device) {
   if constexpr (std::is_same_v<T, char> || std::is_same_v<T, std::byte>) return;
-  if (device.backend == Backend::meta || !is_stored_as<T>(dtype)) throw_wrong_access(dtype, device, sizeof(T), std::is_floating_point_v<T>);
+  if (device.backend == Backend::meta || !is_stored_as<T>(dtype))
+    throw_wrong_access(dtype, device, sizeof(T), std::is_floating_point_v<T>);
 }
 
 }  // namespace detail
 
-/// A contiguous row-major tensor that the view does not own; the argument type of kernels and collectives. Cheap to copy.
-/// An empty View (data == nullptr) stands for an omitted argument. On meta devices `data` is an address that is never accessed.
+/// A contiguous row-major tensor that the view does not own; the argument type of kernels and collectives. Cheap to
+/// copy. An empty View (data == nullptr) stands for an omitted argument. On meta devices `data` is an address that is
+/// never accessed.
 struct View {
   void* data = nullptr;
   Shape shape;
@@ -42,9 +44,10 @@ struct View {
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype); }
-  /// Address of the elements, for functions that ExecContext::dispatch runs on the device. T is float, int32_t or uint8_t, any type of 2 bytes for
-  /// f16 and bf16, or char or std::byte for the address without a check. nullptr for an empty View.
-  /// throws DtypeError if the elements are stored as another type, UnsupportedError on meta devices, which have no memory.
+  /// Address of the elements, for functions that ExecContext::dispatch runs on the device. T is float, int32_t or
+  /// uint8_t, any type of 2 bytes for f16 and bf16, or char or std::byte for the address without a check. nullptr for
+  /// an empty View. throws DtypeError if the elements are stored as another type, UnsupportedError on meta devices,
+  /// which have no memory.
   template <class T>
   T* as() const {
     if (data != nullptr) detail::check_access<T>(dtype, device);
@@ -65,7 +68,8 @@ struct ConstView {
 
   ConstView() = default;
   ConstView(const void* p, const Shape& s, DType t, DeviceId d) : data(p), shape(s), dtype(t), device(d) {}
-  ConstView(const View& v) : data(v.data), shape(v.shape), dtype(v.dtype), device(v.device) {}  // NOLINT: a View is a ConstView
+  ConstView(const View& v)
+      : data(v.data), shape(v.shape), dtype(v.dtype), device(v.device) {}  // NOLINT: a View is a ConstView
 
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }

@@ -43,10 +43,11 @@ int run() {
     const Tensor same = from_dlpack(ctx, to_dlpack(x));
     square(ctx, same);
     const PoolStatistics pool = devices[0].pool().statistics();
-    std::printf("%s: %lld bytes adopted, %lld bytes of its own\n", devices[0].name().c_str(), static_cast<long long>(pool.adopted_bytes),
-                static_cast<long long>(pool.allocated_bytes));
+    std::printf("%s: %lld bytes adopted, %lld bytes of its own\n", devices[0].name().c_str(),
+                static_cast<long long>(pool.adopted_bytes), static_cast<long long>(pool.allocated_bytes));
   }  // Waits for the device, then releases the memory.
-  std::printf("3 squared twice is %g; the buffer was %s\n", static_cast<double>(values->back()), released ? "released" : "kept");
+  std::printf("3 squared twice is %g; the buffer was %s\n", static_cast<double>(values->back()),
+              released ? "released" : "kept");
   return values->front() == 81.0F && values->back() == 81.0F && released ? 0 : 1;
 }
 

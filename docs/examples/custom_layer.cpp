@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom layer with parameters in a custom model, trained by the engine on two CPU devices: finds the brightest quarter of small images. Then the
-// gradients of its parameters, and of the layer before it, are compared with finite differences of the loss.
+// A custom layer with parameters in a custom model, trained by the engine on two CPU devices: finds the brightest
+// quarter of small images. Then the gradients of its parameters, and of the layer before it, are compared with finite
+// differences of the loss.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -61,7 +62,8 @@ void draw(PhiloxSequence& random, float* images, int32_t* labels) {
 HostBatch draw_batch(const Model& model, PhiloxSequence& random) {
   auto images = std::make_shared<HostBuffer>(kBatch * kSize * kSize * 4);
   auto labels = std::make_shared<HostBuffer>(kBatch * 4);
-  const View image_view = images->view(model.input_shape(kBatch), DType::f32), label_view = labels->view({kBatch}, DType::i32);
+  const View image_view = images->view(model.input_shape(kBatch), DType::f32),
+             label_view = labels->view({kBatch}, DType::i32);
   draw(random, image_view.as<float>(), label_view.as<int32_t>());
   HostBatch batch;
   batch.images = image_view;
@@ -71,7 +73,8 @@ HostBatch draw_batch(const Model& model, PhiloxSequence& random) {
   return batch;
 }
 
-/// The largest distance between a parameter's gradient and central differences of the mean loss, as a share of its largest gradient.
+/// The largest distance between a parameter's gradient and central differences of the mean loss, as a share of its
+/// largest gradient.
 double gradient_error(Engine& engine, const HostBatch& batch, const std::string& name) {
   constexpr float kStep = 1e-2F;
   const std::vector<float> before = engine.parameters();
@@ -113,7 +116,8 @@ int run() {
   config.image_height = config.image_width = kSize;
   config.optimizer.set_learning_rate(0.01);
   config.seed = 1;
-  Engine engine(model, devices, config, {{kBatch}, {kBatch}});  // plans the memory, including the custom layer's, then takes it
+  Engine engine(model, devices, config,
+                {{kBatch}, {kBatch}});  // plans the memory, including the custom layer's, then takes it
 
   PhiloxSequence random(7, 0);
   std::vector<double> losses;
@@ -123,7 +127,8 @@ int run() {
   }
   for (const auto& totals : engine.take_step_results(true)) losses.push_back(totals.mean_loss());
   const HostBatch batch = draw_batch(model, random);
-  const double slopes = gradient_error(engine, batch, "activation.weight"), before = gradient_error(engine, batch, "hidden.bias");
+  const double slopes = gradient_error(engine, batch, "activation.weight"),
+               before = gradient_error(engine, batch, "hidden.bias");
   engine.finish();
 
   for (size_t step = 0; step < losses.size(); step += 25) std::printf("step %3zu  loss %.4f\n", step, losses[step]);

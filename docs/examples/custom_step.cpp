@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom training step, from the engine's parts: a custom loss (cross-entropy with label smoothing, computed on device 1 of two CPU devices)
-// and a custom order (each batch is trained on twice before the update). Planning runs the same step, so the engine takes exactly the memory that it
-// needs. Exit status 1 unless the loss falls.
+// A custom training step, from the engine's parts: a custom loss (cross-entropy with label smoothing, computed on
+// device 1 of two CPU devices) and a custom order (each batch is trained on twice before the update). Planning runs the
+// same step, so the engine takes exactly the memory that it needs. Exit status 1 unless the loss falls.
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -23,10 +23,11 @@ constexpr int64_t kClasses = 3, kHidden = 32, kBatch = 48;
 constexpr int kSteps = 300, kLossDevice = 1;
 constexpr float kSmoothing = 0.1F;
 
-/// Cross-entropy against targets of 1 - kSmoothing for the label and kSmoothing / kClasses for all. Writes the gradient of the sum of losses, times
-/// `scale`, over the logits (N, kClasses), and the loss and counts to `totals`. A custom operation declares what it reads and writes; with
-/// another lambda for CUDA it would run on GPUs too.
-void smoothed_cross_entropy(ExecContext& ctx, const View& logits, const ConstView& labels, float scale, const View& totals) {
+/// Cross-entropy against targets of 1 - kSmoothing for the label and kSmoothing / kClasses for all. Writes the gradient
+/// of the sum of losses, times `scale`, over the logits (N, kClasses), and the loss and counts to `totals`. A custom
+/// operation declares what it reads and writes; with another lambda for CUDA it would run on GPUs too.
+void smoothed_cross_entropy(ExecContext& ctx, const View& logits, const ConstView& labels, float scale,
+                            const View& totals) {
   ctx.dispatch({"smoothed_cross_entropy", {labels}, {logits, totals}}, [=] {
     float* const z = logits.as<float>();
     const int32_t* const label = labels.as<int32_t>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom Reducer: trains a perceptron on two CPU devices with compressed gradients (sparse_reducer.h). A quarter of the gradient bytes is sent
-// per step; exit status 1 unless the loss falls.
+// A custom Reducer: trains a perceptron on two CPU devices with compressed gradients (sparse_reducer.h). A quarter of
+// the gradient bytes is sent per step; exit status 1 unless the loss falls.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -50,7 +50,8 @@ int run() {
   engine.verify_replicas();
   engine.finish();
   const int64_t elements = engine.layout().parameter_elements();
-  std::printf("gradients sent per step: %lld of %lld elements\n", static_cast<long long>(elements / kSlices), static_cast<long long>(elements));
+  std::printf("gradients sent per step: %lld of %lld elements\n", static_cast<long long>(elements / kSlices),
+              static_cast<long long>(elements));
   double last = 0;
   for (size_t step = results.size() - 20; step < results.size(); ++step) last += results[step].mean_loss() / 20;
   std::printf("loss: %.4f at first, %.4f in the last 20 steps\n", results.front().mean_loss(), last);

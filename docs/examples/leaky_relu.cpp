@@ -9,7 +9,8 @@ using namespace vitrine;
 namespace {
 
 void check_dtype(const ConstView& x) {
-  if (x.dtype != DType::f32) throw DtypeError(std::string("leaky_relu: x is ") + dtype_name(x.dtype) + ", expected f32; train in f32");
+  if (x.dtype != DType::f32)
+    throw DtypeError(std::string("leaky_relu: x is ") + dtype_name(x.dtype) + ", expected f32; train in f32");
 }
 
 }  // namespace

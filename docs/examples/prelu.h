@@ -3,7 +3,8 @@
 
 #include <vitrine/nn/layer.h>
 
-/// y = x where x > 0, otherwise weight[f] * x, with one learned slope for each feature f. x is (N, F), f32. Starts as a ReLU. Keeps x.
+/// y = x where x > 0, otherwise weight[f] * x, with one learned slope for each feature f. x is (N, F), f32. Starts as a
+/// ReLU. Keeps x.
 class PReLU final : public vitrine::Layer {
  public:
   explicit PReLU(int64_t features) : features_(features) {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A micro-benchmark without training: times an uneven scatter and a reduce between three CPU devices for several sizes, and checks the results.
+// A micro-benchmark without training: times an uneven scatter and a reduce between three CPU devices for several sizes,
+// and checks the results.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -24,7 +25,8 @@ double median_seconds(DeviceGroup& devices, const std::function<void(int rank)>&
   std::vector<double> seconds;
   for (int i = 0; i < kRepeats; ++i) {
     const int64_t begin_ns = steady_now_ns();
-    for (int rank = 0; rank < devices.size(); ++rank) issue(rank);  // the host issues for all ranks; their streams do the work
+    for (int rank = 0; rank < devices.size(); ++rank)
+      issue(rank);  // the host issues for all ranks; their streams do the work
     devices.synchronize();
     seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
   }
@@ -55,14 +57,16 @@ bool measure(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>>& r
   for (int rank = 0; rank < devices.size(); ++rank) {
     ExecContext& ctx = devices[rank].communication();
     whole.push_back(ctx.allocate(host.shape, DType::f32, Category::staging, "whole"));
-    slices.push_back(ctx.allocate({counts[static_cast<size_t>(rank)], kColumns}, DType::f32, Category::staging, "slice"));
+    slices.push_back(
+        ctx.allocate({counts[static_cast<size_t>(rank)], kColumns}, DType::f32, Category::staging, "slice"));
     copy(ctx, host, whole.back());
   }
   devices.synchronize();
 
   const double scatter_seconds = median_seconds(devices, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
-    ranks[r]->scatter(devices[rank].communication(), rank == 0 ? ConstView(whole[0]) : ConstView(), counts, slices[r], 0);
+    ranks[r]->scatter(devices[rank].communication(), rank == 0 ? ConstView(whole[0]) : ConstView(), counts, slices[r],
+                      0);
   });
   int64_t first_row = 0;
   for (int rank = 0; rank < devices.size(); ++rank) {
@@ -76,8 +80,8 @@ bool measure(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>>& r
     const auto r = static_cast<size_t>(rank);
     ranks[r]->reduce(devices[rank].communication(), whole[r], rank == 0 ? View(sum) : View(), 0);
   });
-  std::printf("%10s  scatter %10s  reduce %10s\n", format_bytes(host.bytes()).c_str(), format_seconds(scatter_seconds).c_str(),
-              format_seconds(reduce_seconds).c_str());
+  std::printf("%10s  scatter %10s  reduce %10s\n", format_bytes(host.bytes()).c_str(),
+              format_seconds(scatter_seconds).c_str(), format_seconds(reduce_seconds).c_str());
   return rows_are(devices, 0, sum, 0, static_cast<float>(devices.size()));
 }
 

@@ -7,15 +7,17 @@
 #include <vitrine/nn/parallel/reducer.h>
 #include <vitrine/runtime/copy.h>
 
-/// Gradient compression: each step reduces one slice of the gradients, in turns. What the other slices compute is not lost: every replica adds it to
-/// a residual, which is sent when their turn comes (error feedback, Seide et al. 2014). With 4 slices a step sends a quarter of the bytes.
+/// Gradient compression: each step reduces one slice of the gradients, in turns. What the other slices compute is not
+/// lost: every replica adds it to a residual, which is sent when their turn comes (error feedback, Seide et al. 2014).
+/// With 4 slices a step sends a quarter of the bytes.
 class SparseReducer : public vitrine::Reducer {
  public:
   SparseReducer(const vitrine::ReducerContext& replica, int64_t slices)
       : replica_(replica), slices_(slices), elements_(replica.layout.parameter_elements()) {
     vitrine::ExecContext& compute = replica_.device.compute();
     // From the device's pool, before the step: planning counts it, and the engine takes exactly the planned memory.
-    residual_ = compute.allocate({elements_}, vitrine::DType::f32, vitrine::Category::communication, "gradient residual");
+    residual_ =
+        compute.allocate({elements_}, vitrine::DType::f32, vitrine::Category::communication, "gradient residual");
     zero(compute, residual_);
   }
 
@@ -69,7 +71,8 @@ class SparseReducer : public vitrine::Reducer {
     compute.record(*ready_);
     const vitrine::PhaseScope phase(communication, vitrine::Phase::reduce, "slice");
     communication.wait(*ready_, "backward");
-    const vitrine::View residual = residual_.view().rows(slice_.begin, slice_.end), sum = replica_.gradients.rows(slice_.begin, slice_.end);
+    const vitrine::View residual = residual_.view().rows(slice_.begin, slice_.end),
+                        sum = replica_.gradients.rows(slice_.begin, slice_.end);
     if (replica_.communicator != nullptr) {
       replica_.communicator->all_reduce(communication, residual, sum);
     } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a perceptron on vectors (N, 2), two interleaved half circles, data-parallel on two CPU devices, then evaluates it in an engine without
-// gradients and optimizer state. Prints the loss and the accuracy; exit status 1 if it has not learned.
+// Trains a perceptron on vectors (N, 2), two interleaved half circles, data-parallel on two CPU devices, then evaluates
+// it in an engine without gradients and optimizer state. Prints the loss and the accuracy; exit status 1 if it has not
+// learned.
 #include <cmath>
 #include <cstdio>
 #include <exception>

@@ -81,7 +81,8 @@ std::vector<float> train() {
 
   HostBuffer start(n * 4), points(kSamples * 2 * 4), classes(kSamples * 4), result(LossTotals::kCount * 4);
   const View host_params = start.view({n}, DType::f32), host_x = points.view({kSamples, 2}, DType::f32);
-  const View host_labels = classes.view({kSamples}, DType::i32), host_totals = result.view({LossTotals::kCount}, DType::f32);
+  const View host_labels = classes.view({kSamples}, DType::i32),
+             host_totals = result.view({LossTotals::kCount}, DType::f32);
   initialize(layout, 1, {host_params.as<float>(), static_cast<size_t>(n)});
   draw_spirals(host_x.as<float>(), host_labels.as<int32_t>());
   copy(ctx, host_params, params);
@@ -101,7 +102,8 @@ std::vector<float> train() {
     Saved saved = net.forward_from(ctx, param_views, x, logits, pass);
     zero(ctx, totals);
     softmax_cross_entropy(ctx, loss_config, logits, labels, {}, logits, totals);
-    net.backward_from(ctx, param_views, std::move(saved), std::move(logits), grad_views, GradMode::overwrite, pass, [](int) {});
+    net.backward_from(ctx, param_views, std::move(saved), std::move(logits), grad_views, GradMode::overwrite, pass,
+                      [](int) {});
     decide_step(ctx, kSamples, NonFinite::accept, totals, {}, control);
     adam_update(ctx, adam, params, grads, exp_avg, exp_avg_sq, step_count, control);
     copy(ctx, totals, host_totals);
@@ -117,7 +119,8 @@ std::vector<float> train() {
 int main() {
   try {
     const std::vector<float> losses = train();
-    for (size_t step = 0; step < losses.size(); step += 50) std::printf("step %3zu  loss %.4f\n", step, static_cast<double>(losses[step]));
+    for (size_t step = 0; step < losses.size(); step += 50)
+      std::printf("step %3zu  loss %.4f\n", step, static_cast<double>(losses[step]));
     std::printf("last      loss %.4f\n", static_cast<double>(losses.back()));
     const bool fell = losses.front() > 0.8F && losses.back() < 0.25F;
     std::puts(fell ? "the loss fell" : "the loss did not fall as it should");

@@ -11,8 +11,8 @@
 
 namespace vitrine::cpu {
 
-/// Adds up the columns of a matrix (rows, columns) in an order that depends on its shape only: blocks of rows, then strips of blocks, then all
-/// strips.
+/// Adds up the columns of a matrix (rows, columns) in an order that depends on its shape only: blocks of rows, then
+/// strips of blocks, then all strips.
 ///   sums  (columns) f32, overwritten or added to
 ///   load  load(row, column, value) reads one element, if value is a float, or as many as FloatLanes has
 /// Uses the whole team: by columns if there are enough of them, else by strips of rows.
@@ -88,7 +88,8 @@ void sum_columns(int64_t rows, int64_t columns, float* sums, GradMode mode, cons
     const int64_t count = std::min(kAtOnce, columns - first);
     std::array<Sums, kMostStrips> partial;
     parallel_for(strips, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t strip = begin; strip < end; ++strip) partial[static_cast<size_t>(strip)] = sum_strip(strip, first, count);
+      for (int64_t strip = begin; strip < end; ++strip)
+        partial[static_cast<size_t>(strip)] = sum_strip(strip, first, count);
     });
     finish(first, count, [&](int64_t strip) -> const Sums& { return partial[static_cast<size_t>(strip)]; });
   }

@@ -7,16 +7,17 @@
 #include "kernels/libraries.h"
 #include "kernels/recorded_operations.h"
 
-/// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per shape and kept in ctx.plans();
-/// packed weights and scratch are taken from `workspace`. A function returns false and does nothing when oneDNN is not built in (no_onednn.cpp), has
-/// no fast implementation of the shape, or needs more workspace.
+/// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per
+/// shape and kept in ctx.plans(); packed weights and scratch are taken from `workspace`. A function returns false and
+/// does nothing when oneDNN is not built in (no_onednn.cpp), has no fast implementation of the shape, or needs more
+/// workspace.
 namespace vitrine::cpu::onednn {
 
 /// Version and use of oneDNN, if built in.
 std::optional<LibraryInfo> library();
 
-/// True for f32, and for bf16 on CPUs with AMX. With AVX-512 BF16 alone, oneDNN's convolutions and products of bf16 take up to twice as long as those
-/// of tensors widened to f32 (docs/performance.md).
+/// True for f32, and for bf16 on CPUs with AMX. With AVX-512 BF16 alone, oneDNN's convolutions and products of bf16
+/// take up to twice as long as those of tensors widened to f32 (docs/performance.md).
 bool computes(DType dtype);
 
 /// c (m, n) = a (m, k) b (k, n); rows of c are c_stride elements apart.
@@ -30,23 +31,28 @@ struct Product {
 /// True when oneDNN has a fast implementation of the product that fits into the workspace. Only with oneDNN.
 bool takes(ExecContext& ctx, const View& workspace, const Product& product);
 
-/// True when gemm() declines: below AVX-512, oneDNN multiplies two untransposed matrices at 0.5 to 1 times the speed of Eigen at the shapes of linear
-/// layers. Only with oneDNN.
+/// True when gemm() declines: below AVX-512, oneDNN multiplies two untransposed matrices at 0.5 to 1 times the speed of
+/// Eigen at the shapes of linear layers. Only with oneDNN.
 bool eigen_is_faster(bool transpose_a, bool transpose_b);
 
 /// Rows of c, which may be f32 when a and b are bf16, are c_stride elements apart.
-bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
-          GradMode mode);
-bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
+          int64_t c_stride, GradMode mode);
+bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu,
+                    View y);
 
-bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode);
+bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
+                    ConstView bias, View y);
+bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
+                          ConstView w, View grad_x);
+bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
+                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
 
-/// Bytes of workspace that a product takes, of `allowed_bytes`; -1 when there is no fast implementation, or gemm() declines.
+/// Bytes of workspace that a product takes, of `allowed_bytes`; -1 when there is no fast implementation, or gemm()
+/// declines.
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& product, int64_t allowed_bytes);
 /// Bytes of workspace that a pass needs; -1 when there is no fast implementation.
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias, DType dtype);
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
+                     bool with_bias, DType dtype);
 
 }  // namespace vitrine::cpu::onednn

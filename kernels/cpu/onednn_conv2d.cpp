@@ -9,7 +9,8 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the layout of the weights. Gradients of weights and bias are f32.
+// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the layout of the weights. Gradients of
+// weights and bias are f32.
 struct Convolution : ConvolutionLayouts {
   Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype)
       : ConvolutionLayouts{.x = activations(x_shape, dtype),
@@ -25,8 +26,12 @@ struct Convolution : ConvolutionLayouts {
         plain_w(weights(w_shape, Tag::ohwi, dtype)),
         plain_grad_w(weights(w_shape, Tag::ohwi, DType::f32)) {}
 
-  static memory::desc activations(const Shape& s, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), Tag::nhwc}; }
-  static memory::desc weights(const Shape& s, Tag tag, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag}; }
+  static memory::desc activations(const Shape& s, DType dtype) {
+    return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), Tag::nhwc};
+  }
+  static memory::desc weights(const Shape& s, Tag tag, DType dtype) {
+    return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag};
+  }
 
   memory::desc plain_w, plain_grad_w;
 };
@@ -92,8 +97,8 @@ ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& 
   return plan;
 }
 
-// oneDNN's AVX2 kernel for 1x1 windows with a stride sums the first weights of odd channel counts while another thread still writes them.
-// Seen in 2.6; the kernel's source is the same in 3.7.
+// oneDNN's AVX2 kernel for 1x1 windows with a stride sums the first weights of odd channel counts while another thread
+// still writes them. Seen in 2.6; the kernel's source is the same in 3.7.
 bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& descriptor, const Convolution& c) {
   if (c.strides[0] == 1) return true;
   while (std::string_view(descriptor.impl_info_str()).starts_with("jit_1x1")) {
@@ -120,11 +125,22 @@ ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution
   return plan;
 }
 
-ConvolutionPlan& plan_for(OneDnnPlans& plans, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias,
-                          DType dtype) {
+ConvolutionPlan& plan_for(OneDnnPlans& plans, Conv2dPass pass, const Conv2dConfig& config, const Shape& x,
+                          const Shape& w, bool with_bias, DType dtype) {
   const bool relu = pass == Conv2dPass::forward && config.relu;
-  const PlanKey key{
-      static_cast<int64_t>(pass), static_cast<int64_t>(dtype), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad, relu, with_bias};
+  const PlanKey key{static_cast<int64_t>(pass),
+                    static_cast<int64_t>(dtype),
+                    x[0],
+                    x[1],
+                    x[2],
+                    x[3],
+                    w[0],
+                    w[1],
+                    w[2],
+                    config.stride,
+                    config.pad,
+                    relu,
+                    with_bias};
   const auto found = plans.convolutions.find(key);
   if (found != plans.convolutions.end()) return found->second;
   ConvolutionPlan plan;
@@ -153,32 +169,40 @@ int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
 
 }  // namespace
 
-bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
+                    ConstView bias, View y) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::forward, config, x.shape, w.shape, static_cast<bool>(bias), x.dtype);
+  ConvolutionPlan& plan =
+      plan_for(plans, Conv2dPass::forward, config, x.shape, w.shape, static_cast<bool>(bias), x.dtype);
   Arena arena(workspace);
   if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
   void* scratch = arena.take(most_scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
-  plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias.data}, {DNNL_ARG_DST, y.data}}, scratch);
+  plans.run(plan.pass,
+            {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias.data}, {DNNL_ARG_DST, y.data}},
+            scratch);
   return true;
 }
 
-bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
+                          ConstView w, View grad_x) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_data, config, grad_x.shape, w.shape, false, grad_y.dtype);
+  ConvolutionPlan& plan =
+      plan_for(plans, Conv2dPass::backward_data, config, grad_x.shape, w.shape, false, grad_y.dtype);
   Arena arena(workspace);
   if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
   void* scratch = arena.take(most_scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
-  plans.run(plan.pass, {{DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, grad_x.data}}, scratch);
+  plans.run(plan.pass,
+            {{DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, grad_x.data}}, scratch);
   return true;
 }
 
-bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode) {
+bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
+                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_weight, config, x.shape, grad_w.shape, static_cast<bool>(grad_bias), x.dtype);
+  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_weight, config, x.shape, grad_w.shape,
+                                   static_cast<bool>(grad_bias), x.dtype);
   const bool accumulate = mode == GradMode::accumulate;
   const bool in_place = plan.same_layout && !accumulate;
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
@@ -188,9 +212,15 @@ bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2
   void* scratch = arena.take(most_scratch_bytes(plan));
   void* weights = in_place ? grad_w.data : arena.take(weight_bytes);
   void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : grad_bias.data;
-  plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_DIFF_WEIGHTS, weights}, {DNNL_ARG_DIFF_BIAS, bias}},
+  plans.run(plan.pass,
+            {{DNNL_ARG_SRC, x.data},
+             {DNNL_ARG_DIFF_DST, grad_y.data},
+             {DNNL_ARG_DIFF_WEIGHTS, weights},
+             {DNNL_ARG_DIFF_BIAS, bias}},
             scratch);
-  if (!in_place) plans.run(accumulate ? plan.reorder_accumulate : plan.reorder, {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, grad_w.data}}, scratch);
+  if (!in_place)
+    plans.run(accumulate ? plan.reorder_accumulate : plan.reorder,
+              {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, grad_w.data}}, scratch);
   if (bias_bytes > 0) {
     const auto* fresh = static_cast<const float*>(bias);
     for (int64_t k = 0; k < grad_bias.numel(); ++k) grad_bias.as<float>()[k] += fresh[k];
@@ -198,11 +228,13 @@ bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2
   return true;
 }
 
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias, DType dtype) {
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
+                     bool with_bias, DType dtype) {
   const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), pass, config, x, w, with_bias, dtype);
   if (!plan.pass) return -1;
   const int64_t bias_bytes = pass == Conv2dPass::backward_weight && with_bias ? w[0] * size_of(DType::f32) : 0;
-  return Arena::kAlignment + Arena::aligned(most_scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) + Arena::aligned(bias_bytes);
+  return Arena::kAlignment + Arena::aligned(most_scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) +
+         Arena::aligned(bias_bytes);
 }
 
 }  // namespace vitrine::cpu::onednn

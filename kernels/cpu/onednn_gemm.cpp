@@ -11,16 +11,26 @@ namespace {
 using dnnl::memory;
 
 PlanKey key(const Product& p) {
-  return {p.m,    p.n,    p.k,          p.c_stride, static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.c_dtype), p.transpose_a, p.transpose_b,
-          p.bias, p.relu, p.accumulate, p.a_stride};
+  return {p.m,
+          p.n,
+          p.k,
+          p.c_stride,
+          static_cast<int64_t>(p.dtype),
+          static_cast<int64_t>(p.c_dtype),
+          p.transpose_a,
+          p.transpose_b,
+          p.bias,
+          p.relu,
+          p.accumulate,
+          p.a_stride};
 }
 
 memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
   return {{rows, columns}, data_type_of(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-// Returns the first implementation that is not a reference loop and whose scratch fits into `most_scratch` bytes. From version 3 on, the fastest one
-// may pack its operands there, while another needs no scratch.
+// Returns the first implementation that is not a reference loop and whose scratch fits into `most_scratch` bytes. From
+// version 3 on, the fastest one may pack its operands there, while another needs no scratch.
 bool skip_unfit(dnnl::matmul::primitive_desc& descriptor, int64_t most_scratch) {
   if (!skip_reference(descriptor)) return false;
   while (Arena::aligned(scratch_bytes(descriptor)) > most_scratch) {
@@ -30,8 +40,8 @@ bool skip_unfit(dnnl::matmul::primitive_desc& descriptor, int64_t most_scratch) 
 }
 
 Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch) {
-  const memory::desc a =
-      p.a_stride > 0 ? memory::desc({p.m, p.k}, data_type_of(p.dtype), memory::dims{p.a_stride, 1}) : matrix(p.m, p.k, p.transpose_a, p.dtype);
+  const memory::desc a = p.a_stride > 0 ? memory::desc({p.m, p.k}, data_type_of(p.dtype), memory::dims{p.a_stride, 1})
+                                        : matrix(p.m, p.k, p.transpose_a, p.dtype);
   const memory::desc b = matrix(p.k, p.n, p.transpose_b, p.dtype);
   const memory::desc c({p.m, p.n}, data_type_of(p.c_dtype), memory::dims{p.c_stride, 1});
   const memory::desc bias = matrix(1, p.n, false, p.dtype);
@@ -66,7 +76,8 @@ Plan& plan_for(OneDnnPlans& plans, const Product& product, const Arena& arena) {
   return plan;
 }
 
-bool multiply(ExecContext& ctx, const View& workspace, const Product& product, const void* a, const void* b, const void* bias, void* c) {
+bool multiply(ExecContext& ctx, const View& workspace, const Product& product, const void* a, const void* b,
+              const void* bias, void* c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
   Arena arena(workspace);
   Plan& plan = plan_for(plans, product, arena);
@@ -76,13 +87,13 @@ bool multiply(ExecContext& ctx, const View& workspace, const Product& product, c
   return true;
 }
 
-/// Calls body(product, row of b) for the products that make up one. If neither matrix is transposed and b is large, oneDNN 2.6 and 3.7 take up to
-/// three times as long as with blocks of K, which are added up (docs/performance.md).
+/// Calls body(product, row of b) for the products that make up one. If neither matrix is transposed and b is large,
+/// oneDNN 2.6 and 3.7 take up to three times as long as with blocks of K, which are added up (docs/performance.md).
 template <class Body>
 void for_each_block(const Product& whole, const Body& body) {
   constexpr int64_t kLarge = int64_t{1} << 23, kDepth = 256;
-  const bool blocks =
-      whole.dtype == DType::f32 && !whole.transpose_a && !whole.transpose_b && !whole.bias && !whole.relu && whole.n * whole.k >= kLarge;
+  const bool blocks = whole.dtype == DType::f32 && !whole.transpose_a && !whole.transpose_b && !whole.bias &&
+                      !whole.relu && whole.n * whole.k >= kLarge;
   if (!blocks) return body(whole, int64_t{0});
   for (int64_t row = 0; row < whole.k; row += kDepth) {
     Product block = whole;
@@ -108,20 +119,22 @@ bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowed_bytes) {
   if (!computes(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
   int64_t most = 0;
-  for_each_block({p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate},
-                 [&](const Product& block, int64_t) {
-                   const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
-                   most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
-                 });
+  for_each_block(
+      {p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate},
+      [&](const Product& block, int64_t) {
+        const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
+        most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
+      });
   return most;
 }
 
-bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
-          GradMode mode) {
+bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
+          int64_t c_stride, GradMode mode) {
   if (eigen_is_faster(transpose_a, transpose_b)) return false;
   const int64_t k = a.shape[transpose_a ? 0 : 1];
   const bool accumulate = mode == GradMode::accumulate;
-  const Product product{c.shape[0], c.shape[1], k, c_stride, a.dtype, c.dtype, transpose_a, transpose_b, false, false, accumulate};
+  const Product product{c.shape[0],  c.shape[1],  k,     c_stride, a.dtype,   c.dtype,
+                        transpose_a, transpose_b, false, false,    accumulate};
   bool fits = true;  // all blocks, before the first one is computed
   for_each_block(product, [&](const Product& block, int64_t) { fits = fits && takes(ctx, workspace, block); });
   if (!fits) return false;
@@ -134,9 +147,11 @@ bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transp
   return true;
 }
 
-bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu,
+                    View y) {
   const bool with_bias = static_cast<bool>(bias);
-  const Product product{y.shape[0], y.shape[1], x.shape[1], y.shape[1], x.dtype, y.dtype, false, true, with_bias, relu, false};
+  const Product product{y.shape[0], y.shape[1], x.shape[1], y.shape[1], x.dtype, y.dtype,
+                        false,      true,       with_bias,  relu,       false};
   return multiply(ctx, workspace, product, x.data, w.data, bias.data, y.data);
 }
 

@@ -46,12 +46,15 @@ bool processor_has(dnnl::cpu_isa instructions) {
 
 }  // namespace
 
-bool computes(DType dtype) { return dtype == DType::f32 || (dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx)); }
+bool computes(DType dtype) {
+  return dtype == DType::f32 || (dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx));
+}
 
 std::optional<LibraryInfo> library() {
   const dnnl_version_t* const version = dnnl_version();
-  return LibraryInfo{"oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
-                     fmt::format("convolution and matrix products on the CPU, {}", computes(DType::bf16) ? "f32 and bf16" : "f32")};
+  return LibraryInfo{
+      "oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
+      fmt::format("convolution and matrix products on the CPU, {}", computes(DType::bf16) ? "f32 and bf16" : "f32")};
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -13,17 +13,25 @@ namespace {
 
 constexpr int64_t kBlockFloats = int64_t{96} * 1024;  // of columns at a time, so that they stay in the cache of a core
 
-// The matrix of columns: one row per output position (n, p, q), which holds its window in the order of the weights (r, s, c).
+// The matrix of columns: one row per output position (n, p, q), which holds its window in the order of the weights (r,
+// s, c).
 struct Columns {
   Columns(const Conv2dConfig& config, const Shape& x, const Shape& w)
-      : stride(config.stride), pad(config.pad), height(x[1]), width(x[2]), channels(x[3]), window_height(w[1]), window_width(w[2]) {
+      : stride(config.stride),
+        pad(config.pad),
+        height(x[1]),
+        width(x[2]),
+        channels(x[3]),
+        window_height(w[1]),
+        window_width(w[2]) {
     out_height = (height + 2 * pad - window_height) / stride + 1;
     out_width = (width + 2 * pad - window_width) / stride + 1;
     rows = x[0] * out_height * out_width;
     count = window_height * window_width * channels;
   }
 
-  // A run of a window's row that lies inside the image: elements [begin, end) of the columns equal those at `source` of the image.
+  // A run of a window's row that lies inside the image: elements [begin, end) of the columns equal those at `source` of
+  // the image.
   struct Run {
     int64_t begin, end, source;
   };
@@ -54,7 +62,8 @@ struct Range {
 Range part_of(int64_t count, int64_t part, int64_t parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
 // Elements `columns` of rows [first_row, first_row + row_count), packed.
-void gather(const Columns& geometry, const float* x, int64_t first_row, int64_t row_count, Range columns, float* packed) {
+void gather(const Columns& geometry, const float* x, int64_t first_row, int64_t row_count, Range columns,
+            float* packed) {
   const int64_t line = geometry.window_width * geometry.channels;
   for (int64_t i = 0; i < row_count; ++i, packed += columns.size()) {
     for (int64_t r = columns.begin / line; r * line < columns.end; ++r) {
@@ -89,16 +98,18 @@ struct Blocking {
   int64_t parts, rows;  // parts that run in parallel, rows of columns in each
 };
 
-Blocking block_workspace(const ExecContext& ctx, const char* name, const View& workspace, const Columns& geometry, const Shape& x,
-                         int64_t max_parts) {
+Blocking block_workspace(const ExecContext& ctx, const char* name, const View& workspace, const Columns& geometry,
+                         const Shape& x, int64_t max_parts) {
   const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
   if (total_rows == 0) {
     const int64_t needed = geometry.count * size_of(DType::f32);
-    check::throw_small_workspace(ctx, name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width),
-                                 needed, needed * 64 * team_size());
+    check::throw_small_workspace(
+        ctx, name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width),
+        needed, needed * 64 * team_size());
   }
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
-  return {static_cast<float*>(workspace.data), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
+  return {static_cast<float*>(workspace.data), parts,
+          std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
 }
 
 template <class Body>
@@ -108,12 +119,17 @@ void for_each_part(int64_t parts, const Body& body) {
   });
 }
 
-ConstView as_matrix(const ConstView& v) { return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]}); }
-View as_matrix(const View& v) { return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]}); }
+ConstView as_matrix(const ConstView& v) {
+  return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]});
+}
+View as_matrix(const View& v) {
+  return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]});
+}
 
 }  // namespace
 
-void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
+                    ConstView bias, View y) {
   const Columns geometry(config, x.shape, w.shape);
   if (geometry.is_identity()) {
     portable::linear_forward(as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
@@ -128,13 +144,15 @@ void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dC
       const int64_t n = std::min(blocking.rows, rows.end - row);
       gather(geometry, x.as<float>(), row, n, {0, geometry.count}, columns);
       float* block = y.as<float>() + row * outputs;
-      multiply(n, outputs, geometry.count, {columns, geometry.count, false}, {w.as<float>(), geometry.count, true}, block, outputs, false);
+      multiply(n, outputs, geometry.count, {columns, geometry.count, false}, {w.as<float>(), geometry.count, true},
+               block, outputs, false);
       add_bias_relu(block, n, outputs, bias.as<float>(), config.relu);
     }
   });
 }
 
-void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
+                          ConstView w, View grad_x) {
   const Columns geometry(config, grad_x.shape, w.shape);
   if (geometry.is_identity()) {
     portable::linear_backward_data(as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
@@ -153,22 +171,23 @@ void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const C
     const int64_t end = range.end * image_rows;
     for (int64_t row = range.begin * image_rows; row < end; row += blocking.rows) {
       const int64_t n = std::min(blocking.rows, end - row);
-      multiply(n, geometry.count, outputs, {grad_y.as<float>() + row * outputs, outputs, false}, {w.as<float>(), geometry.count, false}, columns,
-               geometry.count, false);
+      multiply(n, geometry.count, outputs, {grad_y.as<float>() + row * outputs, outputs, false},
+               {w.as<float>(), geometry.count, false}, columns, geometry.count, false);
       scatter_add(geometry, columns, row, n, grad_x.as<float>());
     }
   });
 }
 
-void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode) {
+void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
+                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   const Columns geometry(config, x.shape, grad_w.shape);
   if (geometry.is_identity()) {
     portable::linear_backward_weight(as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
     return;
   }
   // Each thread owns some columns of grad_w and walks through all rows: no partial sums to reduce.
-  const Blocking blocking = block_workspace(ctx, "conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
+  const Blocking blocking =
+      block_workspace(ctx, "conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
   const int64_t outputs = grad_w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     const Range owned = part_of(geometry.count, part, blocking.parts);
@@ -177,8 +196,8 @@ void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const
     for (int64_t row = 0; row < geometry.rows; row += blocking.rows) {
       const int64_t n = std::min(blocking.rows, geometry.rows - row);
       gather(geometry, x.as<float>(), row, n, owned, columns);
-      multiply(outputs, owned.size(), n, {grad_y.as<float>() + row * outputs, outputs, true}, {columns, owned.size(), false}, target, geometry.count,
-               row > 0 || mode == GradMode::accumulate);
+      multiply(outputs, owned.size(), n, {grad_y.as<float>() + row * outputs, outputs, true},
+               {columns, owned.size(), false}, target, geometry.count, row > 0 || mode == GradMode::accumulate);
     }
   });
   if (grad_bias) column_sums(grad_y, grad_bias.as<float>(), mode);

@@ -27,13 +27,17 @@ void assign(Map& c, const A& a, const B& b, bool accumulate) {
   }
 }
 
-MatrixRef rows_from(const MatrixRef& m, int64_t row) { return {m.data + (m.transposed ? row : row * m.stride), m.stride, m.transposed}; }
-MatrixRef columns_from(const MatrixRef& m, int64_t column) { return {m.data + (m.transposed ? column * m.stride : column), m.stride, m.transposed}; }
+MatrixRef rows_from(const MatrixRef& m, int64_t row) {
+  return {m.data + (m.transposed ? row : row * m.stride), m.stride, m.transposed};
+}
+MatrixRef columns_from(const MatrixRef& m, int64_t column) {
+  return {m.data + (m.transposed ? column * m.stride : column), m.stride, m.transposed};
+}
 
 // Divides the larger of m and n among the team. Calls epilogue(i0, i1, j0, j1) on every complete block of c.
 template <class Epilogue>
-void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate,
-                      const Epilogue& epilogue) {
+void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c,
+                      int64_t c_stride, bool accumulate, const Epilogue& epilogue) {
   if (m >= n) {
     parallel_for(m, kGrain, [&](int64_t begin, int64_t end) {
       multiply(end - begin, n, k, rows_from(a, begin), b, c + begin * c_stride, c_stride, accumulate);
@@ -49,7 +53,8 @@ void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const
 
 }  // namespace
 
-void multiply(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate) {
+void multiply(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride,
+              bool accumulate) {
   const ConstMap a_map(a.data, a.transposed ? k : m, a.transposed ? m : k, Stride(a.stride));
   const ConstMap b_map(b.data, b.transposed ? n : k, b.transposed ? k : n, Stride(b.stride));
   Map c_map(c, m, n, Stride(c_stride));
@@ -88,17 +93,19 @@ void column_sums(const ConstView& values, float* sums, GradMode mode) {
 
 void gemm(bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride, GradMode mode) {
   const int64_t k = a.shape[transpose_a ? 0 : 1];
-  multiply_on_team(c.shape[0], c.shape[1], k, {a.as<float>(), a.shape[1], transpose_a}, {b.as<float>(), b.shape[1], transpose_b}, c.as<float>(),
-                   c_stride, mode == GradMode::accumulate, [](int64_t, int64_t, int64_t, int64_t) {});
+  multiply_on_team(c.shape[0], c.shape[1], k, {a.as<float>(), a.shape[1], transpose_a},
+                   {b.as<float>(), b.shape[1], transpose_b}, c.as<float>(), c_stride, mode == GradMode::accumulate,
+                   [](int64_t, int64_t, int64_t, int64_t) {});
 }
 
 void linear_forward(ConstView x, ConstView w, ConstView bias, bool relu, View y) {
   const int64_t in = x.shape[1];
   const int64_t out = y.shape[1];
-  multiply_on_team(y.shape[0], out, in, {x.as<float>(), in, false}, {w.as<float>(), in, true}, y.as<float>(), out, false,
-                   [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  multiply_on_team(y.shape[0], out, in, {x.as<float>(), in, false}, {w.as<float>(), in, true}, y.as<float>(), out,
+                   false, [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
                      for (int64_t i = i0; i < i1; ++i) {
-                       add_bias_relu(y.as<float>() + i * out + j0, 1, j1 - j0, bias ? bias.as<float>() + j0 : nullptr, relu);
+                       add_bias_relu(y.as<float>() + i * out + j0, 1, j1 - j0, bias ? bias.as<float>() + j0 : nullptr,
+                                     relu);
                      }
                    });
 }

@@ -7,7 +7,8 @@
 
 namespace vitrine::cpu {
 
-/// Calls body with a value of the type that stores `dtype` (f32, f16 or bf16): with_storage(x.dtype, [&]<class T>(T) { ... }).
+/// Calls body with a value of the type that stores `dtype` (f32, f16 or bf16): with_storage(x.dtype, [&]<class T>(T) {
+/// ... }).
 template <class Body>
 void with_storage(DType dtype, const Body& body) {
   switch (dtype) {
@@ -22,8 +23,8 @@ void with_storage(DType dtype, const Body& body) {
   }
 }
 
-/// Calls body(value, i) for the elements [begin, end), kLanes at a time and the last ones one by one. `value` is a zero FloatLanes or float to load
-/// into.
+/// Calls body(value, i) for the elements [begin, end), kLanes at a time and the last ones one by one. `value` is a zero
+/// FloatLanes or float to load into.
 template <class Body>
 void for_lanes(int64_t begin, int64_t end, const Body& body) {
   int64_t i = begin;

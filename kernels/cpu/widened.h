@@ -6,19 +6,21 @@
 #include "kernels/gemm.h"
 #include "kernels/recorded_operations.h"
 
-/// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened to f32 in ctx.workspace(),
-/// computed in f32, and each complete result is rounded once. The contracts are those of the operations.
+/// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened
+/// to f32 in ctx.workspace(), computed in f32, and each complete result is rounded once. The contracts are those of the
+/// operations.
 namespace vitrine::cpu::widened {
 
 /// throw OutOfMemory when the workspace is smaller than kWidenedGemmWorkspaceBytes.
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// Compute some images at a time, as many as fit beside the weights and into the caches; throw OutOfMemory when not even one fits into
-/// the workspace.
+/// Compute some images at a time, as many as fit beside the weights and into the caches; throw OutOfMemory when not
+/// even one fits into the workspace.
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode);
 
 /// Bytes of workspace with which one image can be computed, and with which the pass runs at full speed.
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);

@@ -19,15 +19,17 @@ constexpr int64_t kGrainElements = 8192;
 /// Converts all of `from` to f32 at `to`.
 ConstView widen_all(const ConstView& from, float* to) {
   with_storage(from.dtype, [&]<class T>(T) {
-    parallel_for(from.numel(), kGrainElements, [&](int64_t begin, int64_t end) { cpu::widen(from.as<T>() + begin, to + begin, end - begin); });
+    parallel_for(from.numel(), kGrainElements,
+                 [&](int64_t begin, int64_t end) { cpu::widen(from.as<T>() + begin, to + begin, end - begin); });
   });
   return {to, from.shape, DType::f32, from.device};
 }
 
 void round_all(const ConstView& from, const View& to) {
   with_storage(to.dtype, [&]<class T>(T) {
-    parallel_for(to.numel(), kGrainElements,
-                 [&](int64_t begin, int64_t end) { cpu::narrow(from.as<float>() + begin, to.as<T>() + begin, end - begin); });
+    parallel_for(to.numel(), kGrainElements, [&](int64_t begin, int64_t end) {
+      cpu::narrow(from.as<float>() + begin, to.as<T>() + begin, end - begin);
+    });
   });
 }
 
@@ -58,7 +60,8 @@ int64_t even(const Convolution& c, int64_t most) {
   return (c.images() + chunks - 1) / chunks;
 }
 
-/// Returns how many images are worth computing at once: more do not fit into the caches of the cores, fewer per core take longer.
+/// Returns how many images are worth computing at once: more do not fit into the caches of the cores, fewer per core
+/// take longer.
 int64_t useful_images(const Convolution& c) {
   constexpr int64_t kCacheOfThread = int64_t{2} << 20, kLeastOfThread = 4;
   return std::min(c.images(), team_size() * std::max(kCacheOfThread / c.image_bytes(), kLeastOfThread));
@@ -67,7 +70,9 @@ int64_t useful_images(const Convolution& c) {
 /// Bytes of workspace with which the f32 convolutions of all chunks run at full speed.
 int64_t f32_workspace(ExecContext& ctx, const Convolution& c, int64_t at_once) {
   const int64_t rest = c.images() % at_once;
-  const auto bytes = [&](int64_t images) { return f32::conv2d_bytes(ctx, c.pass, c.config, c.x.with_dim0(images), c.w, c.with_bias); };
+  const auto bytes = [&](int64_t images) {
+    return f32::conv2d_bytes(ctx, c.pass, c.config, c.x.with_dim0(images), c.w, c.with_bias);
+  };
   return std::max(bytes(at_once), rest > 0 ? bytes(rest) : 0);
 }
 
@@ -86,7 +91,8 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   most = std::min(useful_images(c), most_beside(least));
   if (most > 0) return even(c, most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  check::throw_small_workspace(ctx, c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
+  check::throw_small_workspace(ctx, c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed,
+                               4 * needed);
 }
 
 /// Calls body(first, end) for each chunk of images [first, end).
@@ -130,8 +136,10 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   });
 }
 
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  const Convolution c{Conv2dPass::backward_weight, config, x.shape, grad_y.shape, grad_w.shape, static_cast<bool>(grad_bias)};
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode) {
+  const Convolution c{Conv2dPass::backward_weight, config, x.shape, grad_y.shape, grad_w.shape,
+                      static_cast<bool>(grad_bias)};
   const int64_t at_once = images_at_once(ctx, c);
   Arena arena(ctx.workspace());
   float* x_floats = arena.take_floats(x.shape.with_dim0(at_once).numel());
@@ -139,7 +147,8 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   for_each_chunk(c.images(), at_once, [&](int64_t first, int64_t end) {
     const ConstView wide_x = widen_all(x.rows(first, end), x_floats);
     const ConstView wide_y = widen_all(grad_y.rows(first, end), y_floats);
-    f32::conv2d_backward_weight(ctx, arena.rest(), config, wide_x, wide_y, grad_w, grad_bias, first > 0 ? GradMode::accumulate : mode);
+    f32::conv2d_backward_weight(ctx, arena.rest(), config, wide_x, wide_y, grad_w, grad_bias,
+                                first > 0 ? GradMode::accumulate : mode);
   });
 }
 

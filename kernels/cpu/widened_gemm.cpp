@@ -40,8 +40,8 @@ struct Tile {
 /// A multiple of kEdge, at least kEdge, unless `size` is less.
 int64_t edge_of(int64_t most, int64_t size) { return std::min(size, std::max(kEdge, most / kEdge * kEdge)); }
 
-/// K stays whole as long as tiles with useful edges fit: if the smaller matrix fits beside a tile of the larger, each element is then widened once
-/// and sums are stored once.
+/// K stays whole as long as tiles with useful edges fit: if the smaller matrix fits beside a tile of the larger, each
+/// element is then widened once and sums are stored once.
 Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
   constexpr int64_t kUseful = 64;
   const Tile whole{m, n, k};
@@ -59,13 +59,15 @@ Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
   const int64_t edge = std::min<int64_t>(512, static_cast<int64_t>(std::sqrt(static_cast<double>(floats) / 3)));
   const int64_t small_edge = edge_of(edge, small);
   const int64_t large_edge = edge_of(edge, large);
-  return tile(small_edge, large_edge, edge_of((floats - (with_c ? small_edge * large_edge : 0)) / (small_edge + large_edge), k));
+  return tile(small_edge, large_edge,
+              edge_of((floats - (with_c ? small_edge * large_edge : 0)) / (small_edge + large_edge), k));
 }
 
 /// A widened tile of a matrix; the content stays until another tile is requested.
 class WideTile {
  public:
-  WideTile(const ConstView& matrix, bool transposed, float* floats) : matrix_(matrix), transposed_(transposed), floats_(floats) {}
+  WideTile(const ConstView& matrix, bool transposed, float* floats)
+      : matrix_(matrix), transposed_(transposed), floats_(floats) {}
 
   /// Rows [row, row + rows) and columns [column, column + columns) of the operand, after transposition.
   ConstView widen(int64_t row, int64_t rows, int64_t column, int64_t columns) {
@@ -77,9 +79,11 @@ class WideTile {
     if (row == row_ && column == column_ && tile.shape == held_) return tile;
     with_storage(matrix_.dtype, [&]<class T>(T) {
       const T* from = matrix_.as<T>() + row * matrix_.shape[1] + column;
-      parallel_for(rows, std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) cpu::widen(from + i * matrix_.shape[1], floats_ + i * columns, columns);
-      });
+      parallel_for(rows, std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, columns)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                       cpu::widen(from + i * matrix_.shape[1], floats_ + i * columns, columns);
+                   });
     });
     row_ = row;
     column_ = column;
@@ -142,8 +146,8 @@ void multiply(ExecContext& ctx, const Product& p) {
       do {
         const int64_t depth = std::min(tile.k, p.k() - l);
         const GradMode mode = l > 0 ? GradMode::accumulate : p.mode;
-        f32::gemm(ctx, arena.rest(), p.transpose_a, p.transpose_b, a.widen(i, rows, l, depth), b.widen(l, depth, j, columns), target,
-                  p.rounds() ? columns : p.n(), mode);
+        f32::gemm(ctx, arena.rest(), p.transpose_a, p.transpose_b, a.widen(i, rows, l, depth),
+                  b.widen(l, depth, j, columns), target, p.rounds() ? columns : p.n(), mode);
         l += tile.k;
       } while (l < p.k());
       if (p.rounds()) round_tile(p, sums, i, rows, j, columns);

@@ -26,7 +26,8 @@ class TeamScope {
   int previous_;
 };
 
-/// Bytes of one operation: with `best` it runs at full speed; if these are too many it uses up to `other`, and at least `least`.
+/// Bytes of one operation: with `best` it runs at full speed; if these are too many it uses up to `other`, and at least
+/// `least`.
 struct Bytes {
   int64_t best, other, least;
 };
@@ -34,11 +35,13 @@ struct Bytes {
 Bytes bytes_of(ExecContext& ctx, const RecordedConv2d& c) {
   if (onednn::computes(c.dtype)) {
     const int64_t bytes = onednn::conv2d_bytes(ctx, c.pass, c.config, c.x, c.w, c.bias, c.dtype);
-    if (bytes >= 0 && c.dtype != DType::f32) return {bytes, widened::conv2d_bytes(ctx, c).most, widened::conv2d_bytes(ctx, c).least};
+    if (bytes >= 0 && c.dtype != DType::f32)
+      return {bytes, widened::conv2d_bytes(ctx, c).most, widened::conv2d_bytes(ctx, c).least};
     const portable::Conv2dBytes other = portable::conv2d_bytes(c.config, c.x, c.w);
     if (bytes >= 0) return {bytes, other.most, other.least};
   }
-  const portable::Conv2dBytes own = c.dtype == DType::f32 ? portable::conv2d_bytes(c.config, c.x, c.w) : widened::conv2d_bytes(ctx, c);
+  const portable::Conv2dBytes own =
+      c.dtype == DType::f32 ? portable::conv2d_bytes(c.config, c.x, c.w) : widened::conv2d_bytes(ctx, c);
   return {own.most, own.most, own.least};
 }
 
@@ -52,11 +55,13 @@ Bytes bytes_of(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
 
 }  // namespace
 
-WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target, int64_t allowed_bytes) {
+WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                             int64_t allowed_bytes) {
   const TeamScope team(target.thread_count);
   WorkspaceNeed need;
   const auto add = [&](const Bytes& bytes) {
-    need.best_bytes = std::max(need.best_bytes, bytes.best <= allowed_bytes ? bytes.best : std::min(bytes.other, allowed_bytes));
+    need.best_bytes =
+        std::max(need.best_bytes, bytes.best <= allowed_bytes ? bytes.best : std::min(bytes.other, allowed_bytes));
     need.least_bytes = std::max(need.least_bytes, std::min(bytes.best, bytes.least));
   };
   for (const auto& [key, convolution] : operations.convolutions) {

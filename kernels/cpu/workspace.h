@@ -7,6 +7,7 @@
 namespace vitrine::cpu {
 
 /// vitrine::workspace_need() of CPU devices.
-WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target, int64_t allowed_bytes);
+WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                             int64_t allowed_bytes);
 
 }  // namespace vitrine::cpu

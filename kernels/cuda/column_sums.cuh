@@ -6,9 +6,10 @@
 #include "kernels/accumulate.h"
 #include "kernels/cuda/device.cuh"
 
-/// Column sums of a matrix in the pass that reads or computes its elements: the gradient of a bias. The matrix is cut into strips of rows and chunks
-/// of columns, one block for each pair. A block adds up its strip in a fixed order; the last block of a chunk to finish adds up the strips, in their
-/// order. The strips depend on the shape and the workspace alone, so the order is the same on every GPU.
+/// Column sums of a matrix in the pass that reads or computes its elements: the gradient of a bias. The matrix is cut
+/// into strips of rows and chunks of columns, one block for each pair. A block adds up its strip in a fixed order; the
+/// last block of a chunk to finish adds up the strips, in their order. The strips depend on the shape and the workspace
+/// alone, so the order is the same on every GPU.
 namespace vitrine::cuda {
 
 struct ColumnTiles {
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(kBlockThreads) sum_columns(ColumnTiles t, AddR
     const int64_t end = begin + t.rows_per_strip < t.rows ? begin + t.rows_per_strip : t.rows;
     for (int64_t row = begin + slot; row < end; row += t.slots) add_row(row, pack, sums);
   }
-  for (int e = 0; e < V; ++e) shared[thread * V + e] = sums[e];  // (slot, lane, element), because slots * width <= kBlockThreads
+  for (int e = 0; e < V; ++e)
+    shared[thread * V + e] = sums[e];  // (slot, lane, element), because slots * width <= kBlockThreads
   __syncthreads();
   const int columns = t.width * V;  // of the chunk, at most kBlockThreads
   const int64_t first = int64_t{blockIdx.x} * columns, all = t.packs * V, column = first + thread;
@@ -73,18 +75,23 @@ __global__ void __launch_bounds__(kBlockThreads) sum_columns(ColumnTiles t, AddR
   if (strips && arrives_last(out.counters + blockIdx.x, gridDim.y)) add_strips(out, first, columns, all, shared);
 }
 
-/// Queues sum_columns over `rows` (>= 1) rows of sums.numel() columns, a multiple of V. Without workspace for strips, there is one.
+/// Queues sum_columns over `rows` (>= 1) rows of sums.numel() columns, a multiple of V. Without workspace for strips,
+/// there is one.
 template <int V, class AddRow>
 void queue_column_sums(ExecContext& ctx, int64_t rows, const AddRow& add_row, View sums, GradMode mode) {
   static_assert(32 * V <= kBlockThreads);
   constexpr int64_t kRowsPerThread = 4, kMostStrips = 512, kMostBlocks = 2048;
   const int64_t columns = sums.numel(), packs = columns / V;
   const int64_t chunks = ceil_div(packs, 32), width = ceil_div(packs, chunks), slots = kBlockThreads / width;
-  const int64_t room = chunks > ExecContext::kCounters ? 1 : ctx.workspace() ? ctx.workspace().bytes() / (columns * int64_t{sizeof(float)}) : 1;
-  const int64_t wanted = std::min({ceil_div(rows, slots * kRowsPerThread), kMostStrips, std::max<int64_t>(1, kMostBlocks / chunks)});
+  const int64_t room = chunks > ExecContext::kCounters ? 1
+                       : ctx.workspace()               ? ctx.workspace().bytes() / (columns * int64_t{sizeof(float)})
+                                                       : 1;
+  const int64_t wanted =
+      std::min({ceil_div(rows, slots * kRowsPerThread), kMostStrips, std::max<int64_t>(1, kMostBlocks / chunks)});
   const int64_t rows_per_strip = ceil_div(rows, std::clamp<int64_t>(room, 1, wanted));
   const ColumnTiles tiles{rows, packs, rows_per_strip, static_cast<int32_t>(width), static_cast<int32_t>(slots)};
-  const ColumnSums out{sums.as<float>(), static_cast<float*>(ctx.workspace().data), ctx.counters().as<int32_t>(), mode == GradMode::accumulate};
+  const ColumnSums out{sums.as<float>(), static_cast<float*>(ctx.workspace().data), ctx.counters().as<int32_t>(),
+                       mode == GradMode::accumulate};
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(ceil_div(rows, rows_per_strip)));
   launch_cooperating(native_stream(ctx), sum_columns<V, AddRow>, grid, dim3(kBlockThreads), tiles, add_row, out);
 }

@@ -68,7 +68,8 @@ struct Key {
   uint32_t align_a, align_b, align_c;
   int64_t scratch_bytes;
   auto tie() const {
-    return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, c_dtype, epilogue, align_a, align_b, align_c, scratch_bytes);
+    return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, c_dtype, epilogue, align_a, align_b, align_c,
+                    scratch_bytes);
   }
   bool operator<(const Key& other) const { return tie() < other.tie(); }
   /// Whether tuned algorithms may be used; the library's choice may assume more.
@@ -117,7 +118,8 @@ void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribut
 
 /// A row-major (rows, columns) matrix is the column-major matrix (columns, rows) with the same leading dimension.
 void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t rows, int64_t columns) {
-  VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
+  VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns),
+                                                     static_cast<uint64_t>(rows), columns));
 }
 
 // The most algorithms that are timed for one product.
@@ -125,8 +127,9 @@ constexpr int kMostCandidates = 16;
 
 /// Up to `most` algorithms in the order of cuBLASLt's heuristic; none if it has none.
 ///   alignments  of a, b, c
-std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, const Matmul& product, int64_t scratch_bytes,
-                                                  const std::array<uint32_t, 3>& alignments, int most) {
+std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, const Matmul& product,
+                                                  int64_t scratch_bytes, const std::array<uint32_t, 3>& alignments,
+                                                  int most) {
   Descriptor<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy> preference;
   VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceCreate(preference.address()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -144,14 +147,16 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, cons
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(problem.handle, problem.operation, problem.a, problem.b, problem.c, problem.c,
-                                                                  preference.get(), most, results.data(), &found);
+  const cublasStatus_t status =
+      cublaslt().MatmulAlgoGetHeuristic(problem.handle, problem.operation, problem.a, problem.b, problem.c, problem.c,
+                                        preference.get(), most, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   VITRINE_CUBLAS_CHECK(status);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
     // A result of a list may be one that does not run.
-    if (most == 1 || results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[static_cast<size_t>(i)].algo);
+    if (most == 1 || results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back(results[static_cast<size_t>(i)].algo);
   }
   return algorithms;
 }
@@ -160,18 +165,21 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, cons
 std::string signature(const Matmul& product, const Key& key, bool tf32) {
   constexpr std::array<const char*, 5> kEpilogues{"", ", bias", ", ReLU", ", bias and ReLU", ", row sums"};
   return fmt::format("matmul m {} n {} k {}{}{}, {} to {}{}{}{}, scratch {}", product.m, product.n, product.k,
-                     product.transpose_a ? " a transposed" : "", product.transpose_b ? " b transposed" : "", dtype_name(product.dtype),
-                     dtype_name(product.c_dtype), kEpilogues[static_cast<size_t>(product.epilogue)], product.accumulate ? ", accumulated" : "",
+                     product.transpose_a ? " a transposed" : "", product.transpose_b ? " b transposed" : "",
+                     dtype_name(product.dtype), dtype_name(product.c_dtype),
+                     kEpilogues[static_cast<size_t>(product.epilogue)], product.accumulate ? ", accumulated" : "",
                      tf32 ? ", tf32" : "", key.scratch_bytes);
 }
 
 /// Chooses the algorithm among those that are timed, or that have been. False if cuBLASLt has none.
-bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key, const RunAlgorithm& run) {
+bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key,
+                  const RunAlgorithm& run) {
   auto& tuner = ctx.plans().get<PlanTuner>();
   const std::string operation = signature(product, key, ctx.tf32() && product.dtype == DType::f32);
   const LtProblem problem = plan.problem(library.handle());
   const auto find = [&](int most) {
-    return find_algorithms(problem, product, key.scratch_bytes, {Key::kTunedAlignment, Key::kTunedAlignment, Key::kTunedAlignment}, most);
+    return find_algorithms(problem, product, key.scratch_bytes,
+                           {Key::kTunedAlignment, Key::kTunedAlignment, Key::kTunedAlignment}, most);
   };
   if (const TunedPlan* const known = tuner.find(operation)) {
     if (const auto algorithm = restore_algorithm(problem, known->plan, key.scratch_bytes)) {
@@ -181,8 +189,11 @@ bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Ma
       ++tuner.result().reused;
       return true;
     }
-    if (!tuner.searches()) throw CudaError(fmt::format("{}: cuBLASLt refuses its stored plan, {}; time the plans again", operation, known->plan));
-    tuner.result().notes.push_back(fmt::format("{}: cuBLASLt refuses the stored plan, so it was timed again", operation));
+    if (!tuner.searches())
+      throw CudaError(
+          fmt::format("{}: cuBLASLt refuses its stored plan, {}; time the plans again", operation, known->plan));
+    tuner.result().notes.push_back(
+        fmt::format("{}: cuBLASLt refuses the stored plan, so it was timed again", operation));
   }
   const std::vector<cublasLtMatmulAlgo_t> algorithms = find(tuner.searches() ? kMostCandidates : 1);
   if (algorithms.empty()) return false;
@@ -192,7 +203,8 @@ bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Ma
     return true;
   }
   std::vector<TimedCandidate> candidates;
-  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) candidates.push_back({algorithm_text(algorithm), [&] { run(plan, algorithm); }});
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms)
+    candidates.push_back({algorithm_text(algorithm), [&] { run(plan, algorithm); }});
   const int fastest = time_candidates(ctx, operation, candidates);
   if (fastest < 0) return false;
   plan.algorithm = algorithms[static_cast<size_t>(fastest)];
@@ -200,9 +212,12 @@ bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Ma
 }
 
 /// False if cuBLASLt has no algorithm.
-bool choose_algorithm(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key, const RunAlgorithm& run) {
-  if (key.is_aligned() && ctx.plans().get<PlanTuner>().active()) return choose_tuned(ctx, library, plan, product, key, run);
-  const auto found = find_algorithms(plan.problem(library.handle()), product, key.scratch_bytes, {key.align_a, key.align_b, key.align_c}, 1);
+bool choose_algorithm(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key,
+                      const RunAlgorithm& run) {
+  if (key.is_aligned() && ctx.plans().get<PlanTuner>().active())
+    return choose_tuned(ctx, library, plan, product, key, run);
+  const auto found = find_algorithms(plan.problem(library.handle()), product, key.scratch_bytes,
+                                     {key.align_a, key.align_b, key.align_c}, 1);
   if (found.empty()) return false;
   plan.algorithm = found.front();
   return true;
@@ -211,44 +226,53 @@ bool choose_algorithm(ExecContext& ctx, const Library& library, Plan& plan, cons
 bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::bias_relu; }
 bool uses_bias(Epilogue epilogue) { return has_bias(epilogue) || epilogue == Epilogue::row_sums; }
 
-std::unique_ptr<Plan> make_plan(ExecContext& ctx, const Library& library, const Matmul& product, const Key& key, const RunAlgorithm& run) {
+std::unique_ptr<Plan> make_plan(ExecContext& ctx, const Library& library, const Matmul& product, const Key& key,
+                                const RunAlgorithm& run) {
   auto plan = std::make_unique<Plan>();
   const cudaDataType_t type = cuda_type(product.dtype);
   const cudaDataType_t c_type = cuda_type(product.c_dtype);
   const bool tf32 = ctx.tf32() && product.dtype == DType::f32;
-  VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescCreate(
+      plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias        ? CUBLASLT_EPILOGUE_BIAS
                                       : product.epilogue == Epilogue::relu      ? CUBLASLT_EPILOGUE_RELU
                                       : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                      : product.epilogue == Epilogue::row_sums  ? CUBLASLT_EPILOGUE_BGRADB  // its B is a
-                                                                                : CUBLASLT_EPILOGUE_DEFAULT;
+                                      : product.epilogue == Epilogue::row_sums ? CUBLASLT_EPILOGUE_BGRADB  // its B is a
+                                                                               : CUBLASLT_EPILOGUE_DEFAULT;
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (uses_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
-  make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
-  make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
+  if (uses_bias(product.epilogue))
+    set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
+  make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m,
+              product.transpose_a ? product.m : product.k);
+  make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k,
+              product.transpose_b ? product.k : product.n);
   make_layout(plan->c.address(), c_type, product.m, product.n);
   if (choose_algorithm(ctx, library, *plan, product, key, run)) return plan;
   if (product.epilogue == Epilogue::none) {
-    throw UnsupportedError(
-        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the workspace more",
-                    product.m, product.n, product.k, dtype_name(product.dtype), dtype_name(product.c_dtype), key.scratch_bytes));
+    throw UnsupportedError(fmt::format(
+        "matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the "
+        "workspace more",
+        product.m, product.n, product.k, dtype_name(product.dtype), dtype_name(product.c_dtype), key.scratch_bytes));
   }
   plan->epilogue_refused = true;
   return plan;
 }
 
 /// The product, and its epilogue in a kernel of its own.
-void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const void* b, void* c, const void* bias, View scratch) {
+void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const void* b, void* c, const void* bias,
+                          View scratch) {
   if (product.epilogue == Epilogue::row_sums) {
     product.epilogue = Epilogue::none;
     matmul(ctx, product, a, b, c, nullptr, scratch);
     const View sums{const_cast<void*>(bias), {product.m}, DType::f32, ctx.device()};
-    return column_sum(ctx, ConstView(a, {product.k, product.m}, product.dtype, ctx.device()), sums, GradMode::overwrite);
+    return column_sum(ctx, ConstView(a, {product.k, product.m}, product.dtype, ctx.device()), sums,
+                      GradMode::overwrite);
   }
   const bool relu = product.epilogue == Epilogue::relu || product.epilogue == Epilogue::bias_relu;
-  const ConstView added = has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
+  const ConstView added =
+      has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
   product.epilogue = Epilogue::none;
   matmul(ctx, product, a, b, c, nullptr, scratch);
   add_bias_relu(ctx, added, relu, View{c, {product.m, product.n}, product.c_dtype, ctx.device()});
@@ -261,27 +285,32 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   check_device(expression, file, line);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  Reason reason = fmt::format("{}: {}: {} (cuda:{}, {}:{})", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status), device,
-                              file, line);
+  Reason reason = fmt::format("{}: {}: {} (cuda:{}, {}:{})", expression, cublaslt().GetStatusName(status),
+                              cublaslt().GetStatusString(status), device, file, line);
   if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED)
     reason += {"; the GPU's memory may be full: leave some outside the pools (", settings::kMemoryBytes, ")"};
   throw CudaError(reason);
 }
 
-void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch) {
+void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias,
+            View scratch) {
   const cudaStream_t stream = native_stream(ctx);
   if (product.k == 0) {
-    if (product.epilogue != Epilogue::none) throw UnsupportedError("matmul: a product over no terms with a bias or ReLU; drop the empty layer");
+    if (product.epilogue != Epilogue::none)
+      throw UnsupportedError("matmul: a product over no terms with a bias or ReLU; drop the empty layer");
     const auto bytes = static_cast<size_t>(product.m * product.n * size_of(product.c_dtype));
     if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
     return;
   }
-  // The heuristic has no parameter for the alignment of the bias, and may choose an algorithm that reads it in 16 bytes: the scratch gets a copy.
+  // The heuristic has no parameter for the alignment of the bias, and may choose an algorithm that reads it in 16
+  // bytes: the scratch gets a copy.
   if (has_bias(product.epilogue) && alignment_of(bias) < 16) {
     constexpr int64_t kAlignment = 256;
-    const int64_t bytes = product.n * size_of(product.c_dtype), copied = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t bytes = product.n * size_of(product.c_dtype),
+                  copied = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (!scratch || scratch.bytes() < copied) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
-    VITRINE_CUDA_CHECK(cudaMemcpyAsync(scratch.data, bias, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+    VITRINE_CUDA_CHECK(
+        cudaMemcpyAsync(scratch.data, bias, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
     bias = scratch.data;
     scratch = View{static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device};
   }
@@ -292,14 +321,16 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   auto& library = ctx.plans().get<Library>();
   library.open(ctx);
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
-  const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
-                product.c_dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
+  const Key key{product.m,          product.n,       product.k,       product.transpose_a, product.transpose_b,
+                product.accumulate, product.dtype,   product.c_dtype, product.epilogue,    alignment_of(a),
+                alignment_of(b),    alignment_of(c), scratch_bytes};
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
   const auto run = [&](const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
     if (uses_bias(product.epilogue)) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan.operation.get(), &alpha, b, plan.b.get(), a, plan.a.get(), &beta, c, plan.c.get(),
-                                           c, plan.c.get(), &algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
+    VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan.operation.get(), &alpha, b, plan.b.get(), a,
+                                           plan.a.get(), &beta, c, plan.c.get(), c, plan.c.get(), &algorithm,
+                                           scratch.data, static_cast<size_t>(scratch_bytes), stream));
   };
   std::unique_ptr<Plan>& plan = library.plan(key);
   if (plan == nullptr) plan = make_plan(ctx, library, product, key, run);

@@ -13,9 +13,10 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
 
 enum class Epilogue { none, bias, relu, bias_relu, row_sums };
 
-/// A product of row-major matrices: c (m, n) = op(a) op(b) [+ c], then bias (n) added to each row, then ReLU. op(a) is (m, k): a is (m, k), or (k, m)
-/// when transposed; op(b) is (k, n) likewise. With Epilogue::row_sums, `bias` (m) of c's dtype is instead overwritten with the sums over the rows of
-/// op(a): the gradient of a bias, where a is a transposed gradient.
+/// A product of row-major matrices: c (m, n) = op(a) op(b) [+ c], then bias (n) added to each row, then ReLU. op(a) is
+/// (m, k): a is (m, k), or (k, m) when transposed; op(b) is (k, n) likewise. With Epilogue::row_sums, `bias` (m) of c's
+/// dtype is instead overwritten with the sums over the rows of op(a): the gradient of a bias, where a is a transposed
+/// gradient.
 struct Matmul {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -25,12 +26,14 @@ struct Matmul {
   Epilogue epilogue = Epilogue::none;
 };
 
-/// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32 only if ctx.tf32(), unless the
-/// context has a tuned plan for the product (kernels/tuned_plans.h); the choice is kept in ctx.plans(). A bias that is not aligned to 16 bytes is
-/// copied to `scratch`; an epilogue that cuBLASLt refuses, or without room for that copy, runs as a separate kernel, which rounds 16-bit results once
-/// more. So do row sums that are not aligned to 16 bytes.
+/// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32
+/// only if ctx.tf32(), unless the context has a tuned plan for the product (kernels/tuned_plans.h); the choice is kept
+/// in ctx.plans(). A bias that is not aligned to 16 bytes is copied to `scratch`; an epilogue that cuBLASLt refuses, or
+/// without room for that copy, runs as a separate kernel, which rounds 16-bit results once more. So do row sums that
+/// are not aligned to 16 bytes.
 ///   requires  m >= 1, n >= 1; with k = 0 the product is zero; row sums need a transposed a and c in f32
 ///   throws    CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
-void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
+void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias,
+            View scratch);
 
 }  // namespace vitrine::cuda

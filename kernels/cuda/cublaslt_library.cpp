@@ -23,7 +23,8 @@ void* open_library() {
   for (const char* name : {VITRINE_CUBLASLT_SONAME, VITRINE_CUBLASLT_FILE}) {
     if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
   }
-  throw CudaError(fmt::format("cuBLASLt cannot be loaded: {}; install {}, or put its folder on LD_LIBRARY_PATH", dlerror(), VITRINE_CUBLASLT_SONAME));
+  throw CudaError(fmt::format("cuBLASLt cannot be loaded: {}; install {}, or put its folder on LD_LIBRARY_PATH",
+                              dlerror(), VITRINE_CUBLASLT_SONAME));
 }
 
 CublasLt load() {
@@ -33,7 +34,8 @@ CublasLt load() {
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (function == nullptr)
       throw CudaError(
-          fmt::format("cuBLASLt has no function {}; install {} of the toolkit that this program was built with", name, VITRINE_CUBLASLT_SONAME));
+          fmt::format("cuBLASLt has no function {}; install {} of the toolkit that this program was built with", name,
+                      VITRINE_CUBLASLT_SONAME));
   };
 #define VITRINE_CUBLASLT_TAKE(name) take(functions.name, "cublasLt" #name);
   VITRINE_CUBLASLT_FUNCTIONS(VITRINE_CUBLASLT_TAKE)

@@ -39,7 +39,8 @@ CudnnChoice choose_tuned(ExecContext& ctx, const CudnnConv2d& convolution, cudnn
   if (const TunedPlan* const known = tuner.find(operation)) {
     CudnnChoice restored = restore_conv2d_plan(convolution, target, known->plan);
     if (!tuner.searches() && restored.plan == nullptr)
-      throw CudaError(fmt::format("{}: cuDNN refuses its stored plan, {}; time the plans again: {}", operation, known->plan, restored.refusal.str()));
+      throw CudaError(fmt::format("{}: cuDNN refuses its stored plan, {}; time the plans again: {}", operation,
+                                  known->plan, restored.refusal.str()));
     if (!tuner.searches()) return restored;
     if (restored.plan != nullptr) {
       tuner.result().plans.put(*known);
@@ -81,11 +82,14 @@ class CudnnLibrary {
     stream_set_ = true;
     return handle_;
   }
-  const CudnnChoice& choice(ExecContext& ctx, const CudnnConv2d& convolution, cudnnHandle_t handle, const RunPlan& run) {
+  const CudnnChoice& choice(ExecContext& ctx, const CudnnConv2d& convolution, cudnnHandle_t handle,
+                            const RunPlan& run) {
     const auto known = choices_.find(convolution);
     if (known != choices_.end()) return known->second;
     const bool tuned = ctx.plans().get<PlanTuner>().active() && convolution.alignment >= kTunedAlignment;
-    return choices_.emplace(convolution, tuned ? choose_tuned(ctx, convolution, handle, run) : choose_conv2d_plan(convolution, {handle, nullptr}))
+    return choices_
+        .emplace(convolution, tuned ? choose_tuned(ctx, convolution, handle, run)
+                                    : choose_conv2d_plan(convolution, {handle, nullptr}))
         .first->second;
   }
 
@@ -125,7 +129,8 @@ struct Summand {
 };
 
 /// Runs the convolution, or returns why there is no plan.
-Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const Summand& bias = {}) {
+Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y,
+                const Summand& bias = {}) {
   convolution.tf32 = ctx.tf32();
   convolution.alignment = alignment_of({x, w, y, bias.data});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
@@ -133,11 +138,13 @@ Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const
   const cudnnHandle_t handle = library.handle(ctx);
   // cuDNN has one pointer type for inputs and outputs.
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
-  const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias.data)};
+  const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y),
+                                      const_cast<void*>(bias.data)};
   const size_t count = bias.data != nullptr ? 4 : 3;
   const auto run = [&](CudnnPlan& plan) {
     if (bias.cleared_bytes > 0) {
-      VITRINE_CUDA_CHECK(cudaMemsetAsync(const_cast<void*>(bias.data), 0, static_cast<size_t>(bias.cleared_bytes), native_stream(ctx)));
+      VITRINE_CUDA_CHECK(cudaMemsetAsync(const_cast<void*>(bias.data), 0, static_cast<size_t>(bias.cleared_bytes),
+                                         native_stream(ctx)));
     }
     plan.execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data);
   };
@@ -147,7 +154,8 @@ Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const
   return "";
 }
 
-CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w, const Shape& y) {
+CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
+                     const Shape& y) {
   CudnnConv2d convolution;
   convolution.pass = pass;
   convolution.dtype = dtype;
@@ -161,7 +169,8 @@ CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, c
 
 }  // namespace
 
-Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
+                            View y) {
   CudnnConv2d convolution = describe(Conv2dPass::forward, config, y.dtype, x.shape, w.shape, y.shape);
   convolution.relu = config.relu;
   convolution.bias = bias || config.relu;
@@ -172,33 +181,38 @@ Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstV
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
     if (arena.end == nullptr)
-      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros), ctx.workspace_setting()};
+      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros),
+              ctx.workspace_setting()};
     summand = {arena.end, zeros};
     workspace = arena.workspace;
   }
   return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
 }
 
-Reason cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  const CudnnConv2d convolution = describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
+Reason cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w,
+                                  View grad_x) {
+  const CudnnConv2d convolution =
+      describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
   return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data);
 }
 
-Reason cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+Reason cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
+                                    View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
   return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data);
 }
 
-Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
+                                            View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.dw_dtype = x.dtype;
   View rounded = grad_w;
   rounded.dtype = x.dtype;
   const SplitArena arena = split_arena(ctx, rounded.bytes());
   if (arena.end == nullptr) {
-    return {fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ", rounded.numel(), dtype_name(x.dtype),
-                        rounded.bytes()),
+    return {fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ",
+                        rounded.numel(), dtype_name(x.dtype), rounded.bytes()),
             ctx.workspace_setting()};
   }
   rounded.data = arena.end;
@@ -209,7 +223,8 @@ Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig
 
 std::optional<LibraryInfo> cudnn_library() {
   const size_t version = cudnnGetVersion();
-  return LibraryInfo{"cuDNN", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100), "convolution on GPUs"};
+  return LibraryInfo{"cuDNN", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100),
+                     "convolution on GPUs"};
 }
 
 }  // namespace vitrine::cuda

@@ -48,7 +48,8 @@ PassAttributes attributes_of(Conv2dPass pass) {
 }
 
 CudnnDescriptor geometry_of(const CudnnConv2d& convolution) {
-  const std::array<int64_t, 2> pads{convolution.pad, convolution.pad}, strides{convolution.stride, convolution.stride}, ones{1, 1};
+  const std::array<int64_t, 2> pads{convolution.pad, convolution.pad}, strides{convolution.stride, convolution.stride},
+      ones{1, 1};
   CudnnDescriptor geometry(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   geometry.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{2});
   geometry.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
@@ -72,7 +73,8 @@ auto with_graph(const CudnnConv2d& c, const Use& use) {
   };
   const auto between = [&](int64_t id) { return cudnn_tensor({id, c.y, DType::f32, c.alignment, false}); };
   // Images of three channels are passed unchanged: cuDNN's tensor-core engines pad them in their workspace.
-  const CudnnDescriptor x = in_memory(Ids::x, c.x, c.dtype), w = in_memory(Ids::w, c.w, w_dtype), y = in_memory(Ids::y, c.y, c.dtype);
+  const CudnnDescriptor x = in_memory(Ids::x, c.x, c.dtype), w = in_memory(Ids::w, c.w, w_dtype),
+                        y = in_memory(Ids::y, c.y, c.dtype);
   const CudnnDescriptor b = in_memory(Ids::bias, {1, 1, 1, c.w[0]}, c.dtype), product = between(5), sum = between(6);
   const CudnnDescriptor geometry = geometry_of(c);
 
@@ -92,7 +94,8 @@ auto with_graph(const CudnnConv2d& c, const Use& use) {
   if (relu) operations.push_back(cudnn_pointwise(CUDNN_POINTWISE_RELU_FWD, bias ? sum : product, nullptr, y));
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const CudnnDescriptor& operation : operations) raw.push_back(operation.get());
-  return use(std::span<const cudnnBackendDescriptor_t>(raw), CudnnRules{c.tf32 || c.dtype != DType::f32, c.workspace_bytes});
+  return use(std::span<const cudnnBackendDescriptor_t>(raw),
+             CudnnRules{c.tf32 || c.dtype != DType::f32, c.workspace_bytes});
 }
 
 bool is_empty(const CudnnConv2d& c) {
@@ -105,24 +108,31 @@ constexpr const char* kEmpty = "cuDNN takes no empty tensors";
 
 CudnnChoice choose_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target) {
   if (is_empty(convolution)) return {nullptr, kEmpty};
-  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) { return choose_cudnn_plan(operations, rules, target); });
+  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) {
+    return choose_cudnn_plan(operations, rules, target);
+  });
 }
 
 CudnnChoices find_conv2d_plans(const CudnnConv2d& convolution, const CudnnTarget& target, int most) {
   if (is_empty(convolution)) return {{}, kEmpty};
-  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) { return find_cudnn_plans(operations, rules, target, most); });
+  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) {
+    return find_cudnn_plans(operations, rules, target, most);
+  });
 }
 
 CudnnChoice restore_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target, const std::string& text) {
   if (is_empty(convolution)) return {nullptr, kEmpty};
-  return with_graph(convolution,
-                    [&](const auto& operations, const CudnnRules& rules) { return restore_cudnn_plan(operations, rules, target, text); });
+  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) {
+    return restore_cudnn_plan(operations, rules, target, text);
+  });
 }
 
 std::string conv2d_signature(const CudnnConv2d& c) {
-  const char* const pass = c.pass == Conv2dPass::forward ? "forward" : c.pass == Conv2dPass::backward_data ? "backward_data" : "backward_weight";
-  std::string text =
-      fmt::format("cudnn {} x {} w {} stride {} pad {}, {}", pass, fmt::join(c.x, " "), fmt::join(c.w, " "), c.stride, c.pad, dtype_name(c.dtype));
+  const char* const pass = c.pass == Conv2dPass::forward         ? "forward"
+                           : c.pass == Conv2dPass::backward_data ? "backward_data"
+                                                                 : "backward_weight";
+  std::string text = fmt::format("cudnn {} x {} w {} stride {} pad {}, {}", pass, fmt::join(c.x, " "),
+                                 fmt::join(c.w, " "), c.stride, c.pad, dtype_name(c.dtype));
   if (c.pass == Conv2dPass::backward_weight) text += fmt::format(" to {}", dtype_name(c.dw_dtype));
   if (c.bias) text += ", bias";
   if (c.relu) text += ", ReLU";

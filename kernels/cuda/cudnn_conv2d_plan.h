@@ -20,7 +20,8 @@ struct CudnnConv2d {
   bool tf32 = false;
   int64_t alignment = 16;  // bytes, of every tensor
   int64_t workspace_bytes = 0;
-  auto operator<=>(const CudnnConv2d&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  auto operator<=>(const CudnnConv2d&) const =
+      default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
 };
 
 /// Ids of the tensors in the plan. In backward passes, x, w and y also stand for their gradients.
@@ -30,15 +31,17 @@ struct CudnnConv2dIds {
 
 /// Pieces of the arena begin and end at multiples of it.
 inline constexpr int64_t kCudnnArenaAlignment = 256;
-inline int64_t cudnn_arena_piece(int64_t bytes) { return (bytes + kCudnnArenaAlignment - 1) / kCudnnArenaAlignment * kCudnnArenaAlignment; }
+inline int64_t cudnn_arena_piece(int64_t bytes) {
+  return (bytes + kCudnnArenaAlignment - 1) / kCudnnArenaAlignment * kCudnnArenaAlignment;
+}
 
 CudnnChoice choose_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target);
 /// See find_cudnn_plans() and restore_cudnn_plan().
 CudnnChoices find_conv2d_plans(const CudnnConv2d& convolution, const CudnnTarget& target, int most);
 CudnnChoice restore_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target, const std::string& text);
 
-/// "cudnn forward x 64 227 227 3 w 64 11 11 3 stride 4 pad 2, bf16, bias, ReLU, workspace 33554432": all that a plan depends on except the GPU and
-/// the alignment.
+/// "cudnn forward x 64 227 227 3 w 64 11 11 3 stride 4 pad 2, bf16, bias, ReLU, workspace 33554432": all that a plan
+/// depends on except the GPU and the alignment.
 std::string conv2d_signature(const CudnnConv2d& convolution);
 
 }  // namespace vitrine::cuda

@@ -31,7 +31,8 @@ Reason remedy(cudnnStatus_t status) {
       return "; all libraries of cuDNN must have the same version and be in one folder: see LD_LIBRARY_PATH";
     case CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH:
     case CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER:
-      return "; this cuDNN does not support the GPU or driver: install another cuDNN, or configure with -DVITRINE_CUDNN=OFF";
+      return "; this cuDNN does not support the GPU or driver: install another cuDNN, or configure with "
+             "-DVITRINE_CUDNN=OFF";
     default:
       return "";
   }
@@ -40,7 +41,8 @@ Reason remedy(cudnnStatus_t status) {
 /// True when the status means that cuDNN does not support a graph or engine; any other error is a failure.
 bool is_refusal(cudnnStatus_t status) {
   const int category = CUDNN_STATUS_CATEGORY(status);
-  return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
+  return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM ||
+         status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
 }
 
 cudnnDataType_t data_type(DType dtype) {
@@ -58,12 +60,14 @@ cudnnDataType_t data_type(DType dtype) {
 
 /// Counts why engines were skipped, for the text of the refusal.
 struct Reasons {
-  int proposed = 0, not_deterministic = 0, tensor_cores = 0, inaccurate = 0, compiled = 0, too_large = 0, not_supported = 0;
+  int proposed = 0, not_deterministic = 0, tensor_cores = 0, inaccurate = 0, compiled = 0, too_large = 0,
+      not_supported = 0;
   int64_t smallest_workspace = INT64_MAX;
   std::string last_message;
 
   Reason text(const CudnnRules& rules) const {
-    if (proposed == 0) return last_message.empty() ? "cuDNN proposes no engine" : "cuDNN proposes no engine: " + last_message;
+    if (proposed == 0)
+      return last_message.empty() ? "cuDNN proposes no engine" : "cuDNN proposes no engine: " + last_message;
     Reason result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
     const char* separator = "";
     const auto add = [&](int count, const Reason& why) {
@@ -73,7 +77,8 @@ struct Reasons {
     add(tensor_cores, {"on tensor cores only (", settings::kTf32, " allows them)"});
     add(inaccurate, "of lower accuracy");
     add(compiled, "compiled at run time");
-    add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));
+    add(too_large,
+        fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));
     add(not_supported, fmt::format("not supported ({})", last_message));
     return result;
   }
@@ -81,7 +86,8 @@ struct Reasons {
 
 CudnnDescriptor engine_of(const CudnnDescriptor& configuration) {
   auto engines = configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-  if (engines.empty()) throw CudaError("conv2d: cuDNN gives a configuration without an engine; install another version of cuDNN");
+  if (engines.empty())
+    throw CudaError("conv2d: cuDNN gives a configuration without an engine; install another version of cuDNN");
   return std::move(engines.front());
 }
 
@@ -97,17 +103,20 @@ class Candidate {
   bool allowed(const CudnnRules& rules, Reasons& reasons) const {
     if (has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return ++reasons.not_deterministic, false;
     if (!rules.tensor_cores && has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)) return ++reasons.tensor_cores, false;
-    for (const auto note : {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, CUDNN_NUMERICAL_NOTE_FFT,
-                            CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
-                            CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13}) {
+    for (const auto note :
+         {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+          CUDNN_NUMERICAL_NOTE_FFT, CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
+          CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13}) {
       if (has(note)) return ++reasons.inaccurate, false;
     }
-    if (std::ranges::find(behaviors_, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors_.end()) return ++reasons.compiled, false;
+    if (std::ranges::find(behaviors_, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors_.end())
+      return ++reasons.compiled, false;
     return true;
   }
 
   /// Returns the plan, or none after recording the reason.
-  std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, bool fallback, Reasons& reasons) const {
+  std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, bool fallback,
+                                       Reasons& reasons) const {
     CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     // Early releases of cuDNN 9 need the handle; later ones read the GPU from the configuration.
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
@@ -126,7 +135,8 @@ class Candidate {
       reasons.smallest_workspace = std::min(reasons.smallest_workspace, workspace_bytes);
       return nullptr;
     }
-    return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes, engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0), fallback);
+    return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes,
+                                       engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0), fallback);
   }
 
  private:
@@ -139,7 +149,8 @@ class Candidate {
 };
 
 /// Returns the proposals of one heuristic mode, best first; none when it does not support the graph.
-std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode, const CudnnTarget& target, Reasons& reasons) {
+std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode,
+                                     const CudnnTarget& target, Reasons& reasons) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
@@ -156,7 +167,8 @@ std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendH
 }
 
 /// The graph of the operations; nothing, with the reason, if cuDNN does not support it.
-std::optional<CudnnDescriptor> make_graph(std::span<const cudnnBackendDescriptor_t> operations, const CudnnTarget& target, Reason& refusal) {
+std::optional<CudnnDescriptor> make_graph(std::span<const cudnnBackendDescriptor_t> operations,
+                                          const CudnnTarget& target, Reason& refusal) {
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle);
   graph.set_descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
@@ -194,7 +206,8 @@ std::optional<EngineText> parse_engine(const std::string& text) {
 }
 
 /// The configuration of the text; nothing, with the reason, if cuDNN refuses it.
-std::optional<CudnnDescriptor> configure_engine(const CudnnDescriptor& graph, const std::string& text, const CudnnTarget& target, Reason& refusal) {
+std::optional<CudnnDescriptor> configure_engine(const CudnnDescriptor& graph, const std::string& text,
+                                                const CudnnTarget& target, Reason& refusal) {
   const std::optional<EngineText> wanted = parse_engine(text);
   if (!wanted) {
     refusal = fmt::format("'{}' is no plan of cuDNN's", text);
@@ -236,7 +249,8 @@ std::string cudnn_message(cudnnStatus_t status) {
   std::array<char, 1024> text{};
   cudnnGetLastErrorString(text.data(), text.size());
   text.back() = '\0';
-  return text.front() == '\0' ? cudnnGetErrorString(status) : fmt::format("{}: {}", cudnnGetErrorString(status), text.data());
+  return text.front() == '\0' ? cudnnGetErrorString(status)
+                              : fmt::format("{}: {}", cudnnGetErrorString(status), text.data());
 }
 
 void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line) {
@@ -248,20 +262,24 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
   throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{})", expression, message, device, file, line) + remedy(status));
 }
 
-CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) { VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_)); }
+CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) {
+  VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_));
+}
 
 CudnnDescriptor::~CudnnDescriptor() {
   if (descriptor_ != nullptr) cudnnBackendDestroyDescriptor(descriptor_);
 }
 
-CudnnDescriptor::CudnnDescriptor(CudnnDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+CudnnDescriptor::CudnnDescriptor(CudnnDescriptor&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
 
 CudnnDescriptor& CudnnDescriptor::operator=(CudnnDescriptor&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   return *this;
 }
 
-void CudnnDescriptor::set_descriptors(cudnnBackendAttributeName_t name, std::span<const cudnnBackendDescriptor_t> values) {
+void CudnnDescriptor::set_descriptors(cudnnBackendAttributeName_t name,
+                                      std::span<const cudnnBackendDescriptor_t> values) {
   set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(values.size()), values.data());
 }
 
@@ -269,8 +287,8 @@ void CudnnDescriptor::set_pointers(cudnnBackendAttributeName_t name, std::span<v
   set_raw(name, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(values.size()), values.data());
 }
 
-std::vector<CudnnDescriptor> CudnnDescriptor::get_descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
-                                                              int64_t count) const {
+std::vector<CudnnDescriptor> CudnnDescriptor::get_descriptors(cudnnBackendAttributeName_t name,
+                                                              cudnnBackendDescriptorType_t type, int64_t count) const {
   std::vector<CudnnDescriptor> result;
   std::vector<cudnnBackendDescriptor_t> raw;
   for (int64_t i = 0; i < count; ++i) raw.push_back(result.emplace_back(type).get());
@@ -282,18 +300,27 @@ std::vector<CudnnDescriptor> CudnnDescriptor::get_descriptors(cudnnBackendAttrib
 
 void CudnnDescriptor::finalize() { VITRINE_CUDNN_CHECK(cudnnBackendFinalize(descriptor_)); }
 
-void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values) {
-  if (const cudnnStatus_t status = cudnnBackendSetAttribute(descriptor_, name, type, count, values); status != CUDNN_STATUS_SUCCESS) {
+void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                              const void* values) {
+  if (const cudnnStatus_t status = cudnnBackendSetAttribute(descriptor_, name, type, count, values);
+      status != CUDNN_STATUS_SUCCESS) {
     check_cudnn(status,
-                fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name), static_cast<int>(type), count).c_str(),
+                fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name),
+                            static_cast<int>(type), count)
+                    .c_str(),
                 __FILE__, __LINE__);
   }
 }
 
-int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room, void* values) const {
+int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room,
+                                 void* values) const {
   int64_t count = 0;
-  if (const cudnnStatus_t status = cudnnBackendGetAttribute(descriptor_, name, type, room, &count, values); status != CUDNN_STATUS_SUCCESS) {
-    check_cudnn(status, fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name), static_cast<int>(type), room).c_str(),
+  if (const cudnnStatus_t status = cudnnBackendGetAttribute(descriptor_, name, type, room, &count, values);
+      status != CUDNN_STATUS_SUCCESS) {
+    check_cudnn(status,
+                fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name),
+                            static_cast<int>(type), room)
+                    .c_str(),
                 __FILE__, __LINE__);
   }
   return count;
@@ -315,7 +342,8 @@ CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor) {
   return descriptor;
 }
 
-CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b, const CudnnDescriptor& y) {
+CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
+                                const CudnnDescriptor& y) {
   CudnnDescriptor function(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   function.set(CUDNN_ATTR_POINTWISE_MODE, mode);
   function.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
@@ -333,12 +361,14 @@ CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engi
     : plan_(std::move(plan)), workspace_bytes_(workspace_bytes), engine_(engine), fallback_(fallback) {}
 
 std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
-  const auto configurations = plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
+  const auto configurations =
+      plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
   if (configurations.empty()) return {};
   return engine_of(configurations.front()).get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE);
 }
 
-void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) {
+void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers,
+                        void* workspace) {
   std::vector<void*> places(pointers.begin(), pointers.end());
   places.push_back(workspace);
   auto pack = packs_.find(places);
@@ -355,26 +385,30 @@ void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std:
 }
 
 std::string CudnnPlan::text() const {
-  const auto configurations = plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
+  const auto configurations =
+      plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
   std::vector<std::string> knobs;
   for (const CudnnDescriptor& configuration : configurations) {
     // cuDNN does not say how many there are.
-    for (const CudnnDescriptor& choice :
-         configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
-      knobs.push_back(fmt::format("{}={}", static_cast<int>(choice.get<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE).at(0)),
-                                  choice.get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE).at(0)));
+    for (const CudnnDescriptor& choice : configuration.get_descriptors(
+             CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
+      knobs.push_back(fmt::format(
+          "{}={}", static_cast<int>(choice.get<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE).at(0)),
+          choice.get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE).at(0)));
     }
   }
   return fmt::format("engine {} knobs {}", engine_, fmt::join(knobs, ","));
 }
 
-CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {
+CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                              const CudnnTarget& target) {
   CudnnChoices choices = find_cudnn_plans(operations, rules, target, 1);
   if (choices.plans.empty()) return {nullptr, std::move(choices.refusal)};
   return {std::move(choices.plans.front()), ""};
 }
 
-CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target, int most) {
+CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                              const CudnnTarget& target, int most) {
   CudnnChoices choices;
   const std::optional<CudnnDescriptor> graph = make_graph(operations, target, choices.refusal);
   if (!graph) return choices;
@@ -396,8 +430,8 @@ CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operatio
   return choices;
 }
 
-CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target,
-                               const std::string& text) {
+CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                               const CudnnTarget& target, const std::string& text) {
   Reason refusal;
   const std::optional<CudnnDescriptor> graph = make_graph(operations, target, refusal);
   if (!graph) return {nullptr, refusal};

@@ -15,8 +15,8 @@
 #include "runtime/dtype.h"
 #include "runtime/reason.h"
 
-/// A thin layer over the C graph API of cuDNN: owning descriptors, attributes whose type follows from the value, and the choice of a plan among the
-/// engines that cuDNN's heuristics propose.
+/// A thin layer over the C graph API of cuDNN: owning descriptors, attributes whose type follows from the value, and
+/// the choice of a plan among the engines that cuDNN's heuristics propose.
 namespace vitrine::cuda {
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUDNN_STATUS_SUCCESS.
@@ -34,12 +34,24 @@ constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const bool*) { return
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const char*) { return CUDNN_TYPE_CHAR; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnHandle_t*) { return CUDNN_TYPE_HANDLE; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnDataType_t*) { return CUDNN_TYPE_DATA_TYPE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnConvolutionMode_t*) { return CUDNN_TYPE_CONVOLUTION_MODE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnPointwiseMode_t*) { return CUDNN_TYPE_POINTWISE_MODE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendHeurMode_t*) { return CUDNN_TYPE_HEUR_MODE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendKnobType_t*) { return CUDNN_TYPE_KNOB_TYPE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendNumericalNote_t*) { return CUDNN_TYPE_NUMERICAL_NOTE; }
-constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendBehaviorNote_t*) { return CUDNN_TYPE_BEHAVIOR_NOTE; }
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnConvolutionMode_t*) {
+  return CUDNN_TYPE_CONVOLUTION_MODE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnPointwiseMode_t*) {
+  return CUDNN_TYPE_POINTWISE_MODE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendHeurMode_t*) {
+  return CUDNN_TYPE_HEUR_MODE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendKnobType_t*) {
+  return CUDNN_TYPE_KNOB_TYPE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendNumericalNote_t*) {
+  return CUDNN_TYPE_NUMERICAL_NOTE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendBehaviorNote_t*) {
+  return CUDNN_TYPE_BEHAVIOR_NOTE;
+}
 
 /// Owns a descriptor. Set its attributes, then finalize it. The functions throw CudaError.
 class CudnnDescriptor {
@@ -59,23 +71,30 @@ class CudnnDescriptor {
   void set(cudnnBackendAttributeName_t name, const T& value) {
     set(name, std::span<const T>(&value, 1));
   }
-  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) { set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.descriptor_); }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.descriptor_);
+  }
   void set_descriptors(cudnnBackendAttributeName_t name, std::span<const cudnnBackendDescriptor_t> values);
   void set_pointers(cudnnBackendAttributeName_t name, std::span<void* const> values);
 
   /// All values of an attribute of a finalized descriptor.
   template <class T>
   std::vector<T> get(cudnnBackendAttributeName_t name) const {
-    std::vector<T> values(static_cast<size_t>(get_raw(name, cudnn_attribute_type(static_cast<const T*>(nullptr)), 0, nullptr)));
+    std::vector<T> values(
+        static_cast<size_t>(get_raw(name, cudnn_attribute_type(static_cast<const T*>(nullptr)), 0, nullptr)));
     if (values.empty()) return values;
-    const int64_t count = get_raw(name, cudnn_attribute_type(values.data()), static_cast<int64_t>(values.size()), values.data());
+    const int64_t count =
+        get_raw(name, cudnn_attribute_type(values.data()), static_cast<int64_t>(values.size()), values.data());
     values.resize(static_cast<size_t>(count));
     return values;
   }
   /// Returns up to `count` descriptors of a type; those that cuDNN did not fill are omitted.
-  std::vector<CudnnDescriptor> get_descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type, int64_t count) const;
+  std::vector<CudnnDescriptor> get_descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                                               int64_t count) const;
   /// Number of values of the attribute.
-  int64_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const { return get_raw(name, type, 0, nullptr); }
+  int64_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const {
+    return get_raw(name, type, 0, nullptr);
+  }
 
   void finalize();
   /// The same for calls that cuDNN may refuse.
@@ -99,16 +118,18 @@ struct CudnnTensor {
 CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor);
 
 /// y = x + b (broadcast), or y = max(x, 0) if b is absent; computes in f32.
-CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b, const CudnnDescriptor& y);
+CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
+                                const CudnnDescriptor& y);
 
-/// The GPU that plans run on: that of the handle, or without a handle the one that the device properties describe; such plans can be found, not run.
+/// The GPU that plans run on: that of the handle, or without a handle the one that the device properties describe; such
+/// plans can be found, not run.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   const CudnnDescriptor* device_properties = nullptr;
 };
 
-/// Which plans are allowed. Never allowed: engines that are not deterministic, that round their inputs or sums below f32, that lose accuracy by
-/// transforming their inputs (FFT, Winograd), or that are compiled at run time.
+/// Which plans are allowed. Never allowed: engines that are not deterministic, that round their inputs or sums below
+/// f32, that lose accuracy by transforming their inputs (FFT, Winograd), or that are compiled at run time.
 struct CudnnRules {
   bool tensor_cores = false;  // for f32 they mean TF32
   int64_t workspace_bytes = 0;
@@ -121,14 +142,16 @@ class CudnnPlan {
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// cuDNN's index of the engine among those for this kind of graph.
   int64_t engine() const { return engine_; }
-  /// True for a plan of the fallback heuristic, which cuDNN offers for graphs that no allowed engine of its own choice serves.
+  /// True for a plan of the fallback heuristic, which cuDNN offers for graphs that no allowed engine of its own choice
+  /// serves.
   bool fallback() const { return fallback_; }
-  /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs 2=1,3=0,18=9".
+  /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs
+  /// 2=1,3=0,18=9".
   std::string text() const;
   /// cuDNN's notes on its arithmetic.
   std::vector<cudnnBackendNumericalNote_t> numerical_notes() const;
-  /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i], with the same ids in every call. Descriptors of pointers are kept: a
-  /// training step uses the same places again.
+  /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i], with the same ids in every call.
+  /// Descriptors of pointers are kept: a training step uses the same places again.
   void execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace);
 
  private:
@@ -145,19 +168,22 @@ struct CudnnChoice {
   Reason refusal;
 };
 
-/// The first allowed plan in the order of cuDNN's heuristics (mode A, then fallback).   throws  CudaError when cuDNN fails, except for graphs that it
-/// does not support
-CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target);
+/// The first allowed plan in the order of cuDNN's heuristics (mode A, then fallback).   throws  CudaError when cuDNN
+/// fails, except for graphs that it does not support
+CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                              const CudnnTarget& target);
 
 /// Up to `most` allowed plans in that order, each once, or why there is none.   throws  CudaError as above
 struct CudnnChoices {
   std::vector<std::unique_ptr<CudnnPlan>> plans;
   Reason refusal;
 };
-CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target, int most);
+CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                              const CudnnTarget& target, int most);
 
-/// The plan of CudnnPlan::text(), if cuDNN still makes it and the rules allow it; otherwise why not.   throws  CudaError as above
-CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target,
-                               const std::string& text);
+/// The plan of CudnnPlan::text(), if cuDNN still makes it and the rules allow it; otherwise why not.   throws CudaError
+/// as above
+CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
+                               const CudnnTarget& target, const std::string& text);
 
 }  // namespace vitrine::cuda

@@ -82,13 +82,15 @@ GpuProperties properties_of(const DeviceId& gpu) {
     }
   }
 #endif
-  return {std::nullopt, fmt::format("cuDNN {}.{}.{} makes no plans before it runs; that needs {}.{} or later", version / 10000, version / 100 % 100,
-                                    version % 100, kFirstWithoutHandle / 10000, kFirstWithoutHandle / 100 % 100)};
+  return {std::nullopt, fmt::format("cuDNN {}.{}.{} makes no plans before it runs; that needs {}.{} or later",
+                                    version / 10000, version / 100 % 100, version % 100, kFirstWithoutHandle / 10000,
+                                    kFirstWithoutHandle / 100 % 100)};
 }
 
 }  // namespace
 
-CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, const CudnnTarget& target, int64_t allowed_bytes) {
+CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, const CudnnTarget& target,
+                                  int64_t allowed_bytes) {
   const std::vector<Request> requests = requests_of(convolution, tf32);
   CudnnConv2dNeed need;
   need.best_bytes = bytes_within(requests, target, kUnlimited);
@@ -96,14 +98,16 @@ CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, 
   return need;
 }
 
-WorkspaceNeed workspace_need(const RecordedOperations& operations, const WorkspaceTarget& target, int64_t allowed_bytes) {
+WorkspaceNeed workspace_need(const RecordedOperations& operations, const WorkspaceTarget& target,
+                             int64_t allowed_bytes) {
   WorkspaceNeed need;
   GpuProperties gpu = properties_of(target.device);
   need.unknown = gpu.unknown;
   if (!gpu.descriptor) return need;
   try {
     for (const auto& [key, convolution] : operations.convolutions) {
-      const CudnnConv2dNeed bytes = cudnn_conv2d_need(convolution, target.tf32, {nullptr, &*gpu.descriptor}, allowed_bytes);
+      const CudnnConv2dNeed bytes =
+          cudnn_conv2d_need(convolution, target.tf32, {nullptr, &*gpu.descriptor}, allowed_bytes);
       need.best_bytes = std::max(need.best_bytes, bytes.bytes);
       if (bytes.best_bytes > allowed_bytes) need.shortages.push_back({convolution.str(), bytes.best_bytes});
     }

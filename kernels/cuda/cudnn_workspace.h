@@ -12,6 +12,7 @@ struct CudnnConv2dNeed {
   int64_t bytes = -1;       // of the plan that it prefers among those that fit `allowed_bytes`
 };
 /// Asks cuDNN as the convolution itself will, with tensors aligned to 16 bytes.   throws  CudaError when cuDNN fails
-CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, const CudnnTarget& target, int64_t allowed_bytes);
+CudnnConv2dNeed cudnn_conv2d_need(const RecordedConv2d& convolution, bool tf32, const CudnnTarget& target,
+                                  int64_t allowed_bytes);
 
 }  // namespace vitrine::cuda

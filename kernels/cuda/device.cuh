@@ -6,11 +6,13 @@
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/native.h"
 
-/// What all kernels use: 16-byte packs, grids, sums over warps and blocks. A kernel begins with wait_for_earlier_work().
+/// What all kernels use: 16-byte packs, grids, sums over warps and blocks. A kernel begins with
+/// wait_for_earlier_work().
 ///
-/// Rules that let a kernel also run on the host (tests/standins): use CUDA's names for thread coordinates, barriers, shuffles and shared memory;
-/// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launch with launch() or launch_cooperating();
-/// use __fmul_rn etc. where rounding matters.
+/// Rules that let a kernel also run on the host (tests/standins): use CUDA's names for thread coordinates, barriers,
+/// shuffles and shared memory;
+/// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launch with
+/// launch() or launch_cooperating(); use __fmul_rn etc. where rounding matters.
 namespace vitrine::cuda {
 
 /// N elements moved as one access of at most 16 bytes.
@@ -28,8 +30,8 @@ inline constexpr int kBlockThreads = 256;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Grid of at least one block of kBlockThreads for `items` independent items: one item per thread, or several in a grid-stride loop when they exceed
-/// the GPU. Results must not depend on its size.
+/// Grid of at least one block of kBlockThreads for `items` independent items: one item per thread, or several in a
+/// grid-stride loop when they exceed the GPU. Results must not depend on its size.
 inline dim3 grid_for(ExecContext& ctx, int64_t items) {
   const int64_t most = int64_t{32} * properties(ctx).multiprocessors;
   const int64_t blocks = ceil_div(items, kBlockThreads);
@@ -60,8 +62,8 @@ __device__ inline T block_sum(T value) {
   return total;
 }
 
-/// True in every thread of the last of `blocks` blocks to call it, which then sees what the others wrote before, through volatile pointers. The
-/// counter is 0 before the first call and after the last. Contains barriers.
+/// True in every thread of the last of `blocks` blocks to call it, which then sees what the others wrote before,
+/// through volatile pointers. The counter is 0 before the first call and after the last. Contains barriers.
 __device__ inline bool arrives_last(int32_t* counter, unsigned blocks) {
   __shared__ bool is_last[1];
   __threadfence();

@@ -18,9 +18,11 @@ struct Pointers {
 
 /// An operation is a struct with
 ///   static constexpr int kReads, kWrites
-///   __device__ bool begin()                                                       once per thread, before the first element; false: nothing to do
+///   __device__ bool begin()                                                       once per thread, before the first
+///   element; false: nothing to do
 ///   __device__ void operator()(const float (&in)[kReads], float (&out)[kWrites])  one element
-///   using Narrow                                                                  optional: the first output is also written as this 16-bit type
+///   using Narrow                                                                  optional: the first output is also
+///   written as this 16-bit type
 ///
 /// Base of operations without state:
 template <int kInputs, int kOutputs = 1>
@@ -74,7 +76,8 @@ __global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> bu
   if (!f.begin()) return;
   constexpr int kFlight = kPacksInFlight<F>;
   using P = Pack<T, N>;
-  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < buffers.packs; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
+  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < buffers.packs;
+       tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
     const int64_t first = tile + threadIdx.x;
     P in[kFlight][F::kReads];
     for (int k = 0; k < kFlight; ++k) {
@@ -112,8 +115,8 @@ __global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> bu
 
 /// Queues the operation on `count` elements. Buffers with different alignments are accessed element by element.
 template <class T, class F>
-void map_elements(ExecContext& ctx, const Pointers<const T*, F::kReads>& in, const Pointers<T*, F::kWrites>& out, int64_t count, F f,
-                  Narrow<F>* narrow = nullptr) {
+void map_elements(ExecContext& ctx, const Pointers<const T*, F::kReads>& in, const Pointers<T*, F::kWrites>& out,
+                  int64_t count, F f, Narrow<F>* narrow = nullptr) {
   if (count == 0) return;
   std::array<const void*, F::kReads + F::kWrites> all{};
   std::copy(std::begin(out.at), std::end(out.at), std::copy(std::begin(in.at), std::end(in.at), all.begin()));
@@ -125,8 +128,8 @@ void map_elements(ExecContext& ctx, const Pointers<const T*, F::kReads>& in, con
   }
   if (head >= 0) {
     const int64_t packs = (count - head) / kElements;
-    launch(native_stream(ctx), map_kernel<T, kElements, F>, grid_of(ceil_div(std::max<int64_t>(packs, 1), kTile)), dim3(kBlockThreads),
-           FlatBuffers<T, F>{in, out, narrow, count, head, packs}, f);
+    launch(native_stream(ctx), map_kernel<T, kElements, F>, grid_of(ceil_div(std::max<int64_t>(packs, 1), kTile)),
+           dim3(kBlockThreads), FlatBuffers<T, F>{in, out, narrow, count, head, packs}, f);
   } else {
     launch(native_stream(ctx), map_kernel<T, 1, F>, grid_of(ceil_div(count, kTile)), dim3(kBlockThreads),
            FlatBuffers<T, F>{in, out, narrow, count, 0, count}, f);

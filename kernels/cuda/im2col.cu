@@ -12,8 +12,9 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr int64_t kMostBlocks = 65535;
 
-/// In the kernels here, a warp handles an item: one row r of the window of one output pixel. Its S * C elements are contiguous in x and in the
-/// columns. V elements are moved at once; V divides C, so that a pack is entirely inside or outside the image.
+/// In the kernels here, a warp handles an item: one row r of the window of one output pixel. Its S * C elements are
+/// contiguous in x and in the columns. V elements are moved at once; V divides C, so that a pack is entirely inside or
+/// outside the image.
 template <class T, int V>
 __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64_t items, T* columns) {
   wait_for_earlier_work();
@@ -43,9 +44,11 @@ __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64
   }
 }
 
-/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: adds to the content.
+/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: adds to the
+/// content.
 template <class T, int V, bool kAdd>
-__global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t items, T* grad_x) {
+__global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row,
+                              int64_t items, T* grad_x) {
   wait_for_earlier_work();
   const int packs = z.C / V;
   for (int64_t item = first_item(); item < items; item += item_stride()) {
@@ -80,22 +83,25 @@ __global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, 
   }
 }
 
-dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div(threads, kBlockThreads), 1, kMostBlocks))); }
+dim3 blocks_for(int64_t threads) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div(threads, kBlockThreads), 1, kMostBlocks)));
+}
 
 /// Columns are moved in packs of 16 bytes.
 template <class T, bool kAdd>
-void queue_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t end_row,
-                  const View& grad_x) {
+void queue_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end,
+                  int64_t first_row, int64_t end_row, const View& grad_x) {
   constexpr int kElements = kPackElements<float>;
-  const bool packs =
-      sizes.C % kElements == 0 && is_pack_aligned(columns) && reinterpret_cast<uintptr_t>(grad_x.data) % sizeof(Pack<T, kElements>) == 0;
+  const bool packs = sizes.C % kElements == 0 && is_pack_aligned(columns) &&
+                     reinterpret_cast<uintptr_t>(grad_x.data) % sizeof(Pack<T, kElements>) == 0;
   const int64_t items = (end_row - first_row) * sizes.W * sizes.C / (packs ? kElements : 1);
-  launch(stream, packs ? col2im_kernel<T, kElements, kAdd> : col2im_kernel<T, 1, kAdd>, blocks_for(items), dim3(kBlockThreads), sizes, columns, begin,
-         end, first_row, items, grad_x.as<T>());
+  launch(stream, packs ? col2im_kernel<T, kElements, kAdd> : col2im_kernel<T, 1, kAdd>, blocks_for(items),
+         dim3(kBlockThreads), sizes, columns, begin, end, first_row, items, grad_x.as<T>());
 }
 
 int to_int(int64_t value, const char* what) {
-  if (value > INT32_MAX) throw ShapeError(std::string("conv2d: ") + what + " is " + std::to_string(value) + ", expected below 2^31");
+  if (value > INT32_MAX)
+    throw ShapeError(std::string("conv2d: ") + what + " is " + std::to_string(value) + ", expected below 2^31");
   return static_cast<int>(value);
 }
 
@@ -121,12 +127,13 @@ void im2col(cudaStream_t stream, const ConvSizes& sizes, ConstView x, int64_t be
   with_storage(x.dtype, [&]<class T>() {
     constexpr int kElements = kPackElements<T>;
     const bool packs = sizes.C % kElements == 0 && is_pack_aligned(x.data) && is_pack_aligned(columns);
-    launch(stream, packs ? im2col_kernel<T, kElements> : im2col_kernel<T, 1>, blocks_for(items * kLanes), dim3(kBlockThreads), sizes, x.as<T>(),
-           begin, items, static_cast<T*>(columns));
+    launch(stream, packs ? im2col_kernel<T, kElements> : im2col_kernel<T, 1>, blocks_for(items * kLanes),
+           dim3(kBlockThreads), sizes, x.as<T>(), begin, items, static_cast<T*>(columns));
   });
 }
 
-void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, View grad_x) {
+void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end,
+                View grad_x) {
   // Whole images, or the rows of one image that the lines reach.
   const int64_t first_image = begin / sizes.P, last_image = (end - 1) / sizes.P;
   int64_t first_row = first_image * sizes.H, end_row = (last_image + 1) * sizes.H;
@@ -139,9 +146,10 @@ void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* column
   if (end_row > first_row) queue_col2im<float, true>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
 }
 
-void col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t end_row,
-            View grad_x) {
-  if (grad_x.dtype == DType::f16) return queue_col2im<__half, false>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
+void col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end,
+            int64_t first_row, int64_t end_row, View grad_x) {
+  if (grad_x.dtype == DType::f16)
+    return queue_col2im<__half, false>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
   queue_col2im<__nv_bfloat16, false>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
 }
 

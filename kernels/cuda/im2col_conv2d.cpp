@@ -31,7 +31,8 @@ struct Ranges {
     const int64_t least_bytes = least_lines * line_bytes;
     if (least_bytes > bytes) {
       const Shape x{sizes.N, sizes.H, sizes.W, sizes.C};
-      check::throw_small_workspace(ctx, operation, fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes,
+      check::throw_small_workspace(ctx, operation,
+                                   fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes,
                                    2 * least_bytes);
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - least_bytes}) / kAlignment * kAlignment;
@@ -48,15 +49,16 @@ bool is_matrix_product(const ConvSizes& s) { return s.R == 1 && s.S == 1 && s.st
 /// Calls work(begin, end) for consecutive ranges of output lines.
 template <class Work>
 void for_each_range(const ConvSizes& sizes, int64_t at_once, const Work& work) {
-  for (int64_t begin = 0; begin < sizes.output_lines(); begin += at_once) work(begin, std::min(sizes.output_lines(), begin + at_once));
+  for (int64_t begin = 0; begin < sizes.output_lines(); begin += at_once)
+    work(begin, std::min(sizes.output_lines(), begin + at_once));
 }
 
 /// The most output lines whose windows contain one image line.
 int64_t lines_of_a_row(const ConvSizes& s) { return std::min(s.P, (s.R + s.stride - 1) / s.stride); }
 
-/// Calls work(first_row, end_row, begin, end) for consecutive ranges of image lines, counted over all images, with the output lines whose windows
-/// reach them: whole images if their lines fit, otherwise parts of one; neighboring ranges may share output lines.
-/// requires  at_once >= lines_of_a_row()
+/// Calls work(first_row, end_row, begin, end) for consecutive ranges of image lines, counted over all images, with the
+/// output lines whose windows reach them: whole images if their lines fit, otherwise parts of one; neighboring ranges
+/// may share output lines. requires  at_once >= lines_of_a_row()
 template <class Work>
 void for_each_row_range(const ConvSizes& s, int64_t at_once, const Work& work) {
   if (at_once >= s.P) {
@@ -67,7 +69,9 @@ void for_each_row_range(const ConvSizes& s, int64_t at_once, const Work& work) {
     }
     return;
   }
-  const auto first_line = [&](int64_t h) { return std::clamp<int64_t>((h + s.pad - s.R + s.stride) / s.stride, 0, s.P); };
+  const auto first_line = [&](int64_t h) {
+    return std::clamp<int64_t>((h + s.pad - s.R + s.stride) / s.stride, 0, s.P);
+  };
   const auto end_line = [&](int64_t h) { return std::min<int64_t>(s.P, (h + s.pad) / s.stride + 1); };
   for (int64_t n = 0; n < s.N; ++n) {
     for (int64_t h = 0, end = 0; h < s.H; h = end) {
@@ -84,10 +88,17 @@ const void* at(const ConstView& v, int64_t element) { return v.as<char>() + elem
 
 }  // namespace
 
-void im2col_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+void im2col_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
+                           View y) {
   const ConvSizes sizes(config, x.shape, w.shape, y.shape);
-  const Epilogue epilogue = bias ? (config.relu ? Epilogue::bias_relu : Epilogue::bias) : (config.relu ? Epilogue::relu : Epilogue::none);
-  Matmul product{.n = sizes.K, .k = sizes.column_length(), .transpose_b = true, .dtype = x.dtype, .c_dtype = y.dtype, .epilogue = epilogue};
+  const Epilogue epilogue =
+      bias ? (config.relu ? Epilogue::bias_relu : Epilogue::bias) : (config.relu ? Epilogue::relu : Epilogue::none);
+  Matmul product{.n = sizes.K,
+                 .k = sizes.column_length(),
+                 .transpose_b = true,
+                 .dtype = x.dtype,
+                 .c_dtype = y.dtype,
+                 .epilogue = epilogue};
   if (is_matrix_product(sizes)) {
     product.m = sizes.output_lines() * sizes.Q;
     return matmul(ctx, product, x.data, w.data, y.data, bias.data, ctx.workspace());
@@ -100,7 +111,8 @@ void im2col_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstVi
   });
 }
 
-void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w,
+                                 View grad_x) {
   const ConvSizes sizes(config, grad_x.shape, w.shape, grad_y.shape);
   Matmul product{.n = sizes.column_length(), .k = sizes.K, .dtype = grad_y.dtype, .c_dtype = grad_x.dtype};
   if (is_matrix_product(sizes)) {
@@ -113,7 +125,8 @@ void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, C
   auto* const columns = static_cast<float*>(ranges.columns);
   const auto multiply = [&](int64_t begin, int64_t end) {
     product.m = (end - begin) * sizes.Q;
-    if (product.m > 0) matmul(ctx, product, at(grad_y, begin * sizes.Q * sizes.K), w.data, columns, nullptr, ranges.scratch);
+    if (product.m > 0)
+      matmul(ctx, product, at(grad_y, begin * sizes.Q * sizes.K), w.data, columns, nullptr, ranges.scratch);
   };
   if (in_f32) {
     VITRINE_CUDA_CHECK(cudaMemsetAsync(grad_x.data, 0, static_cast<size_t>(grad_x.bytes()), native_stream(ctx)));
@@ -130,7 +143,8 @@ void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, C
   });
 }
 
-void im2col_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+void im2col_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
+                                   View grad_w, GradMode mode) {
   const ConvSizes sizes(config, x.shape, grad_w.shape, grad_y.shape);
   Matmul product{.m = sizes.K,
                  .n = sizes.column_length(),

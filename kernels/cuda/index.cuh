@@ -33,7 +33,8 @@ class Divisor {
   Index divisor_ = 1;
 };
 
-/// For 0 <= n < 2^31: with s = ceil(log2 d) and m = ceil(2^(31 + s) / d), m < 2^32 and n / d = n * m / 2^(31 + s) rounded down.
+/// For 0 <= n < 2^31: with s = ceil(log2 d) and m = ceil(2^(31 + s) / d), m < 2^32 and n / d = n * m / 2^(31 + s)
+/// rounded down.
 template <>
 class Divisor<int32_t> {
  public:
@@ -45,7 +46,8 @@ class Divisor<int32_t> {
   }
   __device__ int32_t value() const { return divisor_; }
   __device__ int32_t quotient(int32_t n) const {
-    return static_cast<int32_t>(static_cast<uint32_t>(uint64_t{2U * static_cast<uint32_t>(n)} * magic_ >> 32) >> shift_);
+    return static_cast<int32_t>(static_cast<uint32_t>(uint64_t{2U * static_cast<uint32_t>(n)} * magic_ >> 32) >>
+                                shift_);
   }
   __device__ int32_t split(int32_t& n) const {
     const int32_t q = quotient(n);
@@ -61,7 +63,9 @@ class Divisor<int32_t> {
 };
 
 /// A grid of `blocks` blocks (>= 1), limited to CUDA's maximum: kernels stride over the rest.
-inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max()))); }
+inline dim3 grid_of(int64_t blocks) {
+  return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max())));
+}
 
 /// Elements before the first 16-byte boundary that all buffers share, at most `count`; -1 when their alignments differ.
 template <class T, class Pointers>

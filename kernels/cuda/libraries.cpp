@@ -27,7 +27,8 @@ std::vector<LibraryInfo> kernel_libraries() {
   const std::optional<LibraryInfo> cudnn = cudnn_library();
   if (cudnn) libraries.push_back(*cudnn);
   libraries.push_back({"cuBLASLt", cublaslt_version(),
-                       cudnn ? "matrix products on GPUs, and convolution where cuDNN has no plan" : "convolution and matrix products on GPUs"});
+                       cudnn ? "matrix products on GPUs, and convolution where cuDNN has no plan"
+                             : "convolution and matrix products on GPUs"});
   return libraries;
 }
 

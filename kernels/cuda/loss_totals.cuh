@@ -23,7 +23,8 @@ __device__ inline void add_to_count(float* totals, int64_t place, int64_t more) 
   if (sum != sum) return;
   auto rest = static_cast<int64_t>(sum);
   for (int64_t i = 0; i < LossTotals::kDigits; ++i) {
-    totals[place + i * LossTotals::kDigitStep] = static_cast<float>(i + 1 < LossTotals::kDigits ? rest % LossTotals::kDigitBase : rest);
+    totals[place + i * LossTotals::kDigitStep] =
+        static_cast<float>(i + 1 < LossTotals::kDigits ? rest % LossTotals::kDigitBase : rest);
     rest /= LossTotals::kDigitBase;
   }
 }

@@ -7,10 +7,16 @@ namespace vitrine::cuda {
 
 static constexpr const char* kNoCudnn = "cuDNN is not built in";
 
-Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
+Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) {
+  return kNoCudnn;
+}
 Reason cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
-Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
-Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
+  return kNoCudnn;
+}
+Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
+  return kNoCudnn;
+}
 WorkspaceNeed workspace_need(const RecordedOperations&, const WorkspaceTarget&, int64_t) {
   WorkspaceNeed need;
   need.unknown = kNoCudnn;  // products over columns use what there is

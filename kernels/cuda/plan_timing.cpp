@@ -52,7 +52,8 @@ std::vector<double> time_runs(const TimedCandidate& candidate, int runs, cudaStr
 }
 
 /// Median of the times in microseconds. Nothing if it took too long to be the best.
-std::optional<double> median_time(const TimedCandidate& candidate, std::optional<double> best, cudaStream_t stream, Events& events) {
+std::optional<double> median_time(const TimedCandidate& candidate, std::optional<double> best, cudaStream_t stream,
+                                  Events& events) {
   candidate.run();  // loads its kernels
   std::vector<double> times = time_runs(candidate, 1, stream, events);
   if (best && times.front() > kTooSlow * *best) return std::nullopt;
@@ -102,7 +103,8 @@ int time_candidates(ExecContext& ctx, const std::string& operation, const std::v
       }
     }
     VITRINE_CUDA_CHECK(cudaStreamSynchronize(stream));
-    if (best_index >= 0) result.notes.push_back(fmt::format("time ran out before {}: it has the library's choice", operation));
+    if (best_index >= 0)
+      result.notes.push_back(fmt::format("time ran out before {}: it has the library's choice", operation));
   }
   if (best_index < 0) return -1;
   chosen.plan = candidates[static_cast<size_t>(best_index)].plan;

@@ -9,8 +9,8 @@
 #include "kernels/pool2d.h"
 #include "runtime/cuda/dtype.cuh"
 
-/// What pools share: windows, places and the widest access that buffers allow. One thread writes V adjacent channels of one place: it gathers, in
-/// backward too, and adds in the order of rows and columns.
+/// What pools share: windows, places and the widest access that buffers allow. One thread writes V adjacent channels of
+/// one place: it gathers, in backward too, and adds in the order of rows and columns.
 namespace vitrine::cuda {
 
 /// Windows of fixed size and stride along one axis: `count` windows over `size` elements.
@@ -29,7 +29,9 @@ struct FixedWindows {
   /// Number of elements that the mean is taken over.
   __device__ Index divisor(Index) const { return window; }
   /// The windows that contain an element.
-  __device__ Index first_window(Index element) const { return element + pad < window ? 0 : stride.quotient(element + pad - window) + 1; }
+  __device__ Index first_window(Index element) const {
+    return element + pad < window ? 0 : stride.quotient(element + pad - window) + 1;
+  }
   __device__ Index end_window(Index element) const {
     const Index end = stride.quotient(element + pad) + 1;
     return end < count ? end : count;
@@ -85,9 +87,11 @@ using Constant = std::integral_constant<int, kValue>;
 /// Calls body(Constant<V>, Index) with the number of channels per item and the index type that these buffers allow.
 ///   reach  the largest value in index arithmetic other than element offsets
 template <class T, class Body>
-void with_access(const Shape& a, const Shape& b, std::initializer_list<const void*> packs, bool bytes_aligned, int64_t reach, const Body& body) {
+void with_access(const Shape& a, const Shape& b, std::initializer_list<const void*> packs, bool bytes_aligned,
+                 int64_t reach, const Body& body) {
   constexpr int kElements = kPackElements<T>;
-  const bool packed = a[3] % kElements == 0 && bytes_aligned && std::all_of(packs.begin(), packs.end(), is_pack_aligned);
+  const bool packed =
+      a[3] % kElements == 0 && bytes_aligned && std::all_of(packs.begin(), packs.end(), is_pack_aligned);
   const bool narrow = fits_int32(std::max({a.numel(), b.numel(), reach}));
   if (packed && narrow) {
     body(Constant<kElements>{}, int32_t{});
@@ -102,7 +106,8 @@ void with_access(const Shape& a, const Shape& b, std::initializer_list<const voi
 
 template <class... Params, class... Args>
 void queue(ExecContext& ctx, int64_t items, void (*kernel)(Params...), const Args&... args) {
-  if (items > 0) launch(native_stream(ctx), kernel, grid_of(ceil_div(items, kBlockThreads)), dim3(kBlockThreads), args...);
+  if (items > 0)
+    launch(native_stream(ctx), kernel, grid_of(ceil_div(items, kBlockThreads)), dim3(kBlockThreads), args...);
 }
 
 /// Bound on padded coordinates and on positions in a window of a fixed pool.

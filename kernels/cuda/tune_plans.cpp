@@ -34,7 +34,8 @@ void run(ExecContext& ctx, const RecordedConv2d& c) {
   if (c.pass == Conv2dPass::backward_weight) {
     // A separate kernel computes the gradient of the bias; it has no plans.
     const Tensor w = scratch(ctx, c.w, DType::f32);
-    return conv2d_backward_weight(ctx, c.config, x, y, w, {}, c.accumulate ? GradMode::accumulate : GradMode::overwrite);
+    return conv2d_backward_weight(ctx, c.config, x, y, w, {},
+                                  c.accumulate ? GradMode::accumulate : GradMode::overwrite);
   }
   const Tensor w = scratch(ctx, c.w, c.dtype);
   if (c.pass == Conv2dPass::backward_data) return conv2d_backward_data(ctx, c.config, y, w, x);
@@ -48,7 +49,8 @@ void run(ExecContext& ctx, const RecordedProduct& p) {
                             : p.bias   ? (p.relu ? Epilogue::bias_relu : Epilogue::bias)
                                        : (p.relu ? Epilogue::relu : Epilogue::none);
   const cuda::Matmul product{p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.dtype, p.c_dtype, p.accumulate, epilogue};
-  const Tensor a = scratch(ctx, {p.m, p.k}, p.dtype), b = scratch(ctx, {p.k, p.n}, p.dtype), c = scratch(ctx, {p.m, p.n}, p.c_dtype);
+  const Tensor a = scratch(ctx, {p.m, p.k}, p.dtype), b = scratch(ctx, {p.k, p.n}, p.dtype),
+               c = scratch(ctx, {p.m, p.n}, p.c_dtype);
   const Tensor bias = p.bias || p.row_sums ? scratch(ctx, {p.row_sums ? p.m : p.n}, p.c_dtype) : Tensor();
   const View a_view = a, b_view = b, c_view = c, bias_view = bias;
   ctx.dispatch(
@@ -62,9 +64,9 @@ void run_or_note(ExecContext& ctx, const Operation& operation, const std::string
   try {
     run(ctx, operation);
   } catch (const NoRoom&) {
-    ctx.plans().get<PlanTuner>().result().notes.push_back(
-        fmt::format("{}: its operands do not fit into the {} bytes that are planned for {}, so it has the library's choice", name,
-                    ctx.pool().statistics().reserved_bytes, ctx.pool().device_name()));
+    ctx.plans().get<PlanTuner>().result().notes.push_back(fmt::format(
+        "{}: its operands do not fit into the {} bytes that are planned for {}, so it has the library's choice", name,
+        ctx.pool().statistics().reserved_bytes, ctx.pool().device_name()));
   }
   ctx.stream().synchronize();
 }
@@ -73,10 +75,11 @@ std::string name_of(const RecordedProduct& p) { return fmt::format("a product of
 
 }  // namespace
 
-TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>& operations, const TunedPlans& known, int64_t workspace_bytes,
-                      double most_seconds, Setting workspace_setting) {
+TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>& operations, const TunedPlans& known,
+                      int64_t workspace_bytes, double most_seconds, Setting workspace_setting) {
   if (ctx.backend() != Backend::cuda)
-    throw UnsupportedError("tune_plans: " + ctx.device().str() + " is not a GPU, so its libraries have no plans to time");
+    throw UnsupportedError("tune_plans: " + ctx.device().str() +
+                           " is not a GPU, so its libraries have no plans to time");
   VITRINE_ASSERT(!ctx.workspace(), "a workspace is reserved while plans are timed");
   RecordedOperations recorded;
   for (const std::string& line : operations) recorded.add_line(line);

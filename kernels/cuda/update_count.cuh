@@ -8,7 +8,9 @@
 namespace vitrine::cuda {
 
 /// The block of a view of StepValues; null for an empty view.
-inline const StepValues* step_values(const ConstView& view) { return view ? reinterpret_cast<const StepValues*>(view.as<int32_t>()) : nullptr; }
+inline const StepValues* step_values(const ConstView& view) {
+  return view ? reinterpret_cast<const StepValues*>(view.as<int32_t>()) : nullptr;
+}
 
 /// UpdateCount in device code.
 struct CountedUpdate {
@@ -29,8 +31,9 @@ struct CountedUpdate {
     const int32_t update = *step + 1;
     *step = update;
     control[StepControl::kUpdate] = __int_as_float(update);
-    control[StepControl::kStepSize] = static_cast<float>((values != nullptr ? values->lr : lr) /
-                                                         (1.0 - pow(values != nullptr ? values->momentum : beta1, static_cast<double>(update))));
+    control[StepControl::kStepSize] =
+        static_cast<float>((values != nullptr ? values->lr : lr) /
+                           (1.0 - pow(values != nullptr ? values->momentum : beta1, static_cast<double>(update))));
     control[StepControl::kCorrection] = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(update))));
   }
 };

@@ -12,18 +12,22 @@ namespace {
 
 enum Buffer : size_t { kRunningMean, kRunningVar, kStatistics, kBuffers };  // in the order of buffers()
 
-Tensor allocate_sums(ExecContext& ctx, const Shape& shape, const char* name) { return ctx.allocate(shape, DType::f32, Category::activations, name); }
+Tensor allocate_sums(ExecContext& ctx, const Shape& shape, const char* name) {
+  return ctx.allocate(shape, DType::f32, Category::activations, name);
+}
 
 }  // namespace
 
 BatchNorm2d::BatchNorm2d(int64_t channels, const BatchNormConfig& config) : channels_(channels), config_(config) {
   if (channels >= 1 && config.eps > 0.0F && config.momentum >= 0.0F && config.momentum <= 1.0F) return;
-  throw ConfigError(fmt::format("BatchNorm2d: channels is {}, eps {} and momentum {}; expected channels >= 1, eps > 0 and momentum from 0 to 1",
-                                channels, config.eps, config.momentum));
+  throw ConfigError(fmt::format(
+      "BatchNorm2d: channels is {}, eps {} and momentum {}; expected channels >= 1, eps > 0 and momentum from 0 to 1",
+      channels, config.eps, config.momentum));
 }
 
 std::string BatchNorm2d::describe() const {
-  return fmt::format("batch_norm2d({}, eps {}, momentum {}){}", channels_, config_.eps, config_.momentum, config_.relu ? " + relu" : "");
+  return fmt::format("batch_norm2d({}, eps {}, momentum {}){}", channels_, config_.eps, config_.momentum,
+                     config_.relu ? " + relu" : "");
 }
 
 std::vector<ParamSpec> BatchNorm2d::parameters() const {
@@ -39,20 +43,22 @@ std::vector<BufferSpec> BatchNorm2d::buffers() const {
 
 Shape BatchNorm2d::output_shape(const Shape& x) const {
   if (x.rank() == 4 && x[3] == channels_) return x;
-  throw ShapeError(fmt::format("{}: input has shape {}, expected images (N, H, W, {})", describe(), x.str(), channels_));
+  throw ShapeError(
+      fmt::format("{}: input has shape {}, expected images (N, H, W, {})", describe(), x.str(), channels_));
 }
 
 int64_t BatchNorm2d::rows_of_batch(const Shape& x, const Pass& pass) const {
   const int64_t samples = pass.batch_sum != nullptr && pass.batch_samples > 0 ? pass.batch_samples : x[0];
   const int64_t rows = samples * x[1] * x[2];
   if (rows > 1) return rows;
-  throw ShapeError(fmt::format(
-      "{}: input has shape {} in training, expected more than one value for each channel; use more samples in each micro-batch{}, or larger images",
-      describe(), x.str(), pass.batch_sum == nullptr ? " of each device" : ""));
+  throw ShapeError(
+      fmt::format("{}: input has shape {} in training, expected more than one value for each channel; use more samples "
+                  "in each micro-batch{}, or larger images",
+                  describe(), x.str(), pass.batch_sum == nullptr ? " of each device" : ""));
 }
 
-void BatchNorm2d::finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows_of_batch, const Tensor& moments, const Pass& pass,
-                                    BufferViews buffers) const {
+void BatchNorm2d::finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows_of_batch, const Tensor& moments,
+                                    const Pass& pass, BufferViews buffers) const {
   if (pass.batch_sum != nullptr) {
     const Tensor sums = allocate_sums(ctx, {channels_}, "batch_norm2d.sums");
     batch_norm_sums(ctx, rows, moments, sums);
@@ -61,8 +67,8 @@ void BatchNorm2d::finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows
     pass.batch_sum->sum(ctx, moments.rows(1, 2));
   }
   const bool updates = pass.updates_buffers;
-  batch_norm_statistics(ctx, config_, rows_of_batch, moments, buffers[kStatistics], updates ? buffers[kRunningMean] : View{},
-                        updates ? buffers[kRunningVar] : View{});
+  batch_norm_statistics(ctx, config_, rows_of_batch, moments, buffers[kStatistics],
+                        updates ? buffers[kRunningMean] : View{}, updates ? buffers[kRunningVar] : View{});
 }
 
 Saved BatchNorm2d::forward(const ForwardCall& call) const {
@@ -94,9 +100,11 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
   if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
   const Tensor sums = allocate_sums(ctx, {2, channels_}, "batch_norm2d.gradient_sums");
   batch_norm_backward_sums(ctx, x, grad_y, statistics, sums, grad_params[0], grad_params[1], mode);
-  // The sums are part of every device's gradient of x, so all devices add them up, even if one of them did not need its own.
+  // The sums are part of every device's gradient of x, so all devices add them up, even if one of them did not need its
+  // own.
   if (pass.batch_sum != nullptr) pass.batch_sum->sum(ctx, sums);
-  if (grad_x) batch_norm_backward_data(ctx, x, grad_y, statistics, params[0], sums, rows_of_batch(x.shape(), pass), grad_x);
+  if (grad_x)
+    batch_norm_backward_data(ctx, x, grad_y, statistics, params[0], sums, rows_of_batch(x.shape(), pass), grad_x);
 }
 
 void BatchNorm2d::forward_empty(const EmptyCall& call) const {

@@ -6,11 +6,12 @@
 
 namespace vitrine {
 
-/// Batch normalization of images x (N, H, W, C) over N, H and W, then ReLU if merged: torch.nn.BatchNorm2d. In training it uses the mean and biased
-/// variance of the micro-batch, over all devices where Pass::batch_sum is set, and updates the running statistics with the unbiased variance; in
-/// evaluation it uses those. Parameters: weight, bias (C), which stay f32. Buffers: running_mean, running_var (C), and the statistics of the
-/// micro-batch. Counter: num_batches_tracked. Keeps x, and y if ReLU is merged. forward throws ShapeError in training when there is one value for
-/// each channel, as PyTorch does.   source  Ioffe & Szegedy 2015
+/// Batch normalization of images x (N, H, W, C) over N, H and W, then ReLU if merged: torch.nn.BatchNorm2d. In training
+/// it uses the mean and biased variance of the micro-batch, over all devices where Pass::batch_sum is set, and updates
+/// the running statistics with the unbiased variance; in evaluation it uses those. Parameters: weight, bias (C), which
+/// stay f32. Buffers: running_mean, running_var (C), and the statistics of the micro-batch. Counter:
+/// num_batches_tracked. Keeps x, and y if ReLU is merged. forward throws ShapeError in training when there is one value
+/// for each channel, as PyTorch does.   source  Ioffe & Szegedy 2015
 class BatchNorm2d final : public Layer {
  public:
   /// throws ConfigError when channels is below 1, eps is not above 0 or momentum is outside [0, 1].
@@ -33,7 +34,8 @@ class BatchNorm2d final : public Layer {
   /// Values of a channel in the whole micro-batch. throws ShapeError below 2.
   int64_t rows_of_batch(const Shape& x, const Pass& pass) const;
   /// Adds up the moments of this device's `rows` over all devices, and writes the layer's buffers.
-  void finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows_of_batch, const Tensor& moments, const Pass& pass, BufferViews buffers) const;
+  void finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows_of_batch, const Tensor& moments, const Pass& pass,
+                         BufferViews buffers) const;
 
   int64_t channels_;
   BatchNormConfig config_;

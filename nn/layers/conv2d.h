@@ -17,8 +17,9 @@ struct Conv2dLayerConfig {
   Conv2dConfig conv = {};                // stride, pad, merged ReLU
 };
 
-/// Convolution of images x (N, H, W, C) to y (N, P, Q, K), then ReLU if merged. Parameters: weight (K, R, S, C), bias (K). Keeps x, and y if ReLU is
-/// merged. If x is in a form (conv2d_input_form), each pass arranges the weights, or takes their gradient out of that of the arranged ones.
+/// Convolution of images x (N, H, W, C) to y (N, P, Q, K), then ReLU if merged. Parameters: weight (K, R, S, C), bias
+/// (K). Keeps x, and y if ReLU is merged. If x is in a form (conv2d_input_form), each pass arranges the weights, or
+/// takes their gradient out of that of the arranged ones.
 class Conv2d final : public Layer {
  public:
   /// throws ConfigError when a size is below 1 or pad is negative.

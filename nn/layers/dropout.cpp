@@ -10,7 +10,11 @@ namespace vitrine {
 namespace {
 
 DropoutConfig draw(float p, int64_t index, const Pass& pass) {
-  return {.p = pass.training ? p : 0.0F, .seed = pass.seed, .step = pass.step, .layer = index + 1, .first_sample = pass.first_sample};
+  return {.p = pass.training ? p : 0.0F,
+          .seed = pass.seed,
+          .step = pass.step,
+          .layer = index + 1,
+          .first_sample = pass.first_sample};
 }
 
 }  // namespace

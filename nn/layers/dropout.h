@@ -5,7 +5,8 @@
 
 namespace vitrine {
 
-/// Zeroes elements with probability p in training; the identity in evaluation or when p is 0. Keeps nothing: backward draws the mask again.
+/// Zeroes elements with probability p in training; the identity in evaluation or when p is 0. Keeps nothing: backward
+/// draws the mask again.
 class Dropout final : public Layer {
  public:
   /// index  position among the dropouts of the model, so that each draws its own random numbers

@@ -5,7 +5,8 @@
 
 namespace vitrine {
 
-/// (N, ...) to (N, product of the rest): always the identity. The order of an image's elements is (H, W, C); see CheckpointLayout::linear_chw.
+/// (N, ...) to (N, product of the rest): always the identity. The order of an image's elements is (H, W, C); see
+/// CheckpointLayout::linear_chw.
 class Flatten final : public Layer {
  public:
   std::string describe() const override { return "flatten"; }

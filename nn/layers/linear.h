@@ -16,8 +16,8 @@ struct LinearConfig {
   CheckpointLayout weight_layout = {};   // linear_chw after a flatten of images
 };
 
-/// y (N, ..., O) = x (N, ..., I) w^T + bias with any number of dimensions in between, as torch.nn.Linear, then ReLU if merged. Parameters: weight
-/// (O, I), bias (O). Keeps x, and y if ReLU is merged.
+/// y (N, ..., O) = x (N, ..., I) w^T + bias with any number of dimensions in between, as torch.nn.Linear, then ReLU if
+/// merged. Parameters: weight (O, I), bias (O). Keeps x, and y if ReLU is merged.
 class Linear final : public Layer {
  public:
   /// throws ConfigError when a size is below 1 or the weight layout does not have in_features elements.

@@ -20,7 +20,8 @@ std::string MaxPool2d::describe() const { return describe_pool("max_pool2d", con
 Saved MaxPool2d::forward(const ForwardCall& call) const {
   const auto& [ctx, params, x, y, pass, buffers] = call;
   Saved saved;
-  if (pass.training) saved.tensors.push_back(ctx.allocate(y.shape(), DType::u8, Category::activations, "max_pool2d.indices"));
+  if (pass.training)
+    saved.tensors.push_back(ctx.allocate(y.shape(), DType::u8, Category::activations, "max_pool2d.indices"));
   max_pool2d_forward(ctx, config_, x, y, pass.training ? saved.tensors[0].view() : View{}, relu_ && !relu_apart());
   if (!relu_apart()) return saved;
   relu_forward(ctx, y, y);
@@ -46,13 +47,16 @@ void AvgPool2d::backward(const BackwardCall& call) const {
 }
 
 AdaptiveAvgPool2d::AdaptiveAvgPool2d(int64_t height, int64_t width) : height_(height), width_(width) {
-  if (height < 1 || width < 1) throw ConfigError(fmt::format("AdaptiveAvgPool2d: height is {} and width is {}, expected at least 1", height, width));
+  if (height < 1 || width < 1)
+    throw ConfigError(
+        fmt::format("AdaptiveAvgPool2d: height is {} and width is {}, expected at least 1", height, width));
 }
 
 std::string AdaptiveAvgPool2d::describe() const { return fmt::format("adaptive_avg_pool2d({}x{})", height_, width_); }
 
 Shape AdaptiveAvgPool2d::output_shape(const Shape& x) const {
-  if (x.rank() != 4) throw ShapeError(fmt::format("{}: input has shape {}, expected images (N, H, W, C)", describe(), x.str()));
+  if (x.rank() != 4)
+    throw ShapeError(fmt::format("{}: input has shape {}, expected images (N, H, W, C)", describe(), x.str()));
   return {x[0], height_, width_, x[3]};
 }
 

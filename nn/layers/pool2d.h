@@ -6,9 +6,10 @@
 
 namespace vitrine {
 
-/// Maximum over windows of images (N, H, W, C), then ReLU if merged, in one pass. Keeps one byte per output: the position of the maximum in its
-/// window, which also marks outputs that the ReLU zeroed. A 16x16 window uses all 256 indices, so that the ReLU is a separate pass, and y is kept. A
-/// ReLU gives the same bits before and after the maximum; after it, the larger tensor need not be kept for its sign.
+/// Maximum over windows of images (N, H, W, C), then ReLU if merged, in one pass. Keeps one byte per output: the
+/// position of the maximum in its window, which also marks outputs that the ReLU zeroed. A 16x16 window uses all 256
+/// indices, so that the ReLU is a separate pass, and y is kept. A ReLU gives the same bits before and after the
+/// maximum; after it, the larger tensor need not be kept for its sign.
 class MaxPool2d final : public Layer {
  public:
   explicit MaxPool2d(const Pool2dConfig& config, bool relu = false) : config_(config), relu_(relu) {}
@@ -44,7 +45,8 @@ class AvgPool2d final : public Layer {
   Pool2dConfig config_;
 };
 
-/// Mean over windows chosen so that the output has the given height and width. Keeps nothing; the identity when the input already has that size.
+/// Mean over windows chosen so that the output has the given height and width. Keeps nothing; the identity when the
+/// input already has that size.
 class AdaptiveAvgPool2d final : public Layer {
  public:
   /// throws ConfigError when a size is below 1.

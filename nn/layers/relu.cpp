@@ -13,7 +13,8 @@ Saved ReLU::forward(const ForwardCall& call) const {
 }
 
 void ReLU::backward(const BackwardCall& call) const {
-  if (call.grad_x) relu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x, call.grad_x_sums, call.mode);
+  if (call.grad_x)
+    relu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x, call.grad_x_sums, call.mode);
 }
 
 }  // namespace vitrine

@@ -30,14 +30,17 @@ Residual::Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential>
       body_buffers_(body_->buffers().size()) {}
 
 std::string Residual::describe() const {
-  return fmt::format("residual({} | {}){}", body_->describe(), shortcut_ ? shortcut_->describe() : "identity", relu_ ? " + relu" : "");
+  return fmt::format("residual({} | {}){}", body_->describe(), shortcut_ ? shortcut_->describe() : "identity",
+                     relu_ ? " + relu" : "");
 }
 
 std::vector<ParamSpec> Residual::parameters() const {
   return joined(body_->parameters(), shortcut_ ? shortcut_->parameters() : std::vector<ParamSpec>());
 }
 
-std::vector<BufferSpec> Residual::buffers() const { return joined(body_->buffers(), shortcut_ ? shortcut_->buffers() : std::vector<BufferSpec>()); }
+std::vector<BufferSpec> Residual::buffers() const {
+  return joined(body_->buffers(), shortcut_ ? shortcut_->buffers() : std::vector<BufferSpec>());
+}
 
 std::vector<std::string> Residual::counters() const {
   return joined(body_->counters(), shortcut_ ? shortcut_->counters() : std::vector<std::string>());
@@ -47,8 +50,10 @@ Shape Residual::output_shape(const Shape& x) const {
   const Shape y = body_->output_shape(x);
   const Shape added = shortcut_ ? shortcut_->output_shape(x) : x;
   if (y == added) return y;
-  throw ShapeError(fmt::format("residual: input has shape {}, for which the body returns {} and the shortcut {}; their output shapes must be equal",
-                               x.str(), y.str(), added.str()));
+  throw ShapeError(
+      fmt::format("residual: input has shape {}, for which the body returns {} and the shortcut {}; their output "
+                  "shapes must be equal",
+                  x.str(), y.str(), added.str()));
 }
 
 Work Residual::forward_work(const Shape& x) const {
@@ -62,11 +67,13 @@ Saved Residual::forward(const ForwardCall& call) const {
   // The body's output is not y: a merged ReLU at the end of the body may keep it, and the sum would overwrite it.
   const Tensor from_body = ctx.allocate(y.shape(), y.dtype(), Category::activations, "residual.body");
   Saved saved;
-  saved.parts.push_back(body_->forward({ctx, params.first(body_parameters_), x, from_body, pass, buffers.first(body_buffers_)}));
+  saved.parts.push_back(
+      body_->forward({ctx, params.first(body_parameters_), x, from_body, pass, buffers.first(body_buffers_)}));
   Tensor from_shortcut = x;
   if (shortcut_) {
     from_shortcut = ctx.allocate(y.shape(), y.dtype(), Category::activations, "residual.shortcut");
-    saved.parts.push_back(shortcut_->forward({ctx, params.subspan(body_parameters_), x, from_shortcut, pass, buffers.subspan(body_buffers_)}));
+    saved.parts.push_back(shortcut_->forward(
+        {ctx, params.subspan(body_parameters_), x, from_shortcut, pass, buffers.subspan(body_buffers_)}));
   }
   add(ctx, from_body, from_shortcut, y);
   if (relu_) relu_forward(ctx, y, y);
@@ -84,15 +91,16 @@ void Residual::backward(const BackwardCall& call) const {
     grad_body = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_body");
     copy(ctx, grad_y, grad_body);
   }
-  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x, grad_params.first(body_parameters_), mode, pass,
-                   buffers.first(body_buffers_)});
+  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x,
+                   grad_params.first(body_parameters_), mode, pass, buffers.first(body_buffers_)});
   grad_body = {};
   Tensor grad_shortcut = grad_y;
   if (shortcut_) {
     grad_shortcut = {};
-    if (grad_x) grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
-    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut, grad_params.subspan(body_parameters_), mode,
-                         pass, buffers.subspan(body_buffers_)});
+    if (grad_x)
+      grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
+    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut,
+                         grad_params.subspan(body_parameters_), mode, pass, buffers.subspan(body_buffers_)});
   }
   if (grad_x) add(ctx, grad_x, grad_shortcut, grad_x);
 }

@@ -5,8 +5,8 @@
 
 namespace vitrine {
 
-/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. Parameters, buffers and counters are those of body, then
-/// those of shortcut, under the names that these give them. source  He et al. 2016
+/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. Parameters, buffers and
+/// counters are those of body, then those of shortcut, under the names that these give them. source  He et al. 2016
 class Residual final : public Layer {
  public:
   /// shortcut may be null
@@ -18,7 +18,9 @@ class Residual final : public Layer {
   std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   Work forward_work(const Shape& x) const override;
-  bool can_be_replayed() const override { return body_->can_be_replayed() && (shortcut_ == nullptr || shortcut_->can_be_replayed()); }
+  bool can_be_replayed() const override {
+    return body_->can_be_replayed() && (shortcut_ == nullptr || shortcut_->can_be_replayed());
+  }
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;

@@ -35,7 +35,8 @@ void AllReduceReducer::reduce(const Bucket& bucket) {
   communication.wait(*ready_, "backward");
   if (alone()) return squares_.add(bucket.parameters_end);
   if (squares_.all_reduce(bucket)) return;
-  wire_.for_each_view(bucket.begin, bucket.end, [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
+  wire_.for_each_view(bucket.begin, bucket.end,
+                      [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
   squares_.add(bucket.parameters_end);
 }
 

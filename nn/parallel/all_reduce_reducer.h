@@ -10,9 +10,10 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// Every replica gets the sums and updates all parameters. Gradients are all-reduced in buckets, each as soon as backward has finished it, so that
-/// communication overlaps with the rest of backward. A replica that is alone has nothing to sum; on a GPU it squares its gradients instead, bucket by
-/// bucket (GradientSquares).   source  Li et al., "PyTorch Distributed", VLDB 2020
+/// Every replica gets the sums and updates all parameters. Gradients are all-reduced in buckets, each as soon as
+/// backward has finished it, so that communication overlaps with the rest of backward. A replica that is alone has
+/// nothing to sum; on a GPU it squares its gradients instead, bucket by bucket (GradientSquares).   source  Li et al.,
+/// "PyTorch Distributed", VLDB 2020
 class AllReduceReducer final : public Reducer {
  public:
   explicit AllReduceReducer(const ReducerContext& replica);

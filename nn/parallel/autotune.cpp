@@ -38,7 +38,8 @@ std::string describe_other_kind(const std::vector<std::string>& kinds) {
     for (size_t d = 0; d < lines.size(); ++d) {
       if (lines[d] == first) continue;
       return fmt::format(
-          "autotune: {}device {} is {}, but the plans are timed on {}, and plans are good for one kind of GPU; use GPUs of one kind, or leave "
+          "autotune: {}device {} is {}, but the plans are timed on {}, and plans are good for one kind of GPU; use "
+          "GPUs of one kind, or leave "
           "EngineConfig::autotune out",
           kinds.size() > 1 ? fmt::format("rank {}, ", rank) : "", d, lines[d], first);
     }
@@ -58,8 +59,10 @@ std::string describe_change(const TunedPlans& known, const TunedPlans& wanted) {
   compare("the workspace in bytes", known.workspace_bytes, wanted.workspace_bytes);
   compare("TF32 allowed", known.tf32, wanted.tf32);
   if (changes.empty()) return {};
-  return fmt::format("the stored plans were timed under other conditions ({}): all plans are timed again, and results may differ by rounding",
-                     fmt::join(changes, "; "));
+  return fmt::format(
+      "the stored plans were timed under other conditions ({}): all plans are timed again, and results may differ by "
+      "rounding",
+      fmt::join(changes, "; "));
 }
 
 }  // namespace
@@ -80,7 +83,8 @@ TunedPlans Engine::State::search_plans(const std::vector<std::string>& operation
     }
   }
   ExecContext& ctx = devices[device].compute();
-  TuneResult result = vitrine::tune_plans(ctx, operations, known, known.workspace_bytes, config.autotune.most_seconds, settings::kWorkspaceBytes);
+  TuneResult result = vitrine::tune_plans(ctx, operations, known, known.workspace_bytes, config.autotune.most_seconds,
+                                          settings::kWorkspaceBytes);
   // Resets the pool's statistics: a plan does not contain the search.
   ctx.pool().reserve(plans[static_cast<size_t>(device)].peak_bytes);
   ctx.pool().follow(plans[static_cast<size_t>(device)].placement);
@@ -90,8 +94,8 @@ TunedPlans Engine::State::search_plans(const std::vector<std::string>& operation
   autotune_report.seconds = result.seconds;
   autotune_report.warnings.insert(autotune_report.warnings.end(), result.notes.begin(), result.notes.end());
   if (!known.plans.empty() && result.timed > 0) {
-    autotune_report.warnings.push_back(
-        fmt::format("{} of {} kinds of operations had no stored plan and were timed now", result.timed, result.timed + result.reused));
+    autotune_report.warnings.push_back(fmt::format("{} of {} kinds of operations had no stored plan and were timed now",
+                                                   result.timed, result.timed + result.reused));
   }
   return std::move(result.plans);
 }
@@ -100,9 +104,12 @@ void Engine::State::tune_plans() {
   if (!on_gpus()) return;
   if (config.autotune.enabled) {
     ProcessGroup* const group = devices.process_count() > 1 ? devices.process_group() : nullptr;
-    const auto first_difference = [](const std::vector<std::string>& kinds) { return std::vector<std::string>{describe_other_kind(kinds)}; };
+    const auto first_difference = [](const std::vector<std::string>& kinds) {
+      return std::vector<std::string>{describe_other_kind(kinds)};
+    };
     const std::string kinds = kinds_of(devices);
-    const std::string problem = group != nullptr ? group->exchange("the kinds of GPUs", kinds, first_difference) : first_difference({kinds}).front();
+    const std::string problem = group != nullptr ? group->exchange("the kinds of GPUs", kinds, first_difference)
+                                                 : first_difference({kinds}).front();
     if (!problem.empty()) throw ConfigError(problem);
     const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
     walk(model, *twin, config, workload, nullptr);
@@ -111,7 +118,8 @@ void Engine::State::tune_plans() {
       for (std::string& line : recorded_operations((*twin)[d].compute())) operations.insert(std::move(line));
     }
     if (group != nullptr) {
-      for (const std::string& of_rank : group->gather("the operations to time", fmt::format("{}", fmt::join(operations, "\n")))) {
+      for (const std::string& of_rank :
+           group->gather("the operations to time", fmt::format("{}", fmt::join(operations, "\n")))) {
         for (std::string& line : lines_of(of_rank)) operations.insert(std::move(line));
       }
     }

@@ -26,8 +26,9 @@ Engine::State& Engine::with_averages(const char* operation) const {
   State& s = state_->drain();
   s.require_training(operation);
   if (s.config.ema_decay == 0.0) {
-    throw ConfigError(
-        fmt::format("{}: this engine keeps no averages of its parameters; set EngineConfig::ema_decay, for example to 0.999", operation));
+    throw ConfigError(fmt::format(
+        "{}: this engine keeps no averages of its parameters; set EngineConfig::ema_decay, for example to 0.999",
+        operation));
   }
   if (s.averages_in_place) throw OrderError(fmt::format("{}: an AverageScope is open; close it first", operation));
   return s;
@@ -35,7 +36,8 @@ Engine::State& Engine::with_averages(const char* operation) const {
 
 Engine::AverageScope::AverageScope(Engine& engine) : engine_(engine) {
   State& s = engine.with_averages("AverageScope");
-  if (s.current_part != nullptr) throw OrderError("AverageScope: a training step is being issued; open it between steps");
+  if (s.current_part != nullptr)
+    throw OrderError("AverageScope: a training step is being issued; open it between steps");
   s.issue_or_recover([&] { s.exchange_averages(); });
   s.averages_in_place = true;
 }
@@ -52,19 +54,23 @@ Engine::AverageScope::~AverageScope() {
 std::vector<float> Engine::averages(int device) {
   State& s = with_averages("averages");
   Replica& r = s.replica(device);
-  if (!r.average) throw ConfigError(fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
+  if (!r.average)
+    throw ConfigError(
+        fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
   return s.read_flat(r, r.average);
 }
 
 void Engine::set_averages(std::span<const float> flat) {
   State& s = with_averages("set_averages");
   if (static_cast<int64_t>(flat.size()) != s.layout.parameter_elements()) {
-    throw ShapeError(fmt::format("set_averages: got {} values, expected {}, the elements of layout()", flat.size(), s.layout.parameter_elements()));
+    throw ShapeError(fmt::format("set_averages: got {} values, expected {}, the elements of layout()", flat.size(),
+                                 s.layout.parameter_elements()));
   }
   s.devices.synchronize();
   s.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::replicate);
-    if (r.average) copy(r.compute(), ConstView(flat.data(), r.average.shape(), DType::f32, DeviceId::host()), r.average);
+    if (r.average)
+      copy(r.compute(), ConstView(flat.data(), r.average.shape(), DType::f32, DeviceId::host()), r.average);
   });
   s.devices.synchronize();
 }

@@ -26,11 +26,13 @@ void BatchExchange::between_events(Phase phase, const char* name, const Collecti
 
 void BatchExchange::sum(ExecContext& ctx, const View& values) {
   VITRINE_ASSERT(&ctx == &replica_.device.compute(), "layers run on the compute stream");
-  between_events(Phase::reduce, kBatchStatistics, [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
+  between_events(Phase::reduce, kBatchStatistics,
+                 [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
 }
 
 void BatchExchange::broadcast(const View& values) {
-  between_events(Phase::broadcast, "buffers", [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
+  between_events(Phase::broadcast, "buffers",
+                 [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
 }
 
 }  // namespace vitrine

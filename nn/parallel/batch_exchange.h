@@ -8,9 +8,9 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// What replicas exchange because of layers with buffers: sums over a micro-batch, and buffers that replicas computed alone. Collectives run on the
-/// communication stream, between two events, in the order in which all replicas issue their layers; buckets of gradients share that stream, and come
-/// in the same order on all replicas too.
+/// What replicas exchange because of layers with buffers: sums over a micro-batch, and buffers that replicas computed
+/// alone. Collectives run on the communication stream, between two events, in the order in which all replicas issue
+/// their layers; buckets of gradients share that stream, and come in the same order on all replicas too.
 class BatchExchange final : public BatchSum {
  public:
   explicit BatchExchange(const ReducerContext& replica) : replica_(replica) {}

@@ -9,7 +9,8 @@ std::vector<Bucket> make_buckets(const FlatLayout& layout, int64_t first_bucket_
     const int64_t begin = layout.offset(i), end = finished_elements(layout, i);
     const int64_t limit = (buckets.size() == 1 ? first_bucket_bytes : bucket_bytes) / size_of(DType::f32);
     // A bucket ends before the parameter that would make it too large.
-    if (begin > buckets.back().begin && end - buckets.back().begin > limit) buckets.push_back({begin, begin, begin, {}});
+    if (begin > buckets.back().begin && end - buckets.back().begin > limit)
+      buckets.push_back({begin, begin, begin, {}});
     buckets.back().end = buckets.back().parameters_end = end;
   }
   buckets.back().end = layout.total_elements();

@@ -9,21 +9,23 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// A contiguous range of the flat gradients. Buckets follow each other in the order in which backward finishes them; the last one includes the tail.
+/// A contiguous range of the flat gradients. Buckets follow each other in the order in which backward finishes them;
+/// the last one includes the tail.
 struct Bucket {
   int64_t begin = 0, end = 0;  // elements
   int64_t parameters_end = 0;  // the end without the tail: the bucket is final when these elements are
   std::string name;            // "bucket 0", ...: its label in traces
 };
 
-/// Elements from the start of the flat buffer that are final once the gradients of `parameter` and all later ones are: parameters lie in reverse
-/// order.
+/// Elements from the start of the flat buffer that are final once the gradients of `parameter` and all later ones are:
+/// parameters lie in reverse order.
 inline int64_t finished_elements(const FlatLayout& layout, int parameter) {
   return parameter > 0 ? layout.offset(parameter - 1) : layout.parameter_elements();
 }
 
-/// Cuts the gradients at parameter boundaries into buckets of at most bucket_bytes (a larger parameter makes a larger bucket), the first of at most
-/// first_bucket_bytes: it can start earliest.   source  Li et al., "PyTorch Distributed", VLDB 2020
+/// Cuts the gradients at parameter boundaries into buckets of at most bucket_bytes (a larger parameter makes a larger
+/// bucket), the first of at most first_bucket_bytes: it can start earliest.   source  Li et al., "PyTorch Distributed",
+/// VLDB 2020
 std::vector<Bucket> make_buckets(const FlatLayout& layout, int64_t first_bucket_bytes, int64_t bucket_bytes);
 
 }  // namespace vitrine

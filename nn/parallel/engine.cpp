@@ -38,10 +38,12 @@ std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t sample
 /// throws ConfigError.
 std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfig& config) {
   const Shape input = model.input_shape(1);
-  if (config.recompute.empty()) return cut_in_segments(*model.net, input, config.precision.compute, config.recompute_segments);
+  if (config.recompute.empty())
+    return cut_in_segments(*model.net, input, config.precision.compute, config.recompute_segments);
   if (config.recompute_segments != 1) {
-    throw ConfigError({"engine: ", given(settings::kRecompute, fmt::format("{}", fmt::join(config.recompute, ","))), " and ",
-                       given(settings::kRecomputeSegments, std::to_string(config.recompute_segments)), " both say what is recomputed; give one"});
+    throw ConfigError({"engine: ", given(settings::kRecompute, fmt::format("{}", fmt::join(config.recompute, ","))),
+                       " and ", given(settings::kRecomputeSegments, std::to_string(config.recompute_segments)),
+                       " both say what is recomputed; give one"});
   }
   return find_segments(*model.net, config.recompute);
 }
@@ -71,12 +73,14 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
       int64_t& slice = capacity.slice[static_cast<size_t>(d)];
       slice = std::max(slice, plan.largest_slice(first + d));
     }
-    for (int k = 0; k < plan.micro_batches(); ++k) capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
+    for (int k = 0; k < plan.micro_batches(); ++k)
+      capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
   }
   for (const int64_t samples : workload.evaluate_batches) {
     const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
     for (int d = 0; d < devices.size(); ++d)
-      capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first) + static_cast<size_t>(d)]);
+      capacity.evaluate_slice =
+          std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first) + static_cast<size_t>(d)]);
   }
   return capacity;
 }
@@ -84,7 +88,12 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
 }  // namespace
 
 Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
-    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements), buffer_layout(*m.net) {
+    : model(m),
+      devices(d),
+      config(std::move(c)),
+      workload(std::move(w)),
+      layout(parameters_of(m), kTailElements),
+      buffer_layout(*m.net) {
   update_ranges = make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay());
 }
 
@@ -114,8 +123,8 @@ Engine::State::~State() {
 
 ImageForm Engine::input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
-  return model.net->input_form(model.input_shape(1),
-                               {devices.target().backend, config.precision.compute, config.input_packing, devices.options().tf32});
+  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute,
+                                                      config.input_packing, devices.options().tf32});
 }
 
 ImageForm Engine::input_form() const { return state_->input_form; }
@@ -123,7 +132,8 @@ ImageForm Engine::input_form() const { return state_->input_form; }
 void Engine::State::make_replicas() {
   const Scheme& scheme = config.scheme;
   if (scheme.output_device < 0 || scheme.output_device >= devices.size()) {
-    throw ConfigError(fmt::format("output device: {} is not one of the {} devices, which are numbered from 0", scheme.output_device, devices.size()));
+    throw ConfigError(fmt::format("output device: {} is not one of the {} devices, which are numbered from 0",
+                                  scheme.output_device, devices.size()));
   }
   recomputed = recomputed_segments(model, config);
   input_form = Engine::input_form(model, devices, config);
@@ -138,10 +148,12 @@ void Engine::State::make_replicas() {
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
     const bool scatters = scheme.staging == Staging::device0 && i != 0;  // takes its images from device 0
-    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, scatters ? 0 : config.resident_images.count,
-                                                 images, labels, devices.first_rank() + i, devices.world_size()));
+    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout,
+                                                 scatters ? 0 : config.resident_images.count, images, labels,
+                                                 devices.first_rank() + i, devices.world_size()));
   }
-  if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
+  if (devices.size() > 1 && on_gpus())
+    threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
   why_no_graphs = vitrine::why_no_graphs(model, devices, config, replica(0).reduction.communicator);
   if (on_gpus() && !config.forward_only && why_no_graphs.empty()) {
@@ -209,44 +221,51 @@ const MicroBatch& Engine::State::evaluation_part(int64_t samples) {
 
 void Engine::State::require_training(const char* operation) const {
   if (!config.forward_only) return;
-  throw ConfigError(
-      fmt::format("{}: this engine only evaluates (EngineConfig::forward_only), expected one that trains; construct another", operation));
+  throw ConfigError(fmt::format(
+      "{}: this engine only evaluates (EngineConfig::forward_only), expected one that trains; construct another",
+      operation));
 }
 
-int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const {
+int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned,
+                                      const char* operation) const {
   const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
   if (std::find(planned.begin(), planned.end(), samples) == planned.end()) {
-    throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload", operation, samples));
+    throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload",
+                                  operation, samples));
   }
   return samples;
 }
 
-void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool from_dataset) const {
+void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation,
+                                bool from_dataset) const {
   const Shape& labels = batch.labels.shape;
   if (labels[0] != rows) {
-    throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation, rows, samples, labels[0]));
+    throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation,
+                                  rows, samples, labels[0]));
   }
   if (labels != model.label_shape(rows)) {
-    throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation, labels.str(),
-                                 model.label_shape(rows).str(), rows, model.targets_per_sample));
+    throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation,
+                                 labels.str(), model.label_shape(rows).str(), rows, model.targets_per_sample));
   }
   if (from_dataset) return;
   if (batch.images.shape == staged_shape(model, config, rows) && batch.images.dtype == config.image_dtype) return;
-  throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation, batch.images.shape.str(),
-                               dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
+  throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation,
+                               batch.images.shape.str(), dtype_name(batch.images.dtype),
+                               staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
 void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
   const bool from_dataset = gathers(batch);
   if (!config.augments() && !from_dataset) return;
   if (rows > 0 && !batch.samples) {
-    const Reason what =
-        from_dataset ? Reason({"on the devices (", settings::kResidentImages, ")"}) : Reason("augmented (EngineConfig::augmentation)");
+    const Reason what = from_dataset ? Reason({"on the devices (", settings::kResidentImages, ")"})
+                                     : Reason("augmented (EngineConfig::augmentation)");
     throw ConfigError(Reason("train_step: images are ") + what +
                       ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
   }
   if (rows > 0 && batch.samples.shape != Shape{rows}) {
-    throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
+    throw ShapeError(
+        fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
   }
   if (rows > 0 && batch.samples.dtype != DType::i32) {
     throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
@@ -254,7 +273,8 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   for (int64_t row = 0; from_dataset && row < rows; ++row) {
     const int64_t sample = batch.samples.as<int32_t>()[row], count = config.resident_images.count;
     if (sample >= 0 && sample < count) continue;
-    throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (", sample, row, count),
+    throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (",
+                                   sample, row, count),
                        settings::kResidentImages, ")"});
   }
 }
@@ -273,13 +293,15 @@ void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
 
 Engine::State& Engine::in_step(const char* operation) const {
   if (state_->current_part != nullptr) return *state_;
-  throw OrderError(fmt::format("{}: no training step has begun; call it from EngineConfig::step, which train_step() runs", operation));
+  throw OrderError(fmt::format(
+      "{}: no training step has begun; call it from EngineConfig::step, which train_step() runs", operation));
 }
 
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
   s.require_training("train_step");
-  if (s.averages_in_place) throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
+  if (s.averages_in_place)
+    throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (s.in_flight.size() >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
@@ -326,7 +348,8 @@ void Engine::State::wait_step_done(int slot) {
     // A stream would wait forever for a broken GPU or communicator, so the host polls.
     for (int64_t round = 0; polls && !done.reached(); ++round) {
       if (round < kPollsBeforeSleep) continue;
-      if (!waiting && devices.process_count() > 1) waiting.emplace(*devices.process_group(), fmt::format("step {} on {}", step, r->device.name()));
+      if (!waiting && devices.process_count() > 1)
+        waiting.emplace(*devices.process_group(), fmt::format("step {} on {}", step, r->device.name()));
       if (is_stuck()) return;
       std::this_thread::sleep_for(kPollInterval);
     }
@@ -363,13 +386,15 @@ void Engine::finish() {
   const auto all_of = [](const std::vector<int64_t>& planned, const std::set<int64_t>& done) {
     return std::all_of(planned.begin(), planned.end(), [&](int64_t size) { return done.contains(size); });
   };
-  const bool whole = !s.disturbed && all_of(s.workload.train_batches, s.trained_sizes) && all_of(s.workload.evaluate_batches, s.evaluated_sizes);
+  const bool whole = !s.disturbed && all_of(s.workload.train_batches, s.trained_sizes) &&
+                     all_of(s.workload.evaluate_batches, s.evaluated_sizes);
   for (int i = 0; i < s.devices.size(); ++i) {
     const PoolStatistics measured = s.devices[i].pool().statistics();
     const DevicePlan& planned = s.plans[static_cast<size_t>(i)];
     VITRINE_ASSERT(measured.peak_bytes <= planned.peak_bytes, "a pool never exceeds its plan");
-    VITRINE_ASSERT(!whole || (measured.peak_bytes == planned.peak_bytes && measured.peak_by_category == planned.peak_by_category),
-                   "the measured peak is the planned one");
+    VITRINE_ASSERT(
+        !whole || (measured.peak_bytes == planned.peak_bytes && measured.peak_by_category == planned.peak_by_category),
+        "the measured peak is the planned one");
   }
 }
 
@@ -380,7 +405,9 @@ const FlatLayout& Engine::layout() const { return state_->layout; }
 const BufferLayout& Engine::buffer_layout() const { return state_->buffer_layout; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
-std::string Engine::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }
+std::string Engine::communicator() const {
+  return state_->communicators ? (*state_->communicators)[0]->description() : std::string();
+}
 int64_t Engine::steps_issued() const { return state_->steps; }
 void Engine::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }
 void Engine::set_momentum(double momentum) { state_->config.optimizer.set_momentum(momentum); }

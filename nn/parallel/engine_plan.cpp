@@ -23,7 +23,8 @@ void check_storage(const char* what, DType dtype) {
 void validate_precision(const Precision& precision, const DeviceGroup& devices) {
   check_storage("the precision", precision.compute);
   check_storage("the dtype of the reduction", precision.reduce_dtype);
-  if (!(precision.clip_norm >= 0.0)) throw ConfigError(fmt::format("engine: the clipping norm is {}, expected a number >= 0", precision.clip_norm));
+  if (!(precision.clip_norm >= 0.0))
+    throw ConfigError(fmt::format("engine: the clipping norm is {}, expected a number >= 0", precision.clip_norm));
   if (precision.compute != DType::bf16 && precision.reduce_dtype != DType::bf16) return;
   const std::vector<DeviceId>& ids = devices.options().devices;
   if (ids.front().backend != Backend::cuda) return;
@@ -31,8 +32,9 @@ void validate_precision(const Precision& precision, const DeviceGroup& devices) 
   for (const DeviceId& id : ids) {
     for (const GpuInfo& gpu : report.gpus) {
       if (gpu.index != id.index || gpu.has_bf16()) continue;
-      throw UnsupportedError(fmt::format("bf16: {} ({}, compute capability {}.{}) has no bf16; that needs 8.0 or later. Use fp16", id.str(), gpu.name,
-                                         gpu.compute_major, gpu.compute_minor));
+      throw UnsupportedError(
+          fmt::format("bf16: {} ({}, compute capability {}.{}) has no bf16; that needs 8.0 or later. Use fp16",
+                      id.str(), gpu.name, gpu.compute_major, gpu.compute_minor));
     }
   }
 }
@@ -43,72 +45,90 @@ void validate_resident_images(const EngineConfig& config) {
     throw ConfigError(fmt::format("engine: resident_images has {} images, expected 0 to 2^31 - 1", resident.count));
   }
   if (resident.count == 0) return;
-  if (!resident.read) throw ConfigError("engine: resident_images has images but no function that reads them; set ResidentImages::read");
-  if (config.forward_only) throw ConfigError("engine: resident_images are for training, but forward_only is set; leave them out");
+  if (!resident.read)
+    throw ConfigError("engine: resident_images has images but no function that reads them; set ResidentImages::read");
+  if (config.forward_only)
+    throw ConfigError("engine: resident_images are for training, but forward_only is set; leave them out");
   if (config.image_dtype != DType::u8) {
     throw ConfigError(
-        fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out", dtype_name(config.image_dtype)));
+        fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out",
+                    dtype_name(config.image_dtype)));
   }
 }
 
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
-  if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: expected a positive number, got {}", config.batch_size));
-  if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
-  if (config.accumulate > config.batch_size) {
+  if (config.batch_size < 1)
+    throw ConfigError(fmt::format("batch size: expected a positive number, got {}", config.batch_size));
+  if (config.accumulate < 1)
     throw ConfigError(
-        fmt::format("accumulate: expected at most {} micro-batches, one per sample of the batch, got {}", config.batch_size, config.accumulate));
+        fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
+  if (config.accumulate > config.batch_size) {
+    throw ConfigError(fmt::format("accumulate: expected at most {} micro-batches, one per sample of the batch, got {}",
+                                  config.batch_size, config.accumulate));
   }
   validate_split(config.scheme.split, config.batch_size, devices.world_size());
   if (config.image_dtype == DType::u8 && model.takes_images() && (config.image_height < 1 || config.image_width < 1)) {
-    throw ConfigError("engine: u8 images need image_height and image_width; set them to the size of the data set's images");
+    throw ConfigError(
+        "engine: u8 images need image_height and image_width; set them to the size of the data set's images");
   }
   if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) {
     throw DtypeError(fmt::format("engine: image_dtype is {}, expected u8 or f32", dtype_name(config.image_dtype)));
   }
   for (const int64_t samples : workload.train_batches) {
     if (samples < 1 || samples > config.batch_size) {
-      throw ConfigError(fmt::format("workload: expected training batches of 1 to {} samples, the batch size, got {}", config.batch_size, samples));
+      throw ConfigError(fmt::format("workload: expected training batches of 1 to {} samples, the batch size, got {}",
+                                    config.batch_size, samples));
     }
   }
   if (config.forward_only && !workload.train_batches.empty()) {
     throw ConfigError(
-        "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an engine that trains");
+        "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an "
+        "engine that trains");
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
   if (!model.takes_images() && config.image_dtype != DType::f32) {
-    throw ConfigError(fmt::format("engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
-                                  model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
+    throw ConfigError(fmt::format(
+        "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
+        model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
   }
   const Shape input = model.input_shape(1);
   if (const Shape output = model.net->output_shape(input); output.numel() != model.logits_shape(1).numel()) {
-    throw ShapeError(fmt::format("engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes", model.name,
-                                 output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
+    throw ShapeError(fmt::format(
+        "engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes",
+        model.name, output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
   }
   if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
-    throw ConfigError("engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to Reduce::allreduce");
+    throw ConfigError(
+        "engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to "
+        "Reduce::allreduce");
   }
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
   }
   if (config.augmentation.any() && config.image_dtype != DType::u8) {
     throw ConfigError(
-        fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, or augmentation to {{}}",
+        fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, "
+                    "or augmentation to {{}}",
                     dtype_name(config.image_dtype)));
   }
   if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
-    throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
+    throw ConfigError(
+        fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
   }
   validate_resident_images(config);
   if (config.autotune.enabled && devices.target().backend != Backend::cuda) {
-    throw ConfigError("engine: EngineConfig::autotune times plans on GPUs, so it has nothing to time on CPU devices; leave it out");
+    throw ConfigError(
+        "engine: EngineConfig::autotune times plans on GPUs, so it has nothing to time on CPU devices; leave it out");
   }
   if (config.autotune.enabled && !(config.autotune.most_seconds > 0.0)) {
-    throw ConfigError(fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
+    throw ConfigError(
+        fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
   }
   validate_precision(config.precision, devices);
 }
 
-/// Activations that each layer holds for backward at the end of the forward pass that holds most, from the history of a pool.
+/// Activations that each layer holds for backward at the end of the forward pass that holds most, from the history of a
+/// pool.
 std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history) {
   std::map<int64_t, const MemoryEvent*> live;  // by offset
   std::vector<HeldBytes> most;
@@ -148,9 +168,11 @@ std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history
 
 using PlacedRecords = std::vector<std::pair<PoolRecord, std::shared_ptr<const PoolPlacement>>>;
 
-/// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have the same blocks as another.
+/// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have the
+/// same blocks as another.
 std::shared_ptr<const PoolPlacement> placement_of(PoolRecord record, PlacedRecords& placed) {
-  const auto known = std::find_if(placed.begin(), placed.end(), [&](const auto& other) { return other.first == record; });
+  const auto known =
+      std::find_if(placed.begin(), placed.end(), [&](const auto& other) { return other.first == record; });
   if (known != placed.end()) return known->second;
   auto placement = std::make_shared<const PoolPlacement>(place_pool(record));
   return placed.emplace_back(std::move(record), std::move(placement)).second;
@@ -177,15 +199,17 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
                          const std::function<void()>& on_step) {
   Engine engine(std::make_unique<State>(model, meta, config, workload));
   State& state = *engine.state_;
-  // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies as high as these.
+  // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies
+  // as high as these.
   const void* const images_address = reinterpret_cast<const void*>(uintptr_t{1} << 60);
   const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
   const void* const samples_address = reinterpret_cast<const void*>(uintptr_t{1} << 62);
   // A process's part has at most as many samples as the global batch.
   const auto batch_of = [&](int64_t samples) {
-    HostBatch batch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
-                    ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
-                    {}};
+    HostBatch batch{
+        ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
+        ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
+        {}};
     batch.samples = ConstView(samples_address, {samples}, DType::i32, DeviceId::host());
     return batch;
   };
@@ -210,8 +234,8 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   state.begin_section();
 }
 
-std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                     PlanDetail detail) {
+std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                     const Workload& workload, PlanDetail detail) {
   validate(model, devices, config, workload);
   if (!config.workspace_bytes) return State::plan_with_workspace(model, devices, config, workload, detail);
   std::vector<DevicePlan> plans = State::plan(model, devices, config, workload, detail);
@@ -219,8 +243,8 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
   return plans;
 }
 
-std::vector<DevicePlan> Engine::State::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                            PlanDetail detail) {
+std::vector<DevicePlan> Engine::State::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                            const Workload& workload, PlanDetail detail) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   std::vector<DevicePlan> plans(static_cast<size_t>(twin->size()));
   int steps = 0;
@@ -247,7 +271,8 @@ std::vector<DevicePlan> Engine::State::plan(const Model& model, const DeviceGrou
     plan.peak_bytes = plan.placement->height;
     plan.unplaced_peak_bytes = s.peak_bytes;
     plan.peak_by_category = s.peak_by_category;
-    plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = plan.peak_bytes - allocated_bytes(s.peak_by_category);
+    plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] =
+        plan.peak_bytes - allocated_bytes(s.peak_by_category);
     plan.peak_phase = s.peak_phase;
     plan.peak_layer = s.peak_layer;
     move_blocks(plan.history, *plan.placement);
@@ -257,7 +282,8 @@ std::vector<DevicePlan> Engine::State::plan(const Model& model, const DeviceGrou
 }
 
 std::string describe_peak(const DevicePlan& plan) {
-  return fmt::format("phase {}{}{}", phase_name(plan.peak_phase), plan.peak_layer.empty() ? "" : " of layer ", plan.peak_layer);
+  return fmt::format("phase {}{}{}", phase_name(plan.peak_phase), plan.peak_layer.empty() ? "" : " of layer ",
+                     plan.peak_layer);
 }
 
 void Engine::State::reserve() {
@@ -273,11 +299,15 @@ void Engine::State::reserve() {
   }
 }
 
-int64_t Engine::State::lacks(int device) const { return plans[static_cast<size_t>(device)].peak_bytes - devices[device].pool().capacity_bytes(); }
+int64_t Engine::State::lacks(int device) const {
+  return plans[static_cast<size_t>(device)].peak_bytes - devices[device].pool().capacity_bytes();
+}
 
-/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits nowhere explains the rest.
+/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits
+/// nowhere explains the rest.
 void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
-  const int device = *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
+  const int device =
+      *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
   Reason story;
   MemoryShortage shortage;
   const DevicePlan& plan = plans[static_cast<size_t>(device)];
@@ -293,14 +323,19 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
     // The blocks would fit, but the gaps that the placement leaves between them do not.
     const int64_t capacity = devices[device].pool().capacity_bytes();
     story = fmt::format(
-        "{}: out of memory. The plan needs {} ({} bytes), {} of them in gaps between blocks, and the capacity is {} ({} bytes). It holds {}.",
+        "{}: out of memory. The plan needs {} ({} bytes), {} of them in gaps between blocks, and the capacity is {} "
+        "({} bytes). It holds {}.",
         devices[device].name(), format_bytes(plan.peak_bytes), plan.peak_bytes,
-        format_bytes(plan.peak_by_category[static_cast<size_t>(Category::fragmentation)]), format_bytes(capacity), capacity,
-        describe_by_size(plan.peak_by_category));
-    shortage = {.device = devices[device].name(), .user = "the plan", .needed_bytes = plan.peak_bytes, .capacity_bytes = capacity};
+        format_bytes(plan.peak_by_category[static_cast<size_t>(Category::fragmentation)]), format_bytes(capacity),
+        capacity, describe_by_size(plan.peak_by_category));
+    shortage = {.device = devices[device].name(),
+                .user = "the plan",
+                .needed_bytes = plan.peak_bytes,
+                .capacity_bytes = capacity};
   }
-  story += fmt::format("\nFound before the first step: {} needs {} ({} bytes) at its peak in {}, {} more than it has", devices[device].name(),
-                       format_bytes(plan.peak_bytes), plan.peak_bytes, describe_peak(plan), format_bytes(lacks(device)));
+  story += fmt::format("\nFound before the first step: {} needs {} ({} bytes) at its peak in {}, {} more than it has",
+                       devices[device].name(), format_bytes(plan.peak_bytes), plan.peak_bytes, describe_peak(plan),
+                       format_bytes(lacks(device)));
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }

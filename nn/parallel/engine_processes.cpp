@@ -21,10 +21,11 @@ namespace vitrine {
 void Engine::State::agree_with_processes() {
   const Scheme& scheme = config.scheme;
   const auto refuse = [](const char* axis, const char* why) {
-    return ConfigError(
-        {fmt::format("{}: with several processes {}; use ", axis, why), propose(settings::kScheme, "ddp"), ", or one process with all devices"});
+    return ConfigError({fmt::format("{}: with several processes {}; use ", axis, why),
+                        propose(settings::kScheme, "ddp"), ", or one process with all devices"});
   };
-  if (scheme.staging == Staging::device0) throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
+  if (scheme.staging == Staging::device0)
+    throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
   if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
   require_agreement(*devices.process_group(), "what they train", plan_fields(model, layout, config, workload));
@@ -66,7 +67,8 @@ std::string describe_difference(const std::vector<std::string>& names, const std
 }  // namespace
 
 std::vector<uint64_t> Engine::State::hashes(Replica& r) {
-  const bool all_hold_f32 = std::all_of(replicas.begin(), replicas.end(), [](const auto& other) { return static_cast<bool>(other->parameters); });
+  const bool all_hold_f32 = std::all_of(replicas.begin(), replicas.end(),
+                                        [](const auto& other) { return static_cast<bool>(other->parameters); });
   const View flat = all_hold_f32 ? r.parameters : r.half_parameters;
   devices.synchronize();
   std::vector<std::byte> chunk;
@@ -100,7 +102,8 @@ void Engine::verify_replicas() {
     for (const uint64_t hash : s.hashes(*r)) hashes += fmt::format("{:016x}", hash);
   }
   const std::string mine = fmt::format("{}", fmt::join(of_devices, " "));
-  const bool equal_here = std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
+  const bool equal_here =
+      std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
   const auto name = [&](int device) { return s.devices[device].name(); };
   std::vector<std::string> names;
   for (const FlatLayout* part : {&std::as_const(s.layout), &s.buffer_layout.saved()}) {
@@ -112,14 +115,17 @@ void Engine::verify_replicas() {
   } else {
     ProcessGroup& process_group = *s.devices.process_group();
     // A process whose own devices differ agrees with no other.
-    if (process_group.all_equal("the replicas' parameters", equal_here ? of_devices[0] : fmt::format("rank {}", s.devices.process()))) return;
+    if (process_group.all_equal("the replicas' parameters",
+                                equal_here ? of_devices[0] : fmt::format("rank {}", s.devices.process())))
+      return;
     difference = process_group.exchange("the replicas that differ", mine, [&](const std::vector<std::string>& parts) {
       return std::vector<std::string>{describe_difference(names, parts, name)};
     });
   }
   if (difference.empty()) return;
   throw CommError(
-      fmt::format("the replicas differ after {} steps: {}; possible causes are parameters that were set on one replica only, a skipped collective, "
+      fmt::format("the replicas differ after {} steps: {}; possible causes are parameters that were set on one replica "
+                  "only, a skipped collective, "
                   "or faulty memory",
                   s.steps, difference));
 }

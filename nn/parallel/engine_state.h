@@ -39,7 +39,8 @@ StepResult result_from(const float* totals);
 /// `count` values of f32, f16 or bf16 in host memory, as f32.
 void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
 
-/// The host reads what streams have written to its memory. throws OrderError where the order is checked and the host has not waited for them.
+/// The host reads what streams have written to its memory. throws OrderError where the order is checked and the host
+/// has not waited for them.
 void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory);
 
 struct Engine::State {
@@ -71,33 +72,42 @@ struct Engine::State {
   void wait_step_done(int slot);
   /// throws ConfigError in an engine that only evaluates.
   void require_training(const char* operation) const;
-  /// What this process's devices take of a batch of `samples`: computed once for each size, because it takes the sizes of all processes.
+  /// What this process's devices take of a batch of `samples`: computed once for each size, because it takes the sizes
+  /// of all processes.
   const ProcessPart& training_part(int64_t samples);
   const MicroBatch& evaluation_part(int64_t samples);
-  /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for.
+  /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned
+  /// for.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
-  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
-  /// the inputs match the configuration or are `from_dataset`.
-  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool from_dataset) const;
+  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless
+  /// each has the model's targets, and the inputs match the configuration or are `from_dataset`.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation,
+                   bool from_dataset) const;
   /// Whether devices take the training batch's images from those that they hold.
   bool gathers(const HostBatch& batch) const { return !batch.images && config.resident_images.count > 0; }
-  /// throws ConfigError when images are augmented or gathered and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each
-  /// row; ConfigError when an image that is gathered is not on the devices.
+  /// throws ConfigError when images are augmented or gathered and `batch` has no sample indices; ShapeError, DtypeError
+  /// unless there is one for each row; ConfigError when an image that is gathered is not on the devices.
   void check_sample_indices(const HostBatch& batch, int64_t rows) const;
   /// What the host reads of the step in `slot`.
-  View readout(int slot) { return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32).rows(slot, slot + 1).reshape({StepReadout::kCount}); }
+  View readout(int slot) {
+    return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32)
+        .rows(slot, slot + 1)
+        .reshape({StepReadout::kCount});
+  }
   /// Copies the step's results from device 0 to readout(slot).
   void read_step(int slot);
 
   // engine_plan.cpp
-  /// Runs the workload on meta devices: the first step and a steady one, with the next batch's images already there; then the other sizes. What the
-  /// engine releases at the end is in sections of its own (kEnd).
+  /// Runs the workload on meta devices: the first step and a steady one, with the next batch's images already there;
+  /// then the other sizes. What the engine releases at the end is in sections of its own (kEnd).
   ///   on_step  called before each of the first two steps, and after them
-  static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload, const std::function<void()>& on_step);
+  static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
+                   const std::function<void()>& on_step);
   /// The plan of a configuration with workspace_bytes.
-  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                      PlanDetail detail);
-  /// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has given memory.
+  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                      const Workload& workload, PlanDetail detail);
+  /// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has
+  /// given memory.
   void reserve();
   /// Bytes of its plan beyond a device's capacity; below 0 where it fits.
   int64_t lacks(int device) const;
@@ -105,14 +115,16 @@ struct Engine::State {
 
   // engine_workspace.cpp
   /// What the workload would use of the workspace on the device that uses most, where `allowed_bytes` is the most.
-  static WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                      int64_t allowed_bytes);
+  static WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                      const Workload& workload, int64_t allowed_bytes);
   /// The plan of a configuration without workspace_bytes.
-  static std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                                     const Workload& workload, PlanDetail detail);
+  static std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices,
+                                                     const EngineConfig& config, const Workload& workload,
+                                                     PlanDetail detail);
 
   // autotune.cpp
-  /// EngineConfig::autotune: gives the compute streams of all devices their tuned plans. The pools are reserved and empty.
+  /// EngineConfig::autotune: gives the compute streams of all devices their tuned plans. The pools are reserved and
+  /// empty.
   void tune_plans();
   /// Its search on one of rank 0's devices.
   TunedPlans search_plans(const std::vector<std::string>& operations, const std::string& kind);
@@ -139,15 +151,17 @@ struct Engine::State {
   int64_t targets_before(int ordinal) const;
   /// samples  of the global batch
   void begin_step(int64_t step, int64_t samples);
-  /// Begins the next part of a step or evaluation whose blocks are placed together: all of them up to the end of a micro-batch.
+  /// Begins the next part of a step or evaluation whose blocks are placed together: all of them up to the end of a
+  /// micro-batch.
   void begin_section();
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at, bool training);
   /// Waits until the replica's staging slot may be overwritten.
   void wait_for_slot(Replica& r);
-  /// Copies rows of the micro-batch, which begins at `first_row` of the host's batch; gathers the images of the samples on the device if they are
-  /// `from_dataset`.
-  void stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows, bool from_dataset, LossAt loss_at);
+  /// Copies rows of the micro-batch, which begins at `first_row` of the host's batch; gathers the images of the samples
+  /// on the device if they are `from_dataset`.
+  void stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows, bool from_dataset,
+                       LossAt loss_at);
   /// Copies the same rows from device 0, which has staged all of them.
   void stage_from_device0(Replica& r, const RowRange& rows, LossAt loss_at);
   void set_targets(Replica& r, const RowRange& rows);
@@ -166,8 +180,8 @@ struct Engine::State {
   void release_scattered_gradients(Replica& r);
   /// Runs backward over the replica's samples. Calls release_scattered_gradients() first.
   void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
-  /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the micro-batch, and contributes
-  /// zeros if the step `reduces` its gradients now.
+  /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the
+  /// micro-batch, and contributes zeros if the step `reduces` its gradients now.
   void run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready);
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
@@ -179,9 +193,11 @@ struct Engine::State {
 
   // step_results.cpp
   StepResult step_result(const Issued& issued);
-  /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the outputs of the model's parts.
+  /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the
+  /// outputs of the model's parts.
   std::string describe_non_finite(int32_t found) const;
-  /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes; empty when all outputs are finite.
+  /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
+  /// empty when all outputs are finite.
   std::string find_first_non_finite(const Issued& issued);
   /// A step has stopped training on the devices.
   [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
@@ -221,8 +237,8 @@ struct Engine::State {
       }
     }
   }
-  /// The same on a thread for each replica, all at once, where there are such threads; else in order. For work that touches no other replica. When it
-  /// fails on one, aborts the collectives of the others and throws the root cause.
+  /// The same on a thread for each replica, all at once, where there are such threads; else in order. For work that
+  /// touches no other replica. When it fails on one, aborts the collectives of the others and throws the root cause.
   void for_each_at_once(const std::function<void(Replica&)>& work);
   /// for_each_at_once() on the replicas that run the optimizer.
   void for_each_updating(const std::function<void(Replica&)>& work);
@@ -231,20 +247,23 @@ struct Engine::State {
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
   /// True when an operation has failed on some device.
   bool failed() const;
-  /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel raised is neither.
+  /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel
+  /// raised is neither.
   bool is_stuck() const;
   void throw_if_failed();
   /// With several processes: reports a failure of this one to the others, unless they know or soon find another cause.
   void report_failure(const std::exception_ptr& error);
-  /// Aborts pending collectives, waits for all devices, discards the steps in flight, and makes the replicas usable again. Returns the root cause
-  /// with its device's name as prefix, or null when nothing had failed.
-  ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another failure
+  /// Aborts pending collectives, waits for all devices, discards the steps in flight, and makes the replicas usable
+  /// again. Returns the root cause with its device's name as prefix, or null when nothing had failed.
+  ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another
+  ///   failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known = nullptr);
-  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated theirs.
+  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
+  /// theirs.
   void equalize_buffers();
-  /// Opens aborted communicators again. Those of the caller and those with other processes cannot be opened again: they stay aborted, and calls throw
-  /// their reason.
+  /// Opens aborted communicators again. Those of the caller and those with other processes cannot be opened again: they
+  /// stay aborted, and calls throw their reason.
   void reopen_communicators();
 
   const Model& model;
@@ -266,13 +285,15 @@ struct Engine::State {
   AutotuneReport autotune_report;
   bool workspace_planned = false;  // config.workspace_bytes are the plan's
   HostBuffer readouts;
-  std::deque<Issued> in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches
+  std::deque<Issued>
+      in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches
   std::vector<std::unique_ptr<Replica>> replicas;
   std::unique_ptr<ReplicaThreads> threads;  // several GPUs only
   std::unique_ptr<StepGraphs> graphs;       // null: steps are issued, and why_no_graphs says why
   std::string why_no_graphs;
   std::shared_ptr<Communicators> communicators;
-  std::vector<std::shared_ptr<Communicators>> retired;  // aborted ones: spans that have not been taken point to their names
+  std::vector<std::shared_ptr<Communicators>>
+      retired;  // aborted ones: spans that have not been taken point to their names
 
   // Over the engine's life.
   int64_t steps = 0;
@@ -300,7 +321,7 @@ struct Engine::State {
   std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
   int64_t micro_batch_samples = 0;         // of all devices and processes
   Tensor gathered;                         // all outputs, when the output device has written its own into it
-  Tensor scattered;                        // gradients of all outputs on the output device, until all devices have taken their rows
+  Tensor scattered;  // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;
 };
 

@@ -10,7 +10,9 @@ namespace {
 
 bool on_gpus(const DeviceGroup& devices) { return devices.target().backend == Backend::cuda; }
 
-int64_t most_allowed(const DeviceGroup& devices) { return on_gpus(devices) ? std::numeric_limits<int64_t>::max() / 2 : kMostCpuWorkspace; }
+int64_t most_allowed(const DeviceGroup& devices) {
+  return on_gpus(devices) ? std::numeric_limits<int64_t>::max() / 2 : kMostCpuWorkspace;
+}
 
 int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {
   if (!on_gpus(devices)) return kLeastCpuWorkspace;
@@ -20,14 +22,15 @@ int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {
 /// Bytes that the device with least room lacks; below 0 if the plans fit.
 int64_t largest_lack(const std::vector<DevicePlan>& plans, const DeviceGroup& devices) {
   int64_t lack = std::numeric_limits<int64_t>::min();
-  for (int d = 0; d < devices.size(); ++d) lack = std::max(lack, plans[static_cast<size_t>(d)].peak_bytes - devices[d].pool().capacity_bytes());
+  for (int d = 0; d < devices.size(); ++d)
+    lack = std::max(lack, plans[static_cast<size_t>(d)].peak_bytes - devices[d].pool().capacity_bytes());
   return lack;
 }
 
 }  // namespace
 
-WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                            int64_t allowed_bytes) {
+WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                            const Workload& workload, int64_t allowed_bytes) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   EngineConfig sized = config;
   sized.workspace_bytes = at_least(devices, {});  // nothing runs in it
@@ -35,26 +38,29 @@ WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGrou
   WorkspaceNeed all;
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];
-    const WorkspaceNeed need =
-        vitrine::workspace_need(device.compute(), {device.target(), device.thread_count(), devices.options().tf32}, allowed_bytes);
+    const WorkspaceNeed need = vitrine::workspace_need(
+        device.compute(), {device.target(), device.thread_count(), devices.options().tf32}, allowed_bytes);
     all.best_bytes = std::max(all.best_bytes, need.best_bytes);
     all.least_bytes = std::max(all.least_bytes, need.least_bytes);
     for (const WorkspaceShortage& shortage : need.shortages) {
-      if (std::find(all.shortages.begin(), all.shortages.end(), shortage) == all.shortages.end()) all.shortages.push_back(shortage);
+      if (std::find(all.shortages.begin(), all.shortages.end(), shortage) == all.shortages.end())
+        all.shortages.push_back(shortage);
     }
     if (all.unknown.empty()) all.unknown = need.unknown;
   }
   return all;
 }
 
-int64_t Engine::full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
+int64_t Engine::full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                     const Workload& workload) {
   if (config.workspace_bytes) return *config.workspace_bytes;
   const WorkspaceNeed need = State::workspace_need(model, devices, config, workload, most_allowed(devices));
   return std::max(at_least(devices, need.unknown), need.best_bytes);
 }
 
-std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                                           const Workload& workload, PlanDetail detail) {
+std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, const DeviceGroup& devices,
+                                                           const EngineConfig& config, const Workload& workload,
+                                                           PlanDetail detail) {
   const WorkspaceNeed full = workspace_need(model, devices, config, workload, most_allowed(devices));
   const int64_t least = at_least(devices, full.unknown);
   WorkspacePlan workspace;
@@ -73,7 +79,8 @@ std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, c
     workspace.bytes = std::clamp(within.best_bytes, workspace.least_bytes, room);
     workspace.shortages.clear();
     for (const WorkspaceShortage& shortage : within.shortages) {
-      if (std::find(full.shortages.begin(), full.shortages.end(), shortage) == full.shortages.end()) workspace.shortages.push_back(shortage);
+      if (std::find(full.shortages.begin(), full.shortages.end(), shortage) == full.shortages.end())
+        workspace.shortages.push_back(shortage);
     }
   }
   if (largest_lack(plans, devices) > 0) workspace.shortages.clear();  // it does not fit at all

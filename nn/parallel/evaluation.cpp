@@ -33,13 +33,15 @@ StepResult Engine::State::read_evaluation(float* logits) {
   int64_t at = 0;
   for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
-    copy(r.compute(), r.evaluate_totals, View{totals.data() + r.ordinal * LossTotals::kCount, {LossTotals::kCount}, DType::f32, DeviceId::host()});
+    copy(r.compute(), r.evaluate_totals,
+         View{totals.data() + r.ordinal * LossTotals::kCount, {LossTotals::kCount}, DType::f32, DeviceId::host()});
     if (logits == nullptr || r.samples == 0) return;
     copy(r.compute(), r.output, View{target + at * size_of(dtype), r.output.shape(), dtype, DeviceId::host()});
     at += r.output.numel();
   });
   devices.synchronize();
-  note_host_read(devices, "evaluate", ConstView(totals.data(), {static_cast<int64_t>(totals.size())}, DType::f32, DeviceId::host()));
+  note_host_read(devices, "evaluate",
+                 ConstView(totals.data(), {static_cast<int64_t>(totals.size())}, DType::f32, DeviceId::host()));
   if (logits != nullptr) note_host_read(devices, "evaluate", ConstView(target, {values}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), values, logits);
   StepResult sum;

@@ -8,7 +8,8 @@ namespace vitrine {
 Gpu0Reducer::Gpu0Reducer(const ReducerContext& replica) : replica_(replica), wire_(replica) {}
 
 void Gpu0Reducer::reset() {
-  for (auto* event : {&ready_, &reduced_, &updated_, &received_}) *event = replica_.device.compute().stream().make_event();
+  for (auto* event : {&ready_, &reduced_, &updated_, &received_})
+    *event = replica_.device.compute().stream().make_event();
 }
 
 void Gpu0Reducer::finish() {
@@ -20,8 +21,9 @@ void Gpu0Reducer::finish() {
   {
     const PhaseScope phase(communication, Phase::reduce, "gradients");
     communication.wait(*ready_, "backward");
-    wire_.for_each_view(0, replica_.layout.total_elements(),
-                        [&](const View& view) { replica_.communicator->reduce(communication, view, is_root() ? view : View(), 0); });
+    wire_.for_each_view(0, replica_.layout.total_elements(), [&](const View& view) {
+      replica_.communicator->reduce(communication, view, is_root() ? view : View(), 0);
+    });
   }
   communication.record(*reduced_);
   compute.wait(*reduced_, "reduce");

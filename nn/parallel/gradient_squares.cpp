@@ -14,7 +14,8 @@ GradientSquares::GradientSquares(const ReducerContext& replica) : replica_(repli
   if (!checks || rounds || decide_step_squares || elements < kLeastElements) return;
   // Each range that is squared may end with a tile that is not full, and holds a parameter or more.
   const Category category = replica.world_size > 1 ? Category::communication : Category::gradients;
-  sums_ = replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, category, "sums of squares");
+  sums_ = replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, category,
+                                            "sums of squares");
 }
 
 View GradientSquares::take(int64_t end) {
@@ -29,7 +30,8 @@ bool GradientSquares::all_reduce(const Bucket& bucket) {
   const int64_t elements = elements_, tiles = tiles_;
   const View sums = take(bucket.parameters_end);
   const View gradients = replica_.gradients.rows(bucket.begin, bucket.end);
-  if (replica_.communicator->all_reduce_and_square(replica_.device.communication(), gradients, bucket.parameters_end - bucket.begin, sums))
+  if (replica_.communicator->all_reduce_and_square(replica_.device.communication(), gradients,
+                                                   bucket.parameters_end - bucket.begin, sums))
     return true;
   elements_ = elements;
   tiles_ = tiles;

@@ -6,8 +6,8 @@
 
 namespace vitrine {
 
-/// How the work of training micro-batches after Engine::stage() was done where steps may be replayed as CUDA graphs: launched as a graph, or issued
-/// operation by operation for one of these reasons.
+/// How the work of training micro-batches after Engine::stage() was done where steps may be replayed as CUDA graphs:
+/// launched as a graph, or issued operation by operation for one of these reasons.
 struct GraphCounts {
   int64_t launched = 0;
   int64_t first_uses = 0;  // issued: one of the first two of its shape and its place in the step
@@ -16,7 +16,8 @@ struct GraphCounts {
   int64_t beyond = 0;      // issued: later in its step than EngineConfig::accumulate micro-batches
 
   int64_t issued() const { return first_uses + recorded + moved + beyond; }
-  /// "27 micro-batches as graphs, 3 issued: 2 first of their shape, 1 while the memory was recorded"; empty before the first micro-batch.
+  /// "27 micro-batches as graphs, 3 issued: 2 first of their shape, 1 while the memory was recorded"; empty before the
+  /// first micro-batch.
   std::string str() const;
 };
 

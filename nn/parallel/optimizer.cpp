@@ -18,7 +18,8 @@ namespace {
 double checked(const char* what, std::optional<double> given, double default_value) {
   const double value = given.value_or(default_value);
   if (!(value >= 0.0 && value <= std::numeric_limits<float>::max())) {
-    throw ConfigError(fmt::format("optimizer: {} is {}, expected a number from 0 to 3.4e38, the largest of f32", what, value));
+    throw ConfigError(
+        fmt::format("optimizer: {} is {}, expected a number from 0 to 3.4e38, the largest of f32", what, value));
   }
   return value;
 }
@@ -39,13 +40,18 @@ AdamConfig OptimizerConfig::adam_kernel() const {
 
 double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam_kernel().lr; }
 
-double OptimizerConfig::weight_decay() const { return kind == Kind::sgd ? sgd.weight_decay : adam_kernel().weight_decay; }
+double OptimizerConfig::weight_decay() const {
+  return kind == Kind::sgd ? sgd.weight_decay : adam_kernel().weight_decay;
+}
 
-void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : kind == Kind::adam ? adam.lr : adamw.lr) = lr; }
+void OptimizerConfig::set_learning_rate(double lr) {
+  (kind == Kind::sgd ? sgd.lr : kind == Kind::adam ? adam.lr : adamw.lr) = lr;
+}
 
 void OptimizerConfig::set_momentum(double momentum) {
   if (kind == Kind::sgd && sgd.momentum == 0.0) {
-    throw ConfigError("optimizer: sgd without momentum has no buffer for one; configure a momentum above 0 (0.9, for example)");
+    throw ConfigError(
+        "optimizer: sgd without momentum has no buffer for one; configure a momentum above 0 (0.9, for example)");
   }
   (kind == Kind::sgd ? sgd.momentum : kind == Kind::adam ? adam.beta1 : adamw.beta1) = momentum;
 }
@@ -67,8 +73,10 @@ namespace {
 /// * and ? as in a shell, over whole names.
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
-  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) && matches(pattern.substr(1), name.substr(1));
+  if (pattern.front() == '*')
+    return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
+  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) &&
+         matches(pattern.substr(1), name.substr(1));
 }
 
 bool contains(const ParameterGroup& group, const ParamSpec& spec) {
@@ -94,12 +102,14 @@ void check_group(const FlatLayout& layout, const ParameterGroup& group) {
   constexpr size_t kShown = 8;
   const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
   names.resize(std::min(names.size(), kShown));
-  throw ConfigError(fmt::format("no parameter matches '{}'; the parameters are {}{}", group.pattern, fmt::join(names, ", "), more));
+  throw ConfigError(
+      fmt::format("no parameter matches '{}'; the parameters are {}{}", group.pattern, fmt::join(names, ", "), more));
 }
 
 }  // namespace
 
-UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups, double weight_decay) {
+UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups,
+                                double weight_decay) {
   if (groups.empty()) return nullptr;
   for (const ParameterGroup& group : groups) check_group(layout, group);
   std::vector<UpdateRange> ranges;
@@ -110,7 +120,8 @@ UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<Para
       range.lr_factor = group.lr_factor.value_or(range.lr_factor);
       range.weight_decay = group.weight_decay.value_or(range.weight_decay);
     }
-    if (!ranges.empty() && ranges.back().lr_factor == range.lr_factor && ranges.back().weight_decay == range.weight_decay) {
+    if (!ranges.empty() && ranges.back().lr_factor == range.lr_factor &&
+        ranges.back().weight_decay == range.weight_decay) {
       ranges.back().end = range.end;
     } else {
       ranges.push_back(range);
@@ -119,8 +130,8 @@ UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<Para
   return std::make_shared<const std::vector<UpdateRange>>(std::move(ranges));
 }
 
-OptimizerConfig make_optimizer_config(std::string_view name, std::optional<double> lr, std::optional<double> momentum, bool nesterov,
-                                      std::optional<double> weight_decay) {
+OptimizerConfig make_optimizer_config(std::string_view name, std::optional<double> lr, std::optional<double> momentum,
+                                      bool nesterov, std::optional<double> weight_decay) {
   OptimizerConfig config;
   if (name == "sgd") {
     config.kind = OptimizerConfig::Kind::sgd;
@@ -128,12 +139,15 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
     config.sgd = {checked("lr", lr, defaults.lr), checked("momentum", momentum, defaults.momentum),
                   checked("weight decay", weight_decay, defaults.weight_decay), nesterov};
     if (nesterov && config.sgd.momentum == 0.0)
-      throw ConfigError({"optimizer: nesterov needs a momentum above 0, for example ", propose(settings::kMomentum, "0.9")});
+      throw ConfigError(
+          {"optimizer: nesterov needs a momentum above 0, for example ", propose(settings::kMomentum, "0.9")});
     return config;
   }
-  if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
+  if (name != "adam" && name != "adamw")
+    throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
   if (momentum || nesterov) {
-    throw ConfigError(fmt::format("optimizer: {} has no {}; use sgd, or omit it", name, momentum ? "momentum" : "nesterov"));
+    throw ConfigError(
+        fmt::format("optimizer: {} has no {}; use sgd, or omit it", name, momentum ? "momentum" : "nesterov"));
   }
   config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
   config.set_learning_rate(checked("lr", lr, config.learning_rate()));

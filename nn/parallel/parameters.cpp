@@ -65,7 +65,8 @@ void Engine::State::set_replica(Replica& r, std::span<const float> flat) {
 }
 
 void Engine::State::set_parameters(std::span<const float> flat) {
-  VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == layout.parameter_elements(), "parameters come in the engine's layout");
+  VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == layout.parameter_elements(),
+                 "parameters come in the engine's layout");
   devices.synchronize();
   for_each([&](Replica& r) { set_replica(r, flat); });
   devices.synchronize();
@@ -85,9 +86,9 @@ void Engine::State::set_parameters(std::span<const float> flat) {
 
 void Engine::State::set_buffers(const BufferValues& values) {
   const FlatLayout& saved = buffer_layout.saved();
-  VITRINE_ASSERT(
-      static_cast<int64_t>(values.values.size()) == saved.parameter_elements() && values.counters.size() == buffer_layout.counters().size(),
-      "buffers come in the engine's layout");
+  VITRINE_ASSERT(static_cast<int64_t>(values.values.size()) == saved.parameter_elements() &&
+                     values.counters.size() == buffer_layout.counters().size(),
+                 "buffers come in the engine's layout");
   counters = values.counters;
   if (!buffer_layout.any_saved()) return;
   devices.synchronize();
@@ -100,7 +101,8 @@ void Engine::State::set_buffers(const BufferValues& values) {
   }
   if (devices.process_count() == 1) return;
   ProcessGroup& process_group = *devices.process_group();
-  const std::string text = process_group.broadcast("the counters of rank 0", fmt::format("{}", fmt::join(counters, " ")));
+  const std::string text =
+      process_group.broadcast("the counters of rank 0", fmt::format("{}", fmt::join(counters, " ")));
   const char* at = text.data();
   for (int64_t& counter : counters) at = std::from_chars(at, text.data() + text.size(), counter).ptr + 1;
   if (saved.size() == 0) return;
@@ -165,7 +167,8 @@ std::pair<float, int32_t> Engine::loss_scale_state() {
   s.require_training("loss_scale_state");
   Replica& r = s.replica(0);
   if (!r.scaler->state()) {
-    throw OrderError("loss_scale_state: losses are not scaled; set Precision::loss_scaling to a fixed or dynamic scale");
+    throw OrderError(
+        "loss_scale_state: losses are not scaled; set Precision::loss_scaling to a fixed or dynamic scale");
   }
   const std::vector<float> values = s.read_flat(r, r.scaler->state());
   return {values[LossScaleState::kScale], static_cast<int32_t>(values[LossScaleState::kGrowthTracker])};

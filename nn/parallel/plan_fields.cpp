@@ -9,15 +9,18 @@ namespace {
 
 std::string describe(const OptimizerConfig& o) {
   if (o.kind == OptimizerConfig::Kind::sgd) {
-    return fmt::format("{} lr {} momentum {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum, o.sgd.nesterov,
-                       o.sgd.weight_decay);
+    return fmt::format("{} lr {} momentum {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum,
+                       o.sgd.nesterov, o.sgd.weight_decay);
   }
   const AdamConfig adam = o.adam_kernel();
-  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay);
+  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), adam.lr, adam.beta1, adam.beta2, adam.eps,
+                     adam.weight_decay);
 }
 
 std::string describe(const ParameterGroup& g) {
-  const char* of = g.of == ParameterGroup::Of::norms ? "norms" : g.of == ParameterGroup::Of::biases ? "biases" : g.pattern.c_str();
+  const char* of = g.of == ParameterGroup::Of::norms    ? "norms"
+                   : g.of == ParameterGroup::Of::biases ? "biases"
+                                                        : g.pattern.c_str();
   return fmt::format("{} lr factor {} weight decay {}", of, g.lr_factor ? fmt::format("{}", *g.lr_factor) : "-",
                      g.weight_decay ? fmt::format("{}", *g.weight_decay) : "-");
 }
@@ -29,25 +32,28 @@ std::string describe(const LossScaling& s) {
     case LossScaling::Kind::fixed:
       return fmt::format("fixed {}", s.scale);
     case LossScaling::Kind::dynamic:
-      return fmt::format("dynamic from {} to at least {}, growth {} every {} steps, backoff {}", s.scale, s.floor, s.constants.growth_factor,
-                         s.constants.growth_interval, s.constants.backoff_factor);
+      return fmt::format("dynamic from {} to at least {}, growth {} every {} steps, backoff {}", s.scale, s.floor,
+                         s.constants.growth_factor, s.constants.growth_interval, s.constants.backoff_factor);
   }
   return "none";
 }
 
 std::string describe(const Precision& p) {
-  return fmt::format("{}, clipping norm {}, gradients in {}", dtype_name(p.compute), p.clip_norm, dtype_name(p.reduce_dtype));
+  return fmt::format("{}, clipping norm {}, gradients in {}", dtype_name(p.compute), p.clip_norm,
+                     dtype_name(p.reduce_dtype));
 }
 
 }  // namespace
 
-AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload) {
+AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config,
+                            const Workload& workload) {
   AgreementFields fields;
   fields.emplace_back("model", model.name);
   fields.emplace_back("input of one sample", model.input_shape(1).str());
   fields.emplace_back("targets per sample", std::to_string(model.targets_per_sample));
   // One field for each layer and parameter, so that the first that differs is named.
-  for (const Sequential::Part& part : model.net->parts()) fields.emplace_back("layer " + part.name, part.layer->describe());
+  for (const Sequential::Part& part : model.net->parts())
+    fields.emplace_back("layer " + part.name, part.layer->describe());
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     fields.emplace_back("parameter " + spec.name, fmt::format("of shape {} at {}", spec.shape.str(), layout.offset(i)));
@@ -63,7 +69,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("batch size", std::to_string(config.batch_size));
   fields.emplace_back("accumulation", std::to_string(config.accumulate));
   fields.emplace_back("recompute segments", std::to_string(config.recompute_segments));
-  fields.emplace_back("recomputed parts", config.recompute.empty() ? "none" : fmt::format("{}", fmt::join(config.recompute, ",")));
+  fields.emplace_back("recomputed parts",
+                      config.recompute.empty() ? "none" : fmt::format("{}", fmt::join(config.recompute, ",")));
   fields.emplace_back("batch statistics", config.batch_statistics == BatchStatistics::exact ? "exact" : "local");
   fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));
@@ -76,16 +83,18 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("seed", std::to_string(config.seed));
   fields.emplace_back("label smoothing", fmt::format("{}", config.label_smoothing));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));
-  fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
+  fields.emplace_back("images",
+                      fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
   fields.emplace_back("input packing", config.input_packing == InputPacking::automatic ? "automatic"
                                        : config.input_packing == InputPacking::on      ? "on"
                                                                                        : "off");
-  fields.emplace_back("plans of convolutions and products", config.autotune.enabled ? "timed" : "the libraries' choice");
+  fields.emplace_back("plans of convolutions and products",
+                      config.autotune.enabled ? "timed" : "the libraries' choice");
   fields.emplace_back("images on the devices", std::to_string(config.resident_images.count));
-  fields.emplace_back("normalization",
-                      fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));
-  fields.emplace_back("augmentation", fmt::format("flip {} crop padding {} cutout {}", config.augmentation.flip, config.augmentation.crop_padding,
-                                                  config.augmentation.cutout));
+  fields.emplace_back("normalization", fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "),
+                                                   fmt::join(config.normalization.std, " ")));
+  fields.emplace_back("augmentation", fmt::format("flip {} crop padding {} cutout {}", config.augmentation.flip,
+                                                  config.augmentation.crop_padding, config.augmentation.cutout));
   fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
   fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
   return fields;

@@ -11,7 +11,9 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// What all processes must agree on before they train one model together: parameters, buckets, dtypes, split, configuration.
-AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload);
+/// What all processes must agree on before they train one model together: parameters, buckets, dtypes, split,
+/// configuration.
+AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config,
+                            const Workload& workload);
 
 }  // namespace vitrine

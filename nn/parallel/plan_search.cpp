@@ -30,13 +30,18 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
   }
   Workload full;
   if (!workload.train_batches.empty()) full.train_batches = {config.batch_size};
-  if (!workload.evaluate_batches.empty()) full.evaluate_batches = {(config.batch_size + config.accumulate - 1) / config.accumulate};
+  if (!workload.evaluate_batches.empty())
+    full.evaluate_batches = {(config.batch_size + config.accumulate - 1) / config.accumulate};
   return full;
 }
 
-bool same_size(const EngineConfig& a, const EngineConfig& b) { return a.batch_size == b.batch_size && a.accumulate == b.accumulate; }
+bool same_size(const EngineConfig& a, const EngineConfig& b) {
+  return a.batch_size == b.batch_size && a.accumulate == b.accumulate;
+}
 
-bool same_axes(const Scheme& a, const Scheme& b) { return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce; }
+bool same_axes(const Scheme& a, const Scheme& b) {
+  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce;
+}
 
 /// Bytes of a device as a line: fixed + each * samples.
 struct Line {
@@ -44,11 +49,14 @@ struct Line {
 };
 
 /// Slices that sum to `total` and leave every device the same headroom under its line; none has fewer than 0 samples.
-std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std::vector<double>& capacities, int64_t total) {
-  // Headroom h leaves device d (capacity - fixed - h) / each samples: the sum falls with h, which is found by bisection.
+std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std::vector<double>& capacities,
+                                       int64_t total) {
+  // Headroom h leaves device d (capacity - fixed - h) / each samples: the sum falls with h, which is found by
+  // bisection.
   const auto samples = [&](double headroom) {
     std::vector<double> shares;
-    for (size_t d = 0; d < lines.size(); ++d) shares.push_back(std::max(0.0, (capacities[d] - lines[d].fixed - headroom) / lines[d].each));
+    for (size_t d = 0; d < lines.size(); ++d)
+      shares.push_back(std::max(0.0, (capacities[d] - lines[d].fixed - headroom) / lines[d].each));
     return shares;
   };
   const auto [least, most] = std::minmax_element(capacities.begin(), capacities.end());
@@ -85,7 +93,8 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
     if (!sized.workspace_bytes) {
       // cuDNN would need seconds for the convolutions of all batches that a search tries.
       const bool on_gpus = devices_.target().backend == Backend::cuda;
-      sized.workspace_bytes = on_gpus ? kUnaskedGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
+      sized.workspace_bytes =
+          on_gpus ? kUnaskedGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
     }
     fit.plans = Engine::plan(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
@@ -128,12 +137,15 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   double each_of_any = 1;
   for (size_t d = 0; d < count; ++d) {
     const int64_t step = other.slices[d] - best.slices[d];
-    if (step != 0) lines[d].each = static_cast<double>(other.plans[d].peak_bytes - best.plans[d].peak_bytes) / static_cast<double>(step);
+    if (step != 0)
+      lines[d].each =
+          static_cast<double>(other.plans[d].peak_bytes - best.plans[d].peak_bytes) / static_cast<double>(step);
     each_of_any = std::max(each_of_any, lines[d].each);
   }
   for (size_t d = 0; d < count; ++d) {
     if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak does not depend on its slice
-    lines[d].fixed = static_cast<double>(best.plans[d].peak_bytes) - lines[d].each * static_cast<double>(best.slices[d]);
+    lines[d].fixed =
+        static_cast<double>(best.plans[d].peak_bytes) - lines[d].each * static_cast<double>(best.slices[d]);
     capacities[d] = static_cast<double>(devices_[static_cast<int>(d)].pool().capacity_bytes());
   }
   for (Fit fit : {with(equalize_headroom(lines, capacities, samples)), other}) {
@@ -141,8 +153,10 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   }
   // Then by single samples, from the tightest device to the one with the most room.
   for (size_t i = 0; i < 4 * count + 16; ++i) {
-    const auto from = static_cast<size_t>(std::min_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
-    const auto to = static_cast<size_t>(std::max_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
+    const auto from =
+        static_cast<size_t>(std::min_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
+    const auto to =
+        static_cast<size_t>(std::max_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
     std::vector<int64_t> slices = best.slices;
     if (from == to || slices[from] == 0) break;
     --slices[from];
@@ -174,7 +188,8 @@ Fit PlanSearch::best_of(const EngineConfig& config, SearchSpace space) const {
   // More segments recompute more: all but the last one.
   EngineConfig changed = config;
   const int most = most_segments(*model_.net, model_.input_shape(1));
-  for (changed.recompute_segments = 2; changed.recompute_segments <= most && !fit.fits(); ++changed.recompute_segments) fit = with_split(changed);
+  for (changed.recompute_segments = 2; changed.recompute_segments <= most && !fit.fits(); ++changed.recompute_segments)
+    fit = with_split(changed);
   return fit;
 }
 
@@ -187,10 +202,12 @@ std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) co
   const auto at = [&](int64_t batch) {
     EngineConfig config = config_;
     config.batch_size = batch;
-    if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = std::min(config.scheme.split.gpu0, batch);
+    if (config.scheme.split.kind == Split::Kind::gpu0)
+      config.scheme.split.gpu0 = std::min(config.scheme.split.gpu0, batch);
     return candidate(config, space);
   };
-  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // bounds: the largest size known to fit, the smallest known not to
+  int64_t fitting = config_.accumulate - 1,
+          failing = most + 1;  // bounds: the largest size known to fit, the smallest known not to
   std::optional<Fit> best;
   for (int64_t step = 1; fitting + 1 < failing; step *= 2) {
     const int64_t batch = std::min(fitting + step, failing - 1);
@@ -262,14 +279,14 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
     const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
     Device& device = devices_[static_cast<int>(d)];
     // With one sample, or a peak that does not depend on the slice, there is no line.
-    const std::string terms =
-        each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each), samples, samples == 1 ? "" : "s", format_bytes(each))
-                 : std::string();
+    const std::string terms = each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each),
+                                                     samples, samples == 1 ? "" : "s", format_bytes(each))
+                                       : std::string();
     std::string line = fmt::format("{}: {}{}", device.name(), terms, format_bytes(peak));
     const int64_t capacity = device.pool().capacity_bytes();
     if (capacity != DeviceGroup::kUnlimitedBytes) {
-      line +=
-          fmt::format(" of {}, {} {}", format_bytes(capacity), format_bytes(std::abs(fit.headroom[d])), fit.headroom[d] < 0 ? "too much" : "free");
+      line += fmt::format(" of {}, {} {}", format_bytes(capacity), format_bytes(std::abs(fit.headroom[d])),
+                          fit.headroom[d] < 0 ? "too much" : "free");
     }
     lines.push_back(line);
   }
@@ -321,9 +338,12 @@ Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
   if (!same_axes(config.scheme, fit.scheme)) add_scheme(remedy, config.scheme, fit.scheme);
   if (fit.batch_size != config.batch_size) remedy.push_back(propose(settings::kBatchSize, fit.batch_size));
   if (fit.accumulate != config.accumulate) remedy.push_back(propose(settings::kAccumulate, fit.accumulate));
-  if (fit.resident_images.count != config.resident_images.count) remedy.push_back(propose(settings::kResidentImages, "off"));
-  if (fit.recompute_segments != config.recompute_segments) remedy.push_back(propose(settings::kRecomputeSegments, fit.recompute_segments));
-  if (fit.scheme.split.str() != config.scheme.split.str()) remedy.push_back(propose(settings::kSplit, fit.scheme.split.str()));
+  if (fit.resident_images.count != config.resident_images.count)
+    remedy.push_back(propose(settings::kResidentImages, "off"));
+  if (fit.recompute_segments != config.recompute_segments)
+    remedy.push_back(propose(settings::kRecomputeSegments, fit.recompute_segments));
+  if (fit.scheme.split.str() != config.scheme.split.str())
+    remedy.push_back(propose(settings::kSplit, fit.scheme.split.str()));
   return remedy;
 }
 
@@ -354,8 +374,10 @@ namespace {
 
 /// When no search finds a fit: what is left to change.
 Reason last_resorts(const PlanSearch& search) {
-  Reason text = search.trains() ? Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ")
-                                : Reason("No batch size makes it fit. Raise ");
+  Reason text =
+      search.trains()
+          ? Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ")
+          : Reason("No batch size makes it fit. Raise ");
   text += Reason({settings::kMemoryBytes, ", or choose a smaller model or a smaller ", settings::kImageSize});
   if (search.config().workspace_bytes) text += Reason({" or ", settings::kWorkspaceBytes});
   if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
@@ -383,19 +405,20 @@ Reason describe_remedies(const PlanSearch& search) {
   return text;
 }
 
-std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                        PlanDetail detail) {
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
+                                        const Workload& workload, PlanDetail detail) {
   try {
     return Engine::plan(model, devices, config, workload, detail);
   } catch (const OutOfMemory& error) {
     const MemoryShortage& s = error.shortage();
-    throw OutOfMemory(
-        Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} cannot allocate {} for {}{}{} in phase "
-                           "{}.\n",
-                           format_bytes(DeviceGroup::kUnlimitedBytes), s.device, format_bytes(s.needed_bytes), s.user.empty() ? "a tensor" : s.user,
-                           s.layer.empty() ? "" : " of layer ", s.layer, s.phase)) +
-            describe_remedies(PlanSearch(model, devices, config, workload)),
-        s);
+    throw OutOfMemory(Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} "
+                                         "cannot allocate {} for {}{}{} in phase "
+                                         "{}.\n",
+                                         format_bytes(DeviceGroup::kUnlimitedBytes), s.device,
+                                         format_bytes(s.needed_bytes), s.user.empty() ? "a tensor" : s.user,
+                                         s.layer.empty() ? "" : " of layer ", s.layer, s.phase)) +
+                          describe_remedies(PlanSearch(model, devices, config, workload)),
+                      s);
   }
 }
 

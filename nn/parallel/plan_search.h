@@ -27,8 +27,8 @@ struct Fit {
   int64_t tightest() const;
 };
 
-/// Searches configurations that fit the devices' memory, by plans alone: runs nothing and allocates nothing on a device. With several processes it
-/// considers only this process's devices.
+/// Searches configurations that fit the devices' memory, by plans alone: runs nothing and allocates nothing on a
+/// device. With several processes it considers only this process's devices.
 class PlanSearch {
  public:
   /// model and devices must outlive it. The workload's `under` gives that of other batch sizes.
@@ -38,10 +38,12 @@ class PlanSearch {
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
-  /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says so.
+  /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says
+  /// so.
   Fit plan(const EngineConfig& config) const;
-  /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split becomes weights). Starts as if
-  /// peaks were linear in the slice, then moves single samples while the exact plan improves. With several processes: plans the split as it is.
+  /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split
+  /// becomes weights). Starts as if peaks were linear in the slice, then moves single samples while the exact plan
+  /// improves. With several processes: plans the split as it is.
   Fit even_split(const EngineConfig& config) const;
 
   /// Settings that a search may also choose, in addition to the one that it searches.
@@ -49,23 +51,23 @@ class PlanSearch {
     bool split = false;      // each candidate gets its even_split()
     bool recompute = false;  // and the fewest segments of activation checkpointing with which it fits
   };
-  /// The largest batch size up to `most` that fits, by bisection; eight sizes beyond the result are tried too, because a plan need not grow with each
-  /// sample. None: not even the smallest fits.
+  /// The largest batch size up to `most` that fits, by bisection; eight sizes beyond the result are tried too, because
+  /// a plan need not grow with each sample. None: not even the smallest fits.
   std::optional<Fit> largest_batch(int64_t most, SearchSpace space) const;
   /// The fewest micro-batches. None: not even micro-batches of a sample for each device fit.
   std::optional<Fit> fewest_micro_batches(SearchSpace space) const;
   /// The configuration, changed only in what `space` allows. None: it does not fit.
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
-  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, for one device, or
-  /// for evaluation.
+  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have
+  /// one scheme, for one device, or for evaluation.
   std::vector<PlanSearch> under_other_schemes() const;
 
   /// The same run with images from the host in place of EngineConfig::resident_images.
   PlanSearch with_images_on_host() const;
 
-  /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
-  /// that of half the batch.
+  /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as
+  /// a line through this plan and that of half the batch.
   std::vector<std::string> arithmetic(const Fit& fit) const;
 
  private:
@@ -93,7 +95,7 @@ inline constexpr const char *kFirstRemedy = "What would fit: ", *kNextRemedy = "
 Reason describe_remedies(const PlanSearch& search);
 
 /// Engine::plan(); where a device would need more than a plan can represent, the OutOfMemory lists what would fit.
-std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
-                                        PlanDetail detail = PlanDetail::peaks);
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
+                                        const Workload& workload, PlanDetail detail = PlanDetail::peaks);
 
 }  // namespace vitrine

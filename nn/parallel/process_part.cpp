@@ -15,8 +15,8 @@ ProcessPart part_of_process(const BatchPlan& plan, int first_device, int device_
   for (int k = 0; k < micro_batches; ++k) {
     const auto sizes = plan.sizes[static_cast<size_t>(k)].begin() + first_device;
     const int64_t position = plan.first[static_cast<size_t>(k)][static_cast<size_t>(first_device)];
-    const MicroBatch& added =
-        part.micro_batches.emplace_back(MicroBatch{{sizes, sizes + device_count}, row, position, k + 1 == micro_batches, plan.micro_batch_size(k)});
+    const MicroBatch& added = part.micro_batches.emplace_back(
+        MicroBatch{{sizes, sizes + device_count}, row, position, k + 1 == micro_batches, plan.micro_batch_size(k)});
     row += added.samples();
     if (added.samples() > 0) part.rows.push_back({position, position + added.samples()});
   }

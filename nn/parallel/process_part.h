@@ -8,7 +8,8 @@
 
 namespace vitrine {
 
-/// The samples that the devices of one process compute at once: forward and backward run once for each micro-batch of a step.
+/// The samples that the devices of one process compute at once: forward and backward run once for each micro-batch of a
+/// step.
 struct MicroBatch {
   std::vector<int64_t> sizes;  // samples of each device of the process
   int64_t first_row = 0;       // of its first sample, in this process's part of the batch
@@ -22,8 +23,8 @@ struct MicroBatch {
 /// What one process needs to know about a step; its size does not depend on the number of processes.
 struct ProcessPart {
   std::vector<MicroBatch> micro_batches;  // up to the last one in which any process has a sample
-  /// Ranges of the global batch, in the order in which the devices take them: at most one range per micro-batch, because a process's devices are
-  /// consecutive.
+  /// Ranges of the global batch, in the order in which the devices take them: at most one range per micro-batch,
+  /// because a process's devices are consecutive.
   std::vector<RowRange> rows;
 };
 ///   first_device  the process's first device among those of all processes

@@ -39,7 +39,8 @@ StepSums sums_of(const MemoryHistory& history) {
   const size_t begin = history.steps.empty() ? 0 : history.steps.back().change;
   for (size_t i = 0; i < history.changes.size(); ++i) {
     const MemoryEvent& change = history.changes[i];
-    const bool forward = change.phase == Phase::forward, backward = is_backward(change.phase), between = is_between(change.phase);
+    const bool forward = change.phase == Phase::forward, backward = is_backward(change.phase),
+               between = is_between(change.phase);
     const int64_t before = live;
     live += change.bytes;
     if (!forward && !backward && !between) sums.other = std::max(sums.other, live);
@@ -68,7 +69,8 @@ StepSums sums_of(const MemoryHistory& history) {
   return sums;
 }
 
-RecomputationModel model_of(const Model& model, const EngineConfig& config, const DeviceGroup& devices, int64_t samples, const DevicePlan& plan) {
+RecomputationModel model_of(const Model& model, const EngineConfig& config, const DeviceGroup& devices, int64_t samples,
+                            const DevicePlan& plan) {
   NoSum no_sum;
   Pass pass;
   pass.input_form = Engine::input_form(model, devices, config);
@@ -94,19 +96,27 @@ RecomputationModel model_of(const Model& model, const EngineConfig& config, cons
 
 }  // namespace
 
-RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config, const Workload& workload)
+RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config,
+                                 const Workload& workload)
     : model_(model), devices_(devices), config_(std::move(config)), search_(model, devices, config_, workload) {
-  if (workload.train_batches.empty()) throw ConfigError("recompute: an engine that only evaluates recomputes nothing; leave it out");
+  if (workload.train_batches.empty())
+    throw ConfigError("recompute: an engine that only evaluates recomputes nothing; leave it out");
   config_.recompute_segments = 1;
   config_.recompute.clear();
   const std::vector<DevicePlan> plans = plan_or_explain(model, devices, config_, workload, PlanDetail::layers);
-  const BatchPlan batch = plan_batch(config_.scheme.split, config_.batch_size, config_.accumulate, devices.world_size());
-  const auto samples = [&](int d) { return batch.sizes[0][static_cast<size_t>(devices.first_rank()) + static_cast<size_t>(d)]; };
-  const auto headroom = [&](int d) { return devices[d].pool().capacity_bytes() - plans[static_cast<size_t>(d)].peak_bytes; };
+  const BatchPlan batch =
+      plan_batch(config_.scheme.split, config_.batch_size, config_.accumulate, devices.world_size());
+  const auto samples = [&](int d) {
+    return batch.sizes[0][static_cast<size_t>(devices.first_rank()) + static_cast<size_t>(d)];
+  };
+  const auto headroom = [&](int d) {
+    return devices[d].pool().capacity_bytes() - plans[static_cast<size_t>(d)].peak_bytes;
+  };
   for (int d = 0; d < devices.size(); ++d) {
     if (samples(d) > 0 && (samples(device_) == 0 || headroom(d) < headroom(device_))) device_ = d;
   }
-  parts_ = model_of(model, config_, devices, std::max<int64_t>(1, samples(device_)), plans[static_cast<size_t>(device_)]);
+  parts_ =
+      model_of(model, config_, devices, std::max<int64_t>(1, samples(device_)), plans[static_cast<size_t>(device_)]);
 }
 
 RecomputePoint RecomputeSearch::planned(const RecomputationChoice& choice) const {
@@ -128,7 +138,8 @@ std::vector<RecomputePoint> RecomputeSearch::frontier(int count) const {
   // The two ends first: the steps between them are equal.
   const std::vector<RecomputationChoice> ends = recomputation_frontier(parts_, peak_of(parts_, {}));
   const int64_t range = ends.empty() ? 0 : peak_of(parts_, {}) - ends.back().peak_bytes;
-  for (const RecomputationChoice& choice : recomputation_frontier(parts_, range / std::max(1, count))) points.push_back(planned(choice));
+  for (const RecomputationChoice& choice : recomputation_frontier(parts_, range / std::max(1, count)))
+    points.push_back(planned(choice));
   if (devices_[device_].pool().capacity_bytes() != DeviceGroup::kUnlimitedBytes) {
     if (std::optional<RecomputePoint> cheapest = cheapest_that_fits()) points.push_back(std::move(*cheapest));
   }

@@ -23,7 +23,8 @@ bool is_comm_error(const std::exception_ptr& error) {
   }
 }
 
-/// Waits for the replica's streams. The first error of a stream becomes `cause`, or `consequence` if it may be a consequence of another.
+/// Waits for the replica's streams. The first error of a stream becomes `cause`, or `consequence` if it may be a
+/// consequence of another.
 void wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
   for (ExecContext* ctx : r.contexts()) {
     try {
@@ -53,7 +54,8 @@ void Engine::State::for_each_at_once(const std::function<void(Replica&)>& work) 
       errors[static_cast<size_t>(i)] = std::current_exception();
       // The other replicas would wait for this one forever.
       if (communicators) {
-        r.reduction.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") + reason_of(std::current_exception()));
+        r.reduction.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") +
+                                        reason_of(std::current_exception()));
       }
     }
   });
@@ -104,7 +106,8 @@ bool Engine::State::failed() const {
 
 bool Engine::State::is_stuck() const {
   if (communicators && !(*communicators)[0]->failure().empty()) return true;
-  return std::any_of(replicas.begin(), replicas.end(), [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
+  return std::any_of(replicas.begin(), replicas.end(),
+                     [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
 }
 
 void Engine::State::throw_if_failed() {
@@ -176,7 +179,8 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   if (aborts) attempt([&] { reopen_communicators(); });
   if (devices.checker() != nullptr) devices.checker()->forget_accesses();
   if (cause) report_failure(cause);
-  if (const Reason verdict = devices.process_group() != nullptr ? devices.process_group()->failure() : Reason(); !verdict.empty()) {
+  if (const Reason verdict = devices.process_group() != nullptr ? devices.process_group()->failure() : Reason();
+      !verdict.empty()) {
     consequence = std::make_exception_ptr(CommError(verdict));
   }
   return cause ? cause : consequence;

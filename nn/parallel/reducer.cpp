@@ -11,7 +11,8 @@ namespace vitrine {
 
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica) {
   // A replica that is alone has nothing to reduce.
-  if (replica.config.scheme.reduce == Reduce::gpu0 && replica.world_size > 1) return std::make_unique<Gpu0Reducer>(replica);
+  if (replica.config.scheme.reduce == Reduce::gpu0 && replica.world_size > 1)
+    return std::make_unique<Gpu0Reducer>(replica);
   return std::make_unique<AllReduceReducer>(replica);
 }
 
@@ -19,12 +20,14 @@ std::unique_ptr<Reducer> make_configured_reducer(const ReducerContext& replica) 
   if (!replica.config.reducer) return make_reducer(replica);
   std::unique_ptr<Reducer> reducer = replica.config.reducer(replica);
   if (reducer == nullptr)
-    throw ConfigError("EngineConfig::reducer returned null, expected a Reducer; return make_reducer(replica) for the scheme's own");
+    throw ConfigError(
+        "EngineConfig::reducer returned null, expected a Reducer; return make_reducer(replica) for the scheme's own");
   const RowRange range = reducer->updated_elements();
   const int64_t all = replica.layout.parameter_elements();
   if (range.size() != 0 && range != RowRange{0, all}) {
-    throw ConfigError(fmt::format("Reducer::updated_elements: replica {} updates elements [{}, {}), expected all of [0, {}) or none", replica.rank,
-                                  range.begin, range.end, all));
+    throw ConfigError(
+        fmt::format("Reducer::updated_elements: replica {} updates elements [{}, {}), expected all of [0, {}) or none",
+                    replica.rank, range.begin, range.end, all));
   }
   return reducer;
 }

@@ -14,22 +14,25 @@
 
 namespace vitrine {
 
-/// One replica, as its Reducer sees it. The engine owns it and keeps it at one address; all views stay where they are for the engine's lifetime.
+/// One replica, as its Reducer sees it. The engine owns it and keeps it at one address; all views stay where they are
+/// for the engine's lifetime.
 ///
-/// Layers run on device.compute(); collectives belong on device.communication(), so that they overlap with backward. The two streams are ordered by
-/// events only (Stream::make_event, ExecContext::record and wait).
+/// Layers run on device.compute(); collectives belong on device.communication(), so that they overlap with backward.
+/// The two streams are ordered by events only (Stream::make_event, ExecContext::record and wait).
 struct ReducerContext {
   Device& device;
   const EngineConfig& config;
   const FlatLayout& layout;
   int rank;        // of this replica among those of all processes
   int world_size;  // replicas of all processes; 1: there is nothing to reduce with
-  /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then the tail: totals of the loss.
+  /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then
+  /// the tail: totals of the loss.
   View gradients = {};
 
   // Set once the Reducer exists:
   View parameters = {};  // (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy
-  /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it where the replica updates.
+  /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it
+  /// where the replica updates.
   View half_parameters = {};
   View loss_scale = {};  // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
   /// Set before the first step; another one after a failure. Null when world_size is 1.
@@ -38,52 +41,61 @@ struct ReducerContext {
   View tail() const { return gradients.rows(layout.parameter_elements(), layout.total_elements()); }
 };
 
-/// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel schemes differ.
+/// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel
+/// schemes differ.
 ///
-/// The engine makes one Reducer for each replica and calls it once per step, in this order, from the thread that issues the replica's work:
+/// The engine makes one Reducer for each replica and calls it once per step, in this order, from the thread that issues
+/// the replica's work:
 ///
-///     begin_step -> add, add, ... (while backward is issued) -> finish -> the update of updated_elements() -> distribute
+///     begin_step -> add, add, ... (while backward is issued) -> finish -> the update of updated_elements() ->
+///     distribute
 ///
-/// Every call issues work and returns; none waits for a device. All replicas make the same calls in the same order, so a Reducer that issues its
-/// collectives from them keeps the order that Communicator requires. Planning runs the same calls on meta devices: what a Reducer allocates and
-/// launches may depend on shapes and the step number, not on values.
+/// Every call issues work and returns; none waits for a device. All replicas make the same calls in the same order, so
+/// a Reducer that issues its collectives from them keeps the order that Communicator requires. Planning runs the same
+/// calls on meta devices: what a Reducer allocates and launches may depend on shapes and the step number, not on
+/// values.
 ///
-/// A custom Reducer (gradient compression, another topology) is set in EngineConfig::reducer; docs/examples/gradient_compression.cpp is one.
+/// A custom Reducer (gradient compression, another topology) is set in EngineConfig::reducer;
+/// docs/examples/gradient_compression.cpp is one.
 class Reducer {
  public:
   virtual ~Reducer() = default;
 
-  /// Elements of the flat parameters that this replica updates: it holds their optimizer state, and distribute() brings them to the others. Constant.
-  /// The engine supports all of them or none; another range throws ConfigError, because the norm of a partial gradient would have to be combined
-  /// over replicas.
+  /// Elements of the flat parameters that this replica updates: it holds their optimizer state, and distribute() brings
+  /// them to the others. Constant. The engine supports all of them or none; another range throws ConfigError, because
+  /// the norm of a partial gradient would have to be combined over replicas.
   virtual RowRange updated_elements() const = 0;
 
   /// A step begins.
   virtual void begin_step(int64_t step) = 0;
-  /// The tail and the gradients of elements [0, finished_elements) are final once the work queued on the compute stream so far is done. Called with
-  /// ascending values while the last backward of a step is issued; finished_elements never lies inside a parameter.
+  /// The tail and the gradients of elements [0, finished_elements) are final once the work queued on the compute stream
+  /// so far is done. Called with ascending values while the last backward of a step is issued; finished_elements never
+  /// lies inside a parameter.
   virtual void add(int64_t finished_elements) = 0;
-  /// Everything is final. Ensures that work which is queued on the compute stream afterwards sees, in updated_elements() of the
-  /// gradients and in the tail, the sums over all replicas.
+  /// Everything is final. Ensures that work which is queued on the compute stream afterwards sees, in
+  /// updated_elements() of the gradients and in the tail, the sums over all replicas.
   virtual void finish() = 0;
-  /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters, as f32 and as 16-bit copy
-  /// where the replica holds them, and the updated state of the loss scaler.
-  /// Also called between steps, when averages of parameters take their place or give it back (Engine::AverageScope).
+  /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters,
+  /// as f32 and as 16-bit copy where the replica holds them, and the updated state of the loss scaler. Also called
+  /// between steps, when averages of parameters take their place or give it back (Engine::AverageScope).
   virtual void distribute() = 0;
-  /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed stream would fail their
-  /// waiters.
+  /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed
+  /// stream would fail their waiters.
   virtual void reset() = 0;
-  /// The first of updated_elements() whose squares this step's reduction has summed: work queued on the compute stream after finish() may read the
-  /// sums. decide_step() does not read these elements again.
+  /// The first of updated_elements() whose squares this step's reduction has summed: work queued on the compute stream
+  /// after finish() may read the sums. decide_step() does not read these elements again.
   virtual SquaredElements squared() const { return {}; }
-  /// (2) f32 of this step: ||reduced gradient - f32 reduced gradient|| and ||f32 reduced gradient||; empty where that is not measured.
+  /// (2) f32 of this step: ||reduced gradient - f32 reduced gradient|| and ||f32 reduced gradient||; empty where that
+  /// is not measured.
   virtual View error() const { return {}; }
 };
 
-/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (Reduce::allreduce), or on device 0 after it (Reduce::gpu0).
+/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (Reduce::allreduce), or on device 0 after
+/// it (Reduce::gpu0).
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica);
 
-/// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null or updates a part of the parameters.
+/// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null or updates a
+/// part of the parameters.
 std::unique_ptr<Reducer> make_configured_reducer(const ReducerContext& replica);
 
 }  // namespace vitrine

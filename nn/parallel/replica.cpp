@@ -12,8 +12,9 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
   return {samples, config.image_height, config.image_width, model.channels};
 }
 
-Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout,
-                 int64_t resident, int64_t slice, int64_t labels, int rank, int world_size)
+Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout,
+                 const BufferLayout& buffer_layout, int64_t resident, int64_t slice, int64_t labels, int rank,
+                 int world_size)
     : device(owner), ordinal(owner.ordinal()), reduction{owner, config, layout, rank, world_size} {
   ExecContext& ctx = compute();
   const PhaseScope setup(ctx, Phase::setup);
@@ -35,18 +36,22 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     step_values = step_scalars.view().rows(0, StepValues::kCount);
     first_non_finite = step_scalars.view().rows(StepValues::kCount, StepValues::kCount + 1);
   }
-  if (!precision.mixed() || updates() || layout.any_stays_f32() || (!config.forward_only && precision.broadcasts_masters)) {
+  if (!precision.mixed() || updates() || layout.any_stays_f32() ||
+      (!config.forward_only && precision.broadcasts_masters)) {
     parameters = allocate(elements, DType::f32, Category::parameters, "parameters");
   }
-  if (precision.mixed()) half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
+  if (precision.mixed())
+    half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
   parameter_views = layout.views(working_parameters(), parameters);
-  const int64_t kept = buffer_layout.saved().parameter_elements(), transient = buffer_layout.transient().parameter_elements();
+  const int64_t kept = buffer_layout.saved().parameter_elements(),
+                transient = buffer_layout.transient().parameter_elements();
   if (kept > 0) buffers = allocate(kept, DType::f32, Category::parameters, "buffers");
   if (transient > 0 && !config.forward_only) {
     transient_buffers = allocate(transient, DType::f32, Category::activations, "batch statistics");
   }
   buffer_views = buffer_layout.views(buffers, transient_buffers);
-  if (!buffer_views.empty() && world_size > 1 && !config.forward_only) exchange = std::make_unique<BatchExchange>(reduction);
+  if (!buffer_views.empty() && world_size > 1 && !config.forward_only)
+    exchange = std::make_unique<BatchExchange>(reduction);
   reduction.parameters = parameters;
   reduction.half_parameters = half_parameters;
   if (updates()) {
@@ -62,12 +67,14 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
 
   const PhaseScope copy_setup(copy(), Phase::setup);
   if (resident > 0) {
-    resident_images = copy().allocate(staged_shape(model, config, resident), config.image_dtype, Category::dataset, "training images");
+    resident_images = copy().allocate(staged_shape(model, config, resident), config.image_dtype, Category::dataset,
+                                      "training images");
   }
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
-    if (config.stages_sample_indices()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
+    if (config.stages_sample_indices())
+      s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
   }
   make_events();
 }

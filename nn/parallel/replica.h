@@ -26,21 +26,22 @@ inline constexpr int kStepSlots = 3;
 /// Shape of the inputs of a batch, as they come from the host.
 Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples);
 
-/// Images and labels on their way to a device. There are two, so that the next micro-batch arrives while one is computed.
+/// Images and labels on their way to a device. There are two, so that the next micro-batch arrives while one is
+/// computed.
 struct StagingSlot {
   Tensor images;
   Tensor labels;
-  Tensor samples;                 // where images are augmented, or gathered from the device's: the index of each in the data set
+  Tensor samples;  // where images are augmented, or gathered from the device's: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };
 
 /// The memory and events of one device: a copy of the model, and what the device holds of the current micro-batch.
 struct Replica {
-  /// resident: images of EngineConfig::resident_images that the device holds. slice, labels: largest numbers of samples and of labels that its
-  /// staging slots hold. rank: among the replicas of all processes
-  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout,
-          int64_t resident, int64_t slice, int64_t labels, int rank, int world_size);
+  /// resident: images of EngineConfig::resident_images that the device holds. slice, labels: largest numbers of samples
+  /// and of labels that its staging slots hold. rank: among the replicas of all processes
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout,
+          const BufferLayout& buffer_layout, int64_t resident, int64_t slice, int64_t labels, int rank, int world_size);
 
   ExecContext& compute() { return device.compute(); }
   ExecContext& copy() { return device.copy(); }
@@ -56,7 +57,9 @@ struct Replica {
   /// Whether it runs the optimizer.
   bool updates() const { return reducer != nullptr && reducer->updated_elements().size() > 0; }
   /// The elements of a flat buffer that it updates.
-  View updated(const View& flat) const { return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end); }
+  View updated(const View& flat) const {
+    return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end);
+  }
   /// Casts the 16-bit copy after the parameters were set, where the replica has it and f32 parameters.
   void cast_parameters();
   /// Copies the parameters to their average, where the replica has one.
@@ -80,10 +83,12 @@ struct Replica {
   std::unique_ptr<LossScaler> scaler;
   Tensor step_scalars;    // i32: the next two
   View step_values;       // (StepValues::kCount) i32: what a CUDA graph reads there
-  View first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()
+  View first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see
+                          // Engine::State::describe_non_finite()
   std::vector<View> parameter_views, gradient_views, buffer_views;
   ReducerContext reduction;
-  std::unique_ptr<BatchExchange> exchange;  // null where the model has no buffers, or there is one replica, or it only evaluates
+  std::unique_ptr<BatchExchange>
+      exchange;  // null where the model has no buffers, or there is one replica, or it only evaluates
   std::unique_ptr<Reducer> reducer;
   Tensor resident_images;  // (count, h, w, C) u8; empty where the device holds none
   std::array<StagingSlot, 2> slots;

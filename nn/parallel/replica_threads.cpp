@@ -10,10 +10,12 @@
 namespace vitrine {
 namespace {
 
-// Waking a thread takes tens of microseconds, as long as issuing a small layer, and the rounds of a step follow each other closely.
+// Waking a thread takes tens of microseconds, as long as issuing a small layer, and the rounds of a step follow each
+// other closely.
 constexpr int64_t kSpinNs = 30000;
 
-/// Waits until `value` differs from `old` and returns it. With `spin` (when there are spare cores) it spins for a while before it sleeps.
+/// Waits until `value` differs from `old` and returns it. With `spin` (when there are spare cores) it spins for a while
+/// before it sleeps.
 uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old, bool spin) {
   const int64_t until = spin ? steady_now_ns() + kSpinNs : 0;
   uint32_t now = value.load(std::memory_order_acquire);

@@ -7,7 +7,8 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// One thread per replica, which issues that replica's work: GPUs are launched concurrently, and each thread calls its own communicator.
+/// One thread per replica, which issues that replica's work: GPUs are launched concurrently, and each thread calls its
+/// own communicator.
 class ReplicaThreads {
  public:
   /// start(i) is called first on thread i; it must not throw.

@@ -19,7 +19,8 @@ namespace {
 constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split is set
 
 [[noreturn]] void throw_bad_split(std::string_view text, std::string_view why) {
-  throw ConfigError(fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
+  throw ConfigError(
+      fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
 }
 
 /// The sizes of one micro-batch.
@@ -87,7 +88,8 @@ Split parse_split(std::string_view text) {
   for (const std::string& item : split_text(text, ',')) {
     const auto weight = parse_number<double>(item);
     if (!weight) throw_bad_split(text, fmt::format("has '{}' instead of a number", item));
-    if (!std::isfinite(*weight) || *weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, expected a finite number >= 0", item));
+    if (!std::isfinite(*weight) || *weight < 0.0)
+      throw_bad_split(text, fmt::format("has the weight {}, expected a finite number >= 0", item));
     split.weights.push_back(*weight);
   }
   return split;
@@ -96,25 +98,30 @@ Split parse_split(std::string_view text) {
 void validate_split(const Split& split, int64_t batch_size, int device_count) {
   if (split.kind == Split::Kind::weights) {
     if (split.weights.size() != static_cast<size_t>(device_count)) {
-      throw ConfigError(fmt::format("split: '{}' has {} weights but there are {} devices; give one weight for each device", split.str(),
-                                    split.weights.size(), device_count));
+      throw ConfigError(
+          fmt::format("split: '{}' has {} weights but there are {} devices; give one weight for each device",
+                      split.str(), split.weights.size(), device_count));
     }
     if (std::all_of(split.weights.begin(), split.weights.end(), [](double w) { return w == 0.0; })) {
-      throw ConfigError(fmt::format("split: '{}' gives no device a sample; make at least one weight positive", split.str()));
+      throw ConfigError(
+          fmt::format("split: '{}' gives no device a sample; make at least one weight positive", split.str()));
     }
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ", propose(settings::kSplit, "gpu0=N"), ", N samples per step"});
+    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ",
+                       propose(settings::kSplit, "gpu0=N"), ", N samples per step"});
   }
   if (split.gpu0 > batch_size) {
-    throw ConfigError(
-        fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples", split.gpu0, batch_size, batch_size));
+    throw ConfigError(fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples",
+                                  split.gpu0, batch_size, batch_size));
   }
   if (device_count == 1 && split.gpu0 < batch_size) {
-    throw ConfigError({fmt::format("split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ", split.gpu0,
-                                   batch_size - split.gpu0, batch_size),
-                       propose(settings::kSplit, "equal")});
+    throw ConfigError(
+        {fmt::format(
+             "split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ",
+             split.gpu0, batch_size - split.gpu0, batch_size),
+         propose(settings::kSplit, "equal")});
   }
 }
 
@@ -179,7 +186,8 @@ BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int
 }
 
 int64_t row_count(const std::vector<RowRange>& rows) {
-  return std::accumulate(rows.begin(), rows.end(), int64_t{0}, [](int64_t sum, const RowRange& range) { return sum + range.size(); });
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0},
+                         [](int64_t sum, const RowRange& range) { return sum + range.size(); });
 }
 
 }  // namespace vitrine

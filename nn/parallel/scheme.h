@@ -15,8 +15,8 @@ namespace vitrine {
 struct Split {
   enum class Kind { equal, weights, gpu0 } kind = Kind::equal;
   std::vector<double> weights;  // Kind::weights: one for each device, >= 0
-  int64_t gpu0 = 0;             // Kind::gpu0: samples of device 0 per optimizer step; the rest is split equally over the others
-  std::string str() const;      // "equal", "2,3,3", "gpu0=4"
+  int64_t gpu0 = 0;  // Kind::gpu0: samples of device 0 per optimizer step; the rest is split equally over the others
+  std::string str() const;  // "equal", "2,3,3", "gpu0=4"
 };
 
 enum class Staging { device0, host };
@@ -35,22 +35,23 @@ struct Scheme {
 /// "dp", "balanced", "criterion", "ddp", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
-/// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given (`gpu0=N`)
-/// criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
+/// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given
+/// (`gpu0=N`) criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 
 /// "equal", "2,3,3", "gpu0=N". throws ConfigError.
 Split parse_split(std::string_view text);
-/// throws ConfigError on weights for another number of devices or all zero, gpu0 larger than the batch, gpu0 below the batch with a single device.
+/// throws ConfigError on weights for another number of devices or all zero, gpu0 larger than the batch, gpu0 below the
+/// batch with a single device.
 void validate_split(const Split& split, int64_t batch_size, int device_count);
 
 /// Where each sample of one optimizer step goes.
 struct BatchPlan {
   int64_t batch_size = 0;
-  /// sizes[k][d]: samples of device d in micro-batch k; first[k][d]: position of its first one in the global batch. Slices are contiguous, in
-  /// device order within a micro-batch, micro-batches one after the other.
+  /// sizes[k][d]: samples of device d in micro-batch k; first[k][d]: position of its first one in the global batch.
+  /// Slices are contiguous, in device order within a micro-batch, micro-batches one after the other.
   std::vector<std::vector<int64_t>> sizes, first;
 
   int micro_batches() const { return static_cast<int>(sizes.size()); }
@@ -68,8 +69,8 @@ std::vector<int64_t> equal_parts(int64_t total, int parts);
 /// `total` by largest remainder, ties to the lower index.
 std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& weights);
 
-/// Cuts a batch into micro-batches whose sizes differ by at most one, larger first, and splits each. A batch smaller than gpu0=N (a short last one)
-/// goes to device 0 as a whole.
+/// Cuts a batch into micro-batches whose sizes differ by at most one, larger first, and splits each. A batch smaller
+/// than gpu0=N (a short last one) goes to device 0 as a whole.
 BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int device_count);
 
 }  // namespace vitrine

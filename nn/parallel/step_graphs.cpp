@@ -19,23 +19,27 @@ namespace vitrine {
 namespace {
 
 /// Why this process captures nothing; empty if it can.
-std::string own_reason(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator) {
+std::string own_reason(const Model& model, DeviceGroup& devices, const EngineConfig& config,
+                       const Communicator* communicator) {
   if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
-  if (devices.size() > 1) return "several GPUs of one process train together; with one process for each GPU steps can be replayed";
+  if (devices.size() > 1)
+    return "several GPUs of one process train together; with one process for each GPU steps can be replayed";
   if (devices.checker() != nullptr) return "the order of operations is checked";
   if (devices.options().trace == TraceLevel::operation) return "every operation is traced";
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
   if (communicator != nullptr && !communicator->can_capture()) return "the caller has created the communicators";
   if (config.reducer) return "the reducer is custom";
   for (const Sequential::Part& part : model.net->parts()) {
-    if (!part.layer->can_be_replayed()) return fmt::format("layer '{}' cannot be replayed (Layer::can_be_replayed)", part.name);
+    if (!part.layer->can_be_replayed())
+      return fmt::format("layer '{}' cannot be replayed (Layer::can_be_replayed)", part.name);
   }
   return {};
 }
 
 /// The first of the ranks' reasons, for each rank: its own as it is, another's with its number.
 std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
-  const auto first = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
+  const auto first =
+      std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
   if (first == reasons.end()) return {{}};
   std::vector<std::string> answers(reasons.size(), fmt::format("on rank {}, {}", first - reasons.begin(), *first));
   for (size_t rank = 0; rank < reasons.size(); ++rank) {
@@ -46,10 +50,13 @@ std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
 
 }  // namespace
 
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator) {
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config,
+                          const Communicator* communicator) {
   if (devices[0].id().backend != Backend::cuda || config.forward_only) return {};
   const std::string mine = own_reason(model, devices, config, communicator);
-  return devices.process_count() > 1 ? devices.process_group()->exchange("why steps are not replayed", mine, first_reason) : mine;
+  return devices.process_count() > 1
+             ? devices.process_group()->exchange("why steps are not replayed", mine, first_reason)
+             : mine;
 }
 
 StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group)
@@ -60,14 +67,16 @@ StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batche
 
 void StepGraphs::send_values(int64_t position, const StepValues& values) {
   const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
-  const View on_host = values_.view({kStepSlots * most_micro_batches_, StepValues::kCount}, DType::i32).rows(entry, entry + 1);
+  const View on_host =
+      values_.view({kStepSlots * most_micro_batches_, StepValues::kCount}, DType::i32).rows(entry, entry + 1);
   std::memcpy(on_host.data, &values, sizeof values);
   copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.step_values);
 }
 
 std::string GraphCounts::str() const {
   if (launched + issued() == 0) return {};
-  std::string text = fmt::format("{} micro-batch{} as {}", launched, launched == 1 ? "" : "es", launched == 1 ? "a graph" : "graphs");
+  std::string text =
+      fmt::format("{} micro-batch{} as {}", launched, launched == 1 ? "" : "es", launched == 1 ? "a graph" : "graphs");
   if (issued() == 0) return text;
   text += fmt::format(", {} issued", issued());
   const char* separator = ": ";
@@ -114,8 +123,8 @@ void StepGraphs::agree_on_history() {
 bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& section) {
   const bool mine = std::exchange(section.blocks, pool().section_hash()) == pool().section_hash();
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
-  return all_agree(fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}", position + 1,
-                               key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
+  return all_agree(fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}",
+                               position + 1, key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
                    mine);
 }
 
@@ -137,7 +146,8 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
     if (process_group_ != nullptr) {
       throw OrderError(
-          fmt::format("memory of {} has moved since this micro-batch was captured as a CUDA graph, which all ranks launch together: allocate what "
+          fmt::format("memory of {} has moved since this micro-batch was captured as a CUDA graph, which all ranks "
+                      "launch together: allocate what "
                       "lives longer than a step before the first step, or turn EngineConfig::cuda_graph off",
                       replica_.device.name()));
     }
@@ -187,7 +197,8 @@ StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64
   try {
     graph.work = stream().end_capture();
   } catch (...) {
-    rethrow_with_prefix(std::current_exception(), "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
+    rethrow_with_prefix(std::current_exception(),
+                        "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
   }
   return graph;
 }
@@ -197,13 +208,15 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   // `section` is the next one, and the step has one of its own before those of its micro-batches.
   const int64_t position = s.section[2] - 2;
   if (std::exchange(s.replayed_micro_batch, s.micro_batch) == s.micro_batch || position < 0) {
-    throw OrderError("replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
+    throw OrderError(
+        "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
   }
   if (s.graphs == nullptr) return work();
   Replica& r = s.replica(0);
   const OptimizerConfig& optimizer = s.config.optimizer;
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, s.step, r.first_sample};
+  const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1,
+                          s.step, r.first_sample};
   if (s.graphs->run({s.section, s.micro_batch % 2, s.step % 2}, position, values, work)) return;
   // What issuing the work would have left on the host.
   r.has_gradients = true;

@@ -21,37 +21,44 @@ namespace vitrine {
 
 struct EngineConfig;
 
-/// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs. With several processes all of them call
-/// it, and all replay or none.
+/// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs. With
+/// several processes all of them call it, and all replay or none.
 ///   communicator  of the first device; null if it is alone
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator);
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config,
+                          const Communicator* communicator);
 
 /// The work of micro-batches on one GPU, captured as CUDA graphs and replayed.
 ///
-/// A graph contains addresses. The pool's placement repeats them: every use of a section key beyond the second lies as the second does. The first
-/// kIssuedUses of a key are issued, and a hash of the blocks of the last of them must be that of the captured work. A replay allocates nothing, so a
-/// graph is launched only while the ranges in use at its beginning are those of the capture: then the ranges that it writes are free.
+/// A graph contains addresses. The pool's placement repeats them: every use of a section key beyond the second lies as
+/// the second does. The first kIssuedUses of a key are issued, and a hash of the blocks of the last of them must be
+/// that of the captured work. A replay allocates nothing, so a graph is launched only while the ranges in use at its
+/// beginning are those of the capture: then the ranges that it writes are free.
 ///
-/// With several processes, each with one GPU, the collectives of a micro-batch are captured too, and NCCL requires that all ranks issue them, or
-/// launch graphs of one capture. What this depends on is the same on all ranks: keys, their uses, and positions. What could differ is agreed on by an
-/// exchange of the process group, which no rank passes alone: whether the history of the memory is recorded, when that changes, and whether a graph
-/// is kept, when it was captured. From then on a rank whose memory has moved throws, because the others launch the graph.
+/// With several processes, each with one GPU, the collectives of a micro-batch are captured too, and NCCL requires that
+/// all ranks issue them, or launch graphs of one capture. What this depends on is the same on all ranks: keys, their
+/// uses, and positions. What could differ is agreed on by an exchange of the process group, which no rank passes alone:
+/// whether the history of the memory is recorded, when that changes, and whether a graph is kept, when it was captured.
+/// From then on a rank whose memory has moved throws, because the others launch the graph.
 class StepGraphs {
  public:
-  /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one updates). Each staging slot has a
-  /// graph, because labels are read there, and so have even and odd steps: two steps are in flight, and each launch needs events for its spans.
+  /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
+  /// updates). Each staging slot has a graph, because labels are read there, and so have even and odd steps: two steps
+  /// are in flight, and each launch needs events for its spans.
   struct Key {
     SectionKey section{};
     int64_t slot = 0, odd_step = 0;
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
   };
 
-  ///   micro_batches  the most of a step        process_group  of the ranks with which collectives are captured; null: there are none
+  ///   micro_batches  the most of a step        process_group  of the ranks with which collectives are captured; null:
+  ///   there are none
   StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group);
 
   /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
-  ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this micro-batch
-  /// Returns false if it has not called `issue`. throws OrderError where ranks replay together and this one's memory has moved; CommError
+  ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
+  ///   micro-batch
+  /// Returns false if it has not called `issue`. throws OrderError where ranks replay together and this one's memory
+  /// has moved; CommError
   bool run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue);
 
   /// Destroys the graphs. requires an idle stream
@@ -68,7 +75,8 @@ class StepGraphs {
   static constexpr int kMostMoves = 3;
   struct Section {
     int uses = 0;
-    int moves = 0;        // captures whose blocks did not lie as those of the use before; after kMostMoves the section is always issued
+    int moves = 0;  // captures whose blocks did not lie as those of the use before; after kMostMoves the section is
+                    // always issued
     uint64_t blocks = 0;  // Pool::section_hash() at the end of the latest use that was issued or captured
   };
   struct Graph {
@@ -89,7 +97,8 @@ class StepGraphs {
   void launch(Graph& graph, int64_t step);
   /// Whether all ranks say yes.
   bool all_agree(const std::string& what, bool mine);
-  /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must change on all of them.
+  /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must
+  /// change on all of them.
   void agree_on_history();
   /// Whether the blocks of the captured section lie as those of its previous use, on all ranks.
   bool blocks_repeat(const Key& key, int64_t position, Section& section);

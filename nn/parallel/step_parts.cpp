@@ -43,9 +43,11 @@ void Engine::State::begin_step(int64_t number, int64_t samples) {
     const PhaseScope phase(r.compute(), Phase::loss);
     zero(r.compute(), r.tail());
     static constexpr float kVote = 1.0F;
-    if (votes_to_stop && r.ordinal == 0) copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
+    if (votes_to_stop && r.ordinal == 0)
+      copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
     static constexpr int32_t kNone = -1;
-    if (searches_non_finite) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.first_non_finite);
+    if (searches_non_finite)
+      copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.first_non_finite);
   });
 }
 
@@ -61,13 +63,15 @@ void Engine::State::begin_micro_batch(const MicroBatch& next) {
   gathered = Tensor();
   begin_section();
   ++micro_batch;
-  // Training micro-batches alternate between the slots even if evaluations come in between: one process may evaluate alone, and all ranks must launch
-  // graphs that read the same slot.
+  // Training micro-batches alternate between the slots even if evaluations come in between: one process may evaluate
+  // alone, and all ranks must launch graphs that read the same slot.
   if (section[0] == kTraining && micro_batch % 2 != ++trained_micro_batches % 2) ++micro_batch;
   micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
 }
 
-const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("micro_batches").current_part->micro_batches; }
+const std::vector<MicroBatch>& Engine::micro_batches() const {
+  return in_step("micro_batches").current_part->micro_batches;
+}
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
@@ -75,7 +79,8 @@ void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
-void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
+void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at,
+                          bool training) {
   begin_micro_batch(next);
   augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
   const bool from_dataset = training && gathers(batch);
@@ -111,7 +116,8 @@ void Engine::State::wait_for_slot(Replica& r) {
   for (auto& other : replicas) ctx.wait(*other->slot(micro_batch).staged, "scatter");
 }
 
-void Engine::State::stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows, bool from_dataset, LossAt loss_at) {
+void Engine::State::stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows,
+                                    bool from_dataset, LossAt loss_at) {
   ExecContext& ctx = r.copy();
   const StagingSlot& slot = r.slot(micro_batch);
   if (augmented_epoch || from_dataset) copy_rows(ctx, batch.samples, first_row, rows, slot.samples);
@@ -133,7 +139,8 @@ void Engine::State::stage_from_device0(Replica& r, const RowRange& rows, LossAt 
 }
 
 void Engine::State::set_targets(Replica& r, const RowRange& rows) {
-  if (rows.size() > 0) r.targets = r.slot(micro_batch).labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
+  if (rows.size() > 0)
+    r.targets = r.slot(micro_batch).labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
 }
 
 void Engine::State::prepare_input(Replica& r) {
@@ -151,12 +158,13 @@ void Engine::State::prepare_input(Replica& r) {
     r.input = images;
     return;
   }
-  r.input = ctx.allocate(input_form ? input_form.packed_shape(r.samples) : model.input_shape(r.samples), dtype, Category::activations, "input");
+  r.input = ctx.allocate(input_form ? input_form.packed_shape(r.samples) : model.input_shape(r.samples), dtype,
+                         Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
   } else if (augmented_epoch) {
-    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images, slot.samples.rows(0, r.samples),
-                      r.input, input_form);
+    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images,
+                      slot.samples.rows(0, r.samples), r.input, input_form);
   } else {
     resize_normalize(ctx, config.normalization, images, r.input, input_form);
   }
@@ -201,16 +209,19 @@ void Engine::State::forward(bool training) {
       int32_t number = 0;
       for (const View& parameter : r.parameter_views) find_non_finite(ctx, parameter, number++, r.first_non_finite);
       find_non_finite(ctx, input, number++, r.first_non_finite);
-      observe = [&r, number](int part, const Tensor& output) { find_non_finite(r.compute(), output, number + part, r.first_non_finite); };
+      observe = [&r, number](int part, const Tensor& output) {
+        find_non_finite(r.compute(), output, number + part, r.first_non_finite);
+      };
     }
     const Shape logits = model.logits_shape(r.samples);
     if (gathers && &r == &output_replica()) {
       const int64_t before = targets_before(r.ordinal);
-      gathered = ctx.allocate(model.logits_shape(targets_before(size()) / model.targets_per_sample), config.precision.compute, Category::activations,
-                              "gathered outputs");
+      gathered = ctx.allocate(model.logits_shape(targets_before(size()) / model.targets_per_sample),
+                              config.precision.compute, Category::activations, "gathered outputs");
       r.output = gathered.rows(before, before + logits[0]);
     }
-    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, recomputed, r.buffer_views);
+    r.saved =
+        model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, recomputed, r.buffer_views);
     r.output = r.output.reshape(logits);
     if (!training) r.saved = Saved();
   });
@@ -226,7 +237,8 @@ Tensor Engine::gather_outputs(int device) {
     all = std::exchange(s.gathered, {});
   } else {
     const int64_t samples = s.targets_before(s.size()) / s.model.targets_per_sample;
-    all = ctx.allocate(s.model.logits_shape(samples), s.config.precision.compute, Category::activations, "gathered outputs");
+    all = ctx.allocate(s.model.logits_shape(samples), s.config.precision.compute, Category::activations,
+                       "gathered outputs");
   }
   int64_t at = 0;
   for (auto& r : s.replicas) {
@@ -262,8 +274,9 @@ void Engine::State::scatter_gradients(const Tensor& gradients, int device) {
       r.output_gradient = rows;
       return;
     }
-    r.output_gradient =
-        gradient_over_output ? r.output : ctx.allocate(r.output.shape(), r.output.dtype(), Category::activations, "gradient of outputs");
+    r.output_gradient = gradient_over_output ? r.output
+                                             : ctx.allocate(r.output.shape(), r.output.dtype(), Category::activations,
+                                                            "gradient of outputs");
     ctx.wait(*source.loss_ready, "loss");
     copy(ctx, rows, r.output_gradient);
     ctx.record(*r.gradients_taken);
@@ -281,7 +294,9 @@ void Engine::State::release_scattered_gradients(Replica& r) {
   scattered = Tensor();
 }
 
-void Engine::set_output_gradients(const Tensor& gradients, int device) { in_step("set_output_gradients").scatter_gradients(gradients, device); }
+void Engine::set_output_gradients(const Tensor& gradients, int device) {
+  in_step("set_output_gradients").scatter_gradients(gradients, device);
+}
 
 void Engine::add_totals(const Tensor& totals, int device) {
   Replica& r = in_step("add_totals").replica(device);
@@ -295,8 +310,10 @@ ConstView Engine::step_control(int device) const { return in_step("step_control"
 
 void Engine::State::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
-  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets()), gradients ? config.label_smoothing : 0.0F};
-  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets()),
+                                       gradients ? config.label_smoothing : 0.0F};
+  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients,
+                        totals);
 }
 
 void Engine::loss() {
@@ -327,8 +344,9 @@ void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& g
   const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
   r.has_gradients = true;
   r.output = Tensor();
-  model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::exchange(r.output_gradient, {}), r.gradient_views, mode,
-                           pass, gradients_ready, recomputed, r.buffer_views);
+  model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}),
+                           std::exchange(r.output_gradient, {}), r.gradient_views, mode, pass, gradients_ready,
+                           recomputed, r.buffer_views);
 }
 
 void Engine::State::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
@@ -377,10 +395,11 @@ void Engine::State::run_optimizer(Replica& r) {
   const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
   const ConstView values = graphs ? graphs->values_of_capture() : ConstView();
   if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges, half_parameters, values);
+    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges,
+               half_parameters, values);
   } else {
-    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, View(), control, update_ranges, half_parameters,
-                values);
+    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, View(), control,
+                update_ranges, half_parameters, values);
   }
   if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
 }

@@ -26,13 +26,17 @@ std::string parameter_at(const FlatLayout& layout, int64_t element) {
 
 }  // namespace
 
-double StepResult::mean_loss() const { return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN(); }
+double StepResult::mean_loss() const {
+  return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN();
+}
 
 StepResult result_from(const float* totals) {
   StepResult result;
   result.loss_sum = totals[LossTotals::kLossSum];
   const double valid = LossTotals::count(totals, LossTotals::kValid);
-  result.valid = std::isnan(valid) ? 0 : static_cast<int64_t>(valid);  // NaN: a target was out of range, which is an error of its own
+  result.valid = std::isnan(valid)
+                     ? 0
+                     : static_cast<int64_t>(valid);  // NaN: a target was out of range, which is an error of its own
   result.correct = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kCorrect));
   result.top5 = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kTop5));
   return result;
@@ -46,7 +50,8 @@ void Engine::State::read_step(int slot) {
     copy(root.compute(), root.tail(), to.rows(0, StepReadout::kControl));
     copy(root.compute(), root.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
   }
-  if (const View error = root.reducer->error()) copy(root.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
+  if (const View error = root.reducer->error())
+    copy(root.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
   for_each([&](Replica& r) { r.compute().record(*r.step_done[static_cast<size_t>(slot)]); });
 }
 
@@ -60,7 +65,8 @@ StepResult Engine::State::step_result(const Issued& issued) {
   result.gradient_norm = control[StepControl::kNorm];
   result.skipped = control[StepControl::kSkipped] > 0.0F;
   result.diverged = control[StepControl::kStopped] != 0.0F;
-  if (first_non_finite(control) >= 0) result.overflow = "the gradient of " + parameter_at(layout, first_non_finite(control));
+  if (first_non_finite(control) >= 0)
+    result.overflow = "the gradient of " + parameter_at(layout, first_non_finite(control));
   if (!std::isfinite(result.loss_sum)) result.overflow = "the loss";
   if (control[StepControl::kStopped] == StepControl::kByUpdate) result.overflow = "the update";
   if (issued.step == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32) {
@@ -99,11 +105,13 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
   // All processes reach this point: the loss is the sum over all of them.
   if (devices.process_count() > 1) {
-    first = std::stoi(devices.process_group()->exchange("what is not finite", std::to_string(first), [](const std::vector<std::string>& answers) {
-      int32_t least = kNone;
-      for (const std::string& answer : answers) least = std::min(least, std::stoi(answer));
-      return std::vector<std::string>{std::to_string(least)};
-    }));
+    first = std::stoi(devices.process_group()->exchange("what is not finite", std::to_string(first),
+                                                        [](const std::vector<std::string>& answers) {
+                                                          int32_t least = kNone;
+                                                          for (const std::string& answer : answers)
+                                                            least = std::min(least, std::stoi(answer));
+                                                          return std::vector<std::string>{std::to_string(least)};
+                                                        }));
   }
   return first == kNone ? std::string() : describe_non_finite(first);
 }
@@ -113,7 +121,8 @@ namespace {
 std::string remedies(const EngineConfig& config) {
   const DType compute = config.precision.compute;
   if (compute == DType::f32) return "lower the learning rate, or clip the gradient's norm";
-  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}", compute == DType::f16 ? "bf16 or f32" : "f32");
+  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}",
+                     compute == DType::f16 ? "bf16 or f32" : "f32");
 }
 
 }  // namespace
@@ -134,10 +143,13 @@ void Engine::State::stop_training(const Issued& issued, StepResult& result) {
   for (auto& r : replicas) r->scaler->resume(r->compute());
   skipped_in_row = 0;
   const std::string what =
-      by_update ? fmt::format("the update of step {} would make parameters infinite or NaN, and these keep their values", issued.step + 1)
-                : fmt::format("the {} of step {} is not finite, first {}; the parameters are those of the step before",
-                              std::isfinite(result.loss_sum) ? "gradient" : "loss", issued.step + 1,
-                              result.overflow == "the loss" ? "the loss itself, whose logits are finite" : "in " + result.overflow);
+      by_update
+          ? fmt::format("the update of step {} would make parameters infinite or NaN, and these keep their values",
+                        issued.step + 1)
+          : fmt::format(
+                "the {} of step {} is not finite, first {}; the parameters are those of the step before",
+                std::isfinite(result.loss_sum) ? "gradient" : "loss", issued.step + 1,
+                result.overflow == "the loss" ? "the loss itself, whose logits are finite" : "in " + result.overflow);
   throw DivergedError(fmt::format("training has diverged: {}. To continue, {}", what, remedies(config)));
 }
 
@@ -149,12 +161,14 @@ void Engine::State::throw_if_diverged(const StepResult& result) {
   const bool at_floor = dynamic && result.loss_scale * scaling.constants.backoff_factor < scaling.floor;
   if (!at_floor && skipped_in_row < kMostSkipped) return;
   const int skipped = std::exchange(skipped_in_row, 0);
-  throw DivergedError(fmt::format(
-      "training has diverged: the gradients of {} steps in a row were not finite, the last one {}, first in {}; the parameters are those of the step "
-      "before. To continue, {}",
-      skipped,
-      at_floor ? fmt::format("at loss scale {}, the lowest that is tried", result.loss_scale) : fmt::format("at loss scale {}", result.loss_scale),
-      result.overflow, remedies(config)));
+  throw DivergedError(
+      fmt::format("training has diverged: the gradients of {} steps in a row were not finite, the last one {}, first "
+                  "in {}; the parameters are those of the step "
+                  "before. To continue, {}",
+                  skipped,
+                  at_floor ? fmt::format("at loss scale {}, the lowest that is tried", result.loss_scale)
+                           : fmt::format("at loss scale {}", result.loss_scale),
+                  result.overflow, remedies(config)));
 }
 
 }  // namespace vitrine

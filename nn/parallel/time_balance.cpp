@@ -18,7 +18,9 @@ SliceTime fit_slice_time(std::span<const SliceMeasurement> measurements) {
     seconds += m.seconds;
   }
   if (count == 0)
-    throw ConfigError("fit_slice_time: expected a measurement with samples, got none; measure the device on a slice of one sample or more");
+    throw ConfigError(
+        "fit_slice_time: expected a measurement with samples, got none; measure the device on a slice of one sample or "
+        "more");
   const double mean_samples = samples / count, mean_seconds = seconds / count;
   double spread = 0, slope = 0;
   for (const SliceMeasurement& m : measurements) {
@@ -41,7 +43,8 @@ SliceTime fit_slice_time(std::span<const SliceMeasurement> measurements) {
 std::vector<int64_t> balance_time(std::span<const SliceTime> times, int64_t total, std::span<const int64_t> most) {
   VITRINE_ASSERT(times.size() == most.size(), "each device has a time and a limit");
   VITRINE_ASSERT(std::accumulate(most.begin(), most.end(), int64_t{0}) >= total, "the devices take the whole batch");
-  // Greedy: each sample goes to the device that would finish first. That is optimal for every prefix, because times grow with the samples.
+  // Greedy: each sample goes to the device that would finish first. That is optimal for every prefix, because times
+  // grow with the samples.
   std::vector<int64_t> slices(times.size(), 0);
   for (int64_t sample = 0; sample < total; ++sample) {
     size_t best = 0;

@@ -19,12 +19,12 @@ struct SliceMeasurement {
   double seconds = 0;
 };
 
-/// Fits the measurements by least squares; neither part is negative. If all slices have one size, there is no fixed part.
-/// throws ConfigError when no measurement has samples.
+/// Fits the measurements by least squares; neither part is negative. If all slices have one size, there is no fixed
+/// part. throws ConfigError when no measurement has samples.
 SliceTime fit_slice_time(std::span<const SliceMeasurement> measurements);
 
-/// Returns the slices that sum to `total` and minimize the longest time of any device. Device d gets at most most[d] samples; their sum must be at
-/// least `total`.
+/// Returns the slices that sum to `total` and minimize the longest time of any device. Device d gets at most most[d]
+/// samples; their sum must be at least `total`.
 std::vector<int64_t> balance_time(std::span<const SliceTime> times, int64_t total, std::span<const int64_t> most);
 
 /// The longest time of any device.

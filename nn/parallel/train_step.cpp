@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training step: one optimizer step of any data-parallel scheme. To write your own, copy default_step() into EngineConfig::step and change it.
+// The training step: one optimizer step of any data-parallel scheme. To write your own, copy default_step() into
+// EngineConfig::step and change it.
 #include "nn/parallel/buckets.h"
 #include "nn/parallel/engine_state.h"
 
@@ -7,7 +8,8 @@ namespace vitrine {
 
 void Engine::default_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
-    engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then prepares the input
+    engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then
+                                       // prepares the input
     engine.replay_or_issue([&] {
       engine.forward();
       engine.loss();
@@ -27,8 +29,9 @@ void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
   const bool reduces = last && s.reduction_on;
   s.for_each_at_once([&](Replica& r) {
-    // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in memory. While backward continues
-    // on the compute stream, add() sums what is finished on the communication stream: event, wait and collective are in AllReduceReducer::reduce().
+    // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in
+    // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream:
+    // event, wait and collective are in AllReduceReducer::reduce().
     const auto gradients_ready = [&](int first_parameter) {
       if (reduces) r.reducer->add(finished_elements(s.layout, first_parameter));
     };
@@ -49,8 +52,8 @@ void Engine::finish_reduction() {
 void Engine::decide_step() {
   State& s = in_step("decide_step");
   s.for_each_updating([&](Replica& r) {
-    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(), s.config.non_finite(),
-                          s.update_count(r), r.reducer->squared());
+    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(),
+                          s.config.non_finite(), s.update_count(r), r.reducer->squared());
   });
 }
 

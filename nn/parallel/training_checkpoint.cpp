@@ -42,15 +42,20 @@ std::optional<double> momentum_of(const OptimizerConfig& optimizer) {
   return optimizer.state_count() > 0 ? std::optional(optimizer.sgd.momentum) : std::nullopt;
 }
 
-bool is_optimizer_state(const std::string& name) { return name != kParameters && name != kAverages && name != kBuffers; }
+bool is_optimizer_state(const std::string& name) {
+  return name != kParameters && name != kAverages && name != kBuffers;
+}
 
 /// The tensors of a weights file.
-std::vector<TensorSource> weights_sources(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
-                                          const TrainingState::Flat& weights, std::span<float> scratch) {
+std::vector<TensorSource> weights_sources(const FlatLayout& layout, const BufferLayout& buffers,
+                                          const TrainingState& state, const TrainingState::Flat& weights,
+                                          std::span<float> scratch) {
   std::vector<TensorSource> sources;
   // The largest elements come first, so that all tensors are aligned.
   for (size_t i = 0; i < state.counters.size(); ++i) {
-    const auto bytes = [&counter = state.counters[i]] { return std::span<const std::byte>(std::as_bytes(std::span(&counter, 1))); };
+    const auto bytes = [&counter = state.counters[i]] {
+      return std::span<const std::byte>(std::as_bytes(std::span(&counter, 1)));
+    };
     sources.push_back({buffers.counters()[i], Shape{}, DType::i64, bytes});
   }
   std::vector<TensorSource> more = tensor_sources(layout, weights.values(), {}, scratch);
@@ -61,7 +66,9 @@ std::vector<TensorSource> weights_sources(const FlatLayout& layout, const Buffer
   return sources;
 }
 
-View view_of(TrainingState::Flat& flat) { return flat.memory.view({static_cast<int64_t>(flat.values().size())}, DType::f32); }
+View view_of(TrainingState::Flat& flat) {
+  return flat.memory.view({static_cast<int64_t>(flat.values().size())}, DType::f32);
+}
 
 /// Scalars that rank 0 broadcasts with the tensors.
 struct Counters {
@@ -101,10 +108,14 @@ std::vector<std::string> TrainingState::optimizer_states() const {
   return names;
 }
 
-TrainingState::Flat& TrainingState::flat(const std::string& name) { return const_cast<Flat&>(std::as_const(*this).flat(name)); }
+TrainingState::Flat& TrainingState::flat(const std::string& name) {
+  return const_cast<Flat&>(std::as_const(*this).flat(name));
+}
 
-std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
-  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32), buffer_bytes = buffers.saved().parameter_elements() * size_of(DType::f32);
+std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers,
+                                                                  const EngineConfig& config) {
+  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32),
+                buffer_bytes = buffers.saved().parameter_elements() * size_of(DType::f32);
   std::vector<std::pair<std::string, int64_t>> parts = {{kParameters, bytes}};
   for (const std::string& name : state_names(config.optimizer)) parts.emplace_back(name, bytes);
   if (config.ema_decay > 0.0) parts.emplace_back(kAverages, bytes);
@@ -116,34 +127,41 @@ int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout
   return std::max(largest_parameter(layout), largest_parameter(buffers.saved()));
 }
 
-std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
-                                             std::span<float> scratch, const std::map<std::string, std::string>& metadata) {
+std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers,
+                                             const TrainingState& state, std::span<float> scratch,
+                                             const std::map<std::string, std::string>& metadata) {
   std::vector<CheckpointFile> files;
   files.push_back({kModelFile, weights_sources(layout, buffers, state, state.flat(kParameters), scratch), metadata});
   CheckpointFile& optimizer = files.emplace_back(CheckpointFile{kOptimizerFile, {}, {}});
   for (const std::string& name : state.optimizer_states()) {
     std::vector<TensorSource> sources = tensor_sources(layout, state.flat(name).values(), name, scratch);
-    optimizer.tensors.insert(optimizer.tensors.end(), std::make_move_iterator(sources.begin()), std::make_move_iterator(sources.end()));
+    optimizer.tensors.insert(optimizer.tensors.end(), std::make_move_iterator(sources.begin()),
+                             std::make_move_iterator(sources.end()));
   }
   if (!state.has_flat(kAverages)) return files;
   files.push_back({kAveragesFile, weights_sources(layout, buffers, state, state.flat(kAverages), scratch), metadata});
   return files;
 }
 
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, TrainingState& state, bool optimizer) {
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers,
+                           TrainingState& state, bool optimizer) {
   // Padding is zero.
   for (TrainingState::Flat& flat : state.flats) std::fill(flat.values().begin(), flat.values().end(), 0.0F);
   BufferValues values;
-  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values, true);
+  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values,
+                  true);
   state.counters = values.counters;
-  if (state.has_flat(kBuffers)) std::copy(values.values.begin(), values.values.end(), state.flat(kBuffers).values().begin());
+  if (state.has_flat(kBuffers))
+    std::copy(values.values.begin(), values.values.end(), state.flat(kBuffers).values().begin());
   if (state.has_flat(kAverages)) {
     const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
     const bool exists = std::filesystem::exists(path);
-    load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kAverages).values(), buffers, values, true);
+    load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kAverages).values(),
+                    buffers, values, true);
   }
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
-  const std::map<std::string, HostTensor> tensors = optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
+  const std::map<std::string, HostTensor> tensors =
+      optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
   for (const std::string& name : state.optimizer_states()) {
     if (optimizer) read_tensors(path, tensors, layout, name, state.flat(name).values());
   }
@@ -163,7 +181,8 @@ Replica& Engine::State::updating_replica(const char* operation) {
   for (auto& r : replicas) {
     if (r->updates()) return *r;
   }
-  throw UnsupportedError(fmt::format("{}: no device of this process updates the parameters, so none holds the optimizer's state", operation));
+  throw UnsupportedError(fmt::format(
+      "{}: no device of this process updates the parameters, so none holds the optimizer's state", operation));
 }
 
 TrainingState Engine::make_state() const {
@@ -187,7 +206,8 @@ void Engine::copy_state(TrainingState& into) {
   const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
   {
     const PhaseScope phase(r.compute(), Phase::checkpoint);
-    for (const State::FlatState& flat : s.flat_states(r)) copy(r.compute(), flat.on_device, view_of(into.flat(flat.name)));
+    for (const State::FlatState& flat : s.flat_states(r))
+      copy(r.compute(), flat.on_device, view_of(into.flat(flat.name)));
     copy(r.compute(), r.updates_done, to_updates);
   }
   s.devices.synchronize();
@@ -213,10 +233,13 @@ void Engine::State::check_state(const TrainingState& state, const char* operatio
   std::vector<std::string> expected, found;
   for (const auto& [name, bytes] : training_state_bytes(layout, buffer_layout, config))
     expected.push_back(fmt::format("{} of {} bytes", name, bytes));
-  for (const TrainingState::Flat& flat : state.flats) found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
+  for (const TrainingState::Flat& flat : state.flats)
+    found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
   if (expected != found || state.counters.size() != buffer_layout.counters().size()) {
-    throw ConfigError(fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an engine like this",
-                                  operation, fmt::join(found, ", "), fmt::join(expected, ", ")));
+    throw ConfigError(
+        fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an "
+                    "engine like this",
+                    operation, fmt::join(found, ", "), fmt::join(expected, ", ")));
   }
 }
 
@@ -227,25 +250,36 @@ void Engine::load_state(const TrainingState& state) {
   s.check_state(state, "load_state");
   const bool all_update = std::all_of(s.replicas.begin(), s.replicas.end(), [](const auto& r) { return r->updates(); });
   if (s.devices.process_count() > 1 && !all_update) {
-    throw UnsupportedError("load_state: with several processes every replica must update the parameters; this reducer leaves some out");
+    throw UnsupportedError(
+        "load_state: with several processes every replica must update the parameters; this reducer leaves some out");
   }
   const std::optional<double> momentum = momentum_of(s.config.optimizer);
   const bool scales = static_cast<bool>(s.replica(0).scaler->state());
   const auto [scale, tracker] = state.loss_scale.value_or(scales ? loss_scale_state() : std::pair{1.0F, int32_t{0}});
-  Counters counters{state.step,       state.updates, state.skipped_in_row, state.learning_rate, state.momentum.value_or(momentum.value_or(0.0)),
-                    int64_t{tracker}, scale};
+  Counters counters{state.step,
+                    state.updates,
+                    state.skipped_in_row,
+                    state.learning_rate,
+                    state.momentum.value_or(momentum.value_or(0.0)),
+                    int64_t{tracker},
+                    scale};
   if (s.devices.process_count() > 1) {
-    const std::string bytes =
-        s.devices.process_group()->broadcast("the training state", std::string(reinterpret_cast<const char*>(&counters), sizeof counters));
-    if (bytes.size() != sizeof counters) throw CommError("load_state: rank 0 sent a state of another size; do all run the same version?");
+    const std::string bytes = s.devices.process_group()->broadcast(
+        "the training state", std::string(reinterpret_cast<const char*>(&counters), sizeof counters));
+    if (bytes.size() != sizeof counters)
+      throw CommError("load_state: rank 0 sent a state of another size; do all run the same version?");
     std::memcpy(&counters, bytes.data(), sizeof counters);
   }
   s.set_parameters(state.flat(kParameters).values());
   BufferValues buffers{{}, state.counters};
-  if (state.has_flat(kBuffers)) buffers.values.assign(state.flat(kBuffers).values().begin(), state.flat(kBuffers).values().end());
+  if (state.has_flat(kBuffers))
+    buffers.values.assign(state.flat(kBuffers).values().begin(), state.flat(kBuffers).values().end());
   s.set_buffers(buffers);
   s.set_optimizer_states(state, static_cast<int32_t>(counters.updates));
-  if (scales) s.for_each([&](Replica& r) { r.scaler->set_state(r.compute(), counters.loss_scale, static_cast<int32_t>(counters.growth_tracker)); });
+  if (scales)
+    s.for_each([&](Replica& r) {
+      r.scaler->set_state(r.compute(), counters.loss_scale, static_cast<int32_t>(counters.growth_tracker));
+    });
   s.steps = s.first_step = counters.step;
   s.skipped_in_row = static_cast<int>(counters.skipped_in_row);
   s.config.optimizer.set_learning_rate(counters.learning_rate);

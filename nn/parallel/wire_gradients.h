@@ -6,7 +6,8 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// The gradients as collectives send them: the flat f32 buffer itself or, with Precision::reduce_dtype, a 16-bit copy of it and the tail in f32.
+/// The gradients as collectives send them: the flat f32 buffer itself or, with Precision::reduce_dtype, a 16-bit copy
+/// of it and the tail in f32.
 class WireGradients {
  public:
   /// Allocates the 16-bit copy (Category::communication), if there is one. throws OutOfMemory.
@@ -16,7 +17,8 @@ class WireGradients {
   void begin_step(int64_t step) { measures_ = packs() && step == 0; }
   /// Queues the rounding of elements [begin, end) on the compute stream. Does nothing in f32.
   void pack(int64_t begin, int64_t end);
-  /// Calls sum(view) for each view that has to be summed for elements [begin, end); an end beyond the parameters includes the tail.
+  /// Calls sum(view) for each view that has to be summed for elements [begin, end); an end beyond the parameters
+  /// includes the tail.
   template <class Sum>
   void for_each_view(int64_t begin, int64_t end, const Sum& sum) const {
     if (!packs()) return sum(replica_.gradients.rows(begin, end));

@@ -24,7 +24,8 @@ uint32_t AbortableBarrier::add(uint32_t target) {
   const bool may_wrap = (target & ~kAborted) < kMostThreads;
   if (!may_wrap) return value_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t value = value_.load(std::memory_order_relaxed);
-  while (!value_.compare_exchange_weak(value, ((value + 1) & ~kAborted) | (value & kAborted), std::memory_order_seq_cst, std::memory_order_relaxed)) {
+  while (!value_.compare_exchange_weak(value, ((value + 1) & ~kAborted) | (value & kAborted), std::memory_order_seq_cst,
+                                       std::memory_order_relaxed)) {
   }
   return value;
 }

@@ -6,13 +6,15 @@
 
 namespace vitrine {
 
-/// A counter that threads raise and wait for; they spin briefly, then sleep. Counts are modulo 2^31; the top bit marks an abort. If the abort comes
-/// before a count is reached, that count is never reached, so all threads that wait for it see the same result.
+/// A counter that threads raise and wait for; they spin briefly, then sleep. Counts are modulo 2^31; the top bit marks
+/// an abort. If the abort comes before a count is reached, that count is never reached, so all threads that wait for it
+/// see the same result.
 class AbortableBarrier {
  public:
   static constexpr uint32_t kMostThreads = 1024;  // that use one counter
 
-  /// Adds one and, if that reaches `target`, wakes the threads that wait for it. Returns false after abort(), which makes the count void.
+  /// Adds one and, if that reaches `target`, wakes the threads that wait for it. Returns false after abort(), which
+  /// makes the count void.
   bool arrive(uint32_t target);
   /// Adds one, aborted or not.
   void leave(uint32_t target);

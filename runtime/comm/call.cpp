@@ -42,8 +42,8 @@ std::string difference(const char* field, int size, const Value& value) {
 
 bool same(const Call& a, const Call& b) {
   const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
-  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts && a.reduction == b.reduction &&
-         a.squared == b.squared;
+  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts &&
+         a.reduction == b.reduction && a.squared == b.squared;
 }
 
 /// Describes mismatched senders and receivers; empty if every rank receives from the rank that sends to it.
@@ -51,8 +51,10 @@ std::string unmatched(std::span<const Call* const> calls) {
   const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
   for (int rank = 0; rank < static_cast<int>(calls.size()); ++rank) {
     const int to = call(rank).to, from = call(rank).from;
-    if (to >= 0 && call(to).from != rank) return fmt::format("rank {} sends to rank {}, which does not receive from it", rank, to);
-    if (from >= 0 && call(from).to != rank) return fmt::format("rank {} receives from rank {}, which does not send to it", rank, from);
+    if (to >= 0 && call(to).from != rank)
+      return fmt::format("rank {} sends to rank {}, which does not receive from it", rank, to);
+    if (from >= 0 && call(from).to != rank)
+      return fmt::format("rank {} receives from rank {}, which does not send to it", rank, from);
   }
   return {};
 }
@@ -60,8 +62,9 @@ std::string unmatched(std::span<const Call* const> calls) {
 }  // namespace
 
 const char* operation_name(Operation operation) {
-  static constexpr std::array<const char*, kOperationCount> kNames = {"all_reduce", "reduce", "broadcast",  "reduce_scatter", "all_gather",
-                                                                      "scatter",    "gather", "all_to_all", "send_receive",   "barrier"};
+  static constexpr std::array<const char*, kOperationCount> kNames = {
+      "all_reduce", "reduce", "broadcast",  "reduce_scatter", "all_gather",
+      "scatter",    "gather", "all_to_all", "send_receive",   "barrier"};
   return kNames[static_cast<size_t>(operation)];
 }
 
@@ -70,30 +73,42 @@ std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) 
   const Call& reference = known != calls.end() ? **known : *calls[0];
   if (std::all_of(calls.begin(), calls.end(), [&](const Call* call) { return same(reference, *call); })) {
     const std::string problem = reference.operation == Operation::send_receive ? unmatched(calls) : std::string();
-    return problem.empty() ? problem : fmt::format("send_receive: the ranks disagree in collective {} of the group: {}", sequence, problem);
+    return problem.empty()
+               ? problem
+               : fmt::format("send_receive: the ranks disagree in collective {} of the group: {}", sequence, problem);
   }
   const int size = static_cast<int>(calls.size());
   const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
   std::vector<std::string> fields = {
       difference("operation", size, [&](int r) { return std::string(operation_name(call(r).operation)); }),
-      difference("dtype", size, [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
+      difference(
+          "dtype", size,
+          [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
       difference("operator", size, [&](int r) { return std::string(reduce_op_name(call(r).reduction.op)); }),
-      difference("elements", size, [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
+      difference("elements", size,
+                 [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
       difference("squared elements", size, [&](int r) { return std::to_string(call(r).squared); }),
       difference("root", size, [&](int r) { return call(r).root < 0 ? std::string() : std::to_string(call(r).root); }),
-      difference("counts", size, [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
+      difference(
+          "counts", size,
+          [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
   };
   std::erase(fields, std::string());
   if (fields.empty()) return {};
-  return fmt::format("{}: the ranks disagree in collective {} of the group: {}; every rank must issue the same collectives in the same order",
-                     operation_name(call(0).operation), sequence, join(fields, "; "));
+  return fmt::format(
+      "{}: the ranks disagree in collective {} of the group: {}; every rank must issue the same collectives in the "
+      "same order",
+      operation_name(call(0).operation), sequence, join(fields, "; "));
 }
 
 int64_t part_offset(const Call& call, int rank) {
-  return std::accumulate(call.counts.begin(), call.counts.begin() + rank, int64_t{0}) * call.count * size_of(call.dtype);
+  return std::accumulate(call.counts.begin(), call.counts.begin() + rank, int64_t{0}) * call.count *
+         size_of(call.dtype);
 }
 
-int64_t part_bytes(const Call& call, int rank) { return call.counts[static_cast<size_t>(rank)] * call.count * size_of(call.dtype); }
+int64_t part_bytes(const Call& call, int rank) {
+  return call.counts[static_cast<size_t>(rank)] * call.count * size_of(call.dtype);
+}
 
 }  // namespace vitrine::comm
 

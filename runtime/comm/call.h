@@ -12,7 +12,18 @@
 
 namespace vitrine::comm {
 
-enum class Operation : uint8_t { all_reduce, reduce, broadcast, reduce_scatter, all_gather, scatter, gather, all_to_all, send_receive, barrier };
+enum class Operation : uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  reduce_scatter,
+  all_gather,
+  scatter,
+  gather,
+  all_to_all,
+  send_receive,
+  barrier
+};
 inline constexpr int kOperationCount = 10;
 const char* operation_name(Operation operation);
 
@@ -20,8 +31,8 @@ const char* operation_name(Operation operation);
 struct Call {
   Operation operation = Operation::barrier;
   DType dtype = DType::f32;
-  int64_t count = 0;                    // elements of inout, of reduce_scatter's output, of all_gather's input, of a row of scatter and gather, or of
-                                        // the part that all_to_all sends to each rank
+  int64_t count = 0;  // elements of inout, of reduce_scatter's output, of all_gather's input, of a row of scatter and
+                      // gather, or of the part that all_to_all sends to each rank
   bool knows_elements = true;           // false: this rank passed no view, so dtype and count are meaningless
   int root = -1;                        // -1: the operation has none
   std::vector<int64_t> counts = {};     // rows of each rank, for scatter and gather
@@ -31,11 +42,13 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   const void* known = nullptr;  // send_receive: memory of the views' size
-  int64_t squared = 0;          // all_reduce of f32: elements of the output whose squares are summed by tiles (runtime/square_sums.h)
-  double* squares = nullptr;    // those sums
+  int64_t squared =
+      0;  // all_reduce of f32: elements of the output whose squares are summed by tiles (runtime/square_sums.h)
+  double* squares = nullptr;  // those sums
 };
 
-/// Describes the differences between the ranks' calls (in rank order), for a CommError; empty if they are one collective.
+/// Describes the differences between the ranks' calls (in rank order), for a CommError; empty if they are one
+/// collective.
 ///   sequence  its number in the group
 std::string disagreement(std::span<const Call* const> calls, uint64_t sequence);
 

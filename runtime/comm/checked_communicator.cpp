@@ -25,20 +25,22 @@ void check_present(const char* operation, const char* argument, const ConstView&
 
 void check_combines(const char* operation, const char* argument, const ConstView& view) {
   if (view.dtype != DType::u8) return;
-  throw DtypeError(fmt::format("{}: {} is {}; expected f32, f16, bf16 or i32", operation, argument, dtype_name(view.dtype)));
+  throw DtypeError(
+      fmt::format("{}: {} is {}; expected f32, f16, bf16 or i32", operation, argument, dtype_name(view.dtype)));
 }
 
 void check_same_dtype(const char* operation, const ConstView& input, const ConstView& output) {
   if (input.dtype == output.dtype) return;
-  throw DtypeError(fmt::format("{}: input is {} but output is {}; they must be equal", operation, dtype_name(input.dtype), dtype_name(output.dtype)));
+  throw DtypeError(fmt::format("{}: input is {} but output is {}; they must be equal", operation,
+                               dtype_name(input.dtype), dtype_name(output.dtype)));
 }
 
 /// Equal shapes and dtypes.
 void check_same(const char* operation, const ConstView& input, const ConstView& output) {
   check_same_dtype(operation, input, output);
   if (output.shape == input.shape) return;
-  throw ShapeError(
-      fmt::format("{}: output has shape {} but input has shape {}; they must be equal", operation, output.shape.str(), input.shape.str()));
+  throw ShapeError(fmt::format("{}: output has shape {} but input has shape {}; they must be equal", operation,
+                               output.shape.str(), input.shape.str()));
 }
 
 void check_root(const char* operation, int root, int size) {
@@ -48,7 +50,9 @@ void check_root(const char* operation, int root, int size) {
 
 void check_peer(const char* argument, int peer, int size) {
   if (peer >= -1 && peer < size) return;
-  throw CommError(fmt::format("send_receive: {} is {} but the group has ranks 0 to {}; pass one of them, or -1 for none", argument, peer, size - 1));
+  throw CommError(
+      fmt::format("send_receive: {} is {} but the group has ranks 0 to {}; pass one of them, or -1 for none", argument,
+                  peer, size - 1));
 }
 
 void check_apart(const char* operation, const ConstView& input, const ConstView& output) {
@@ -64,20 +68,22 @@ void check_has_rows(const char* operation, const char* argument, const ConstView
 }
 
 /// Requires `whole` to have `rows` rows of the shape of `part`'s.
-void check_whole(const char* operation, const char* whole_name, const ConstView& whole, int64_t rows, const char* part_name, const ConstView& part) {
+void check_whole(const char* operation, const char* whole_name, const ConstView& whole, int64_t rows,
+                 const char* part_name, const ConstView& part) {
   const Shape expected = part.shape.with_dim0(rows);
   if (whole.shape == expected) return;
-  throw ShapeError(fmt::format("{}: {} has shape {} but {} {} needs shape {}", operation, whole_name, whole.shape.str(), part_name, part.shape.str(),
-                               expected.str()));
+  throw ShapeError(fmt::format("{}: {} has shape {} but {} {} needs shape {}", operation, whole_name, whole.shape.str(),
+                               part_name, part.shape.str(), expected.str()));
 }
 
 /// Checks for scatter and gather: a rank's own part and, on the root, the whole. Returns the call without its pointers.
-Call counted_call(Operation op, const ConstView& part, const char* part_name, const ConstView& whole, const char* whole_name,
-                  std::span<const int64_t> counts, int root, int rank, int size) {
+Call counted_call(Operation op, const ConstView& part, const char* part_name, const ConstView& whole,
+                  const char* whole_name, std::span<const int64_t> counts, int root, int rank, int size) {
   const char* const name = comm::operation_name(op);
   check_root(name, root, size);
   if (static_cast<int>(counts.size()) != size) {
-    throw ShapeError(fmt::format("{}: counts has {} values but the group has {} ranks; give one for each", name, counts.size(), size));
+    throw ShapeError(fmt::format("{}: counts has {} values but the group has {} ranks; give one for each", name,
+                                 counts.size(), size));
   }
   for (const int64_t count : counts) {
     if (count < 0) throw ShapeError(fmt::format("{}: counts has {}; every count must be at least 0", name, count));
@@ -89,7 +95,8 @@ Call counted_call(Operation op, const ConstView& part, const char* part_name, co
   if (has_part) {
     check_has_rows(name, part_name, part);
     if (part.shape[0] != own) {
-      throw ShapeError(fmt::format("{}: {} has shape {} but counts gives rank {} {} rows", name, part_name, part.shape.str(), rank, own));
+      throw ShapeError(fmt::format("{}: {} has shape {} but counts gives rank {} {} rows", name, part_name,
+                                   part.shape.str(), rank, own));
     }
   }
   const bool has_whole = rank == root && (whole || whole.shape.rank() > 0);
@@ -114,16 +121,17 @@ int64_t counted_bytes(const Call& call, int rank) {
 
 }  // namespace
 
-void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved, View also_written) {
+void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved,
+                                View also_written) {
   const char* const name = comm::operation_name(call.operation);
   if (ctx.ordinal() != ordinal_) {
-    throw DeviceError(
-        fmt::format("{}: rank {} was given a context of device {} ({}); use one of its own device", name, rank_, ctx.ordinal(), ctx.device().str()));
+    throw DeviceError(fmt::format("{}: rank {} was given a context of device {} ({}); use one of its own device", name,
+                                  rank_, ctx.ordinal(), ctx.device().str()));
   }
   for (const ConstView& view : {read, ConstView(write), ConstView(also_written)}) {
     if (view && view.numel() > 0 && view.device != ctx.device()) {
-      throw DeviceError(fmt::format("{}: rank {} was given a view on {} but runs on {}; use memory of its own device", name, rank_, view.device.str(),
-                                    ctx.device().str()));
+      throw DeviceError(fmt::format("{}: rank {} was given a view on {} but runs on {}; use memory of its own device",
+                                    name, rank_, view.device.str(), ctx.device().str()));
     }
   }
   queue(ctx, {name, {read}, {write, also_written}, books_bytes_ ? bytes_moved : 0}, std::move(call));
@@ -149,12 +157,13 @@ void CheckedCommunicator::issue_all_reduce_and_square(ExecContext& ctx, View ino
   check_present(kName, "inout", inout);
   check_present(kName, "squares", squares);
   if (inout.dtype != DType::f32 || squares.dtype != DType::i32) {
-    throw DtypeError(
-        fmt::format("{}: inout is {} and squares are {}, expected f32 and i32", kName, dtype_name(inout.dtype), dtype_name(squares.dtype)));
+    throw DtypeError(fmt::format("{}: inout is {} and squares are {}, expected f32 and i32", kName,
+                                 dtype_name(inout.dtype), dtype_name(squares.dtype)));
   }
   if (squared < 1 || squared > inout.numel() || squares.shape != Shape{square_tiles(squared), 2}) {
-    throw ShapeError(fmt::format("{}: squares have shape {} for {} of {} elements, expected ({}, 2), and 1 element or more to square", kName,
-                                 squares.shape.str(), squared, inout.numel(), square_tiles(squared)));
+    throw ShapeError(fmt::format(
+        "{}: squares have shape {} for {} of {} elements, expected ({}, 2), and 1 element or more to square", kName,
+        squares.shape.str(), squared, inout.numel(), square_tiles(squared)));
   }
   const Call call{.operation = Operation::all_reduce,
                   .dtype = inout.dtype,
@@ -183,7 +192,8 @@ void CheckedCommunicator::reduce_unrounded(ExecContext& ctx, ConstView input, Vi
   issue_reduce(ctx, input, output, root, op, DType::f32);
 }
 
-void CheckedCommunicator::issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op, std::optional<DType> sum_dtype) {
+void CheckedCommunicator::issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op,
+                                       std::optional<DType> sum_dtype) {
   const bool is_root = rank_ == root;
   const Call call{.operation = Operation::reduce,
                   .dtype = input.dtype,
@@ -211,7 +221,8 @@ void CheckedCommunicator::broadcast(ExecContext& ctx, ConstView input, View outp
                   .root = root,
                   .input = is_root ? input.data : nullptr,
                   .output = output.data};
-  issue(ctx, call, is_root ? input : ConstView(nothing()), writes ? output : nothing(), output.bytes() * (is_root ? size_ - 1 : 1));
+  issue(ctx, call, is_root ? input : ConstView(nothing()), writes ? output : nothing(),
+        output.bytes() * (is_root ? size_ - 1 : 1));
 }
 
 void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output, ReduceOp op) {
@@ -237,11 +248,16 @@ void CheckedCommunicator::all_gather(ExecContext& ctx, ConstView input, View out
   }
   check_same_dtype("all_gather", input, output);
   check_whole("all_gather", "output", output, input.shape[0] * size_, "input", input);
-  const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.numel(), .input = input.data, .output = output.data};
+  const Call call{.operation = Operation::all_gather,
+                  .dtype = input.dtype,
+                  .count = input.numel(),
+                  .input = input.data,
+                  .output = output.data};
   issue(ctx, call, input, output, input.bytes() * (size_ - 1));
 }
 
-void CheckedCommunicator::scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) {
+void CheckedCommunicator::scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output,
+                                  int root) {
   Call call = counted_call(Operation::scatter, output, "output", input, "input", counts, root, rank_, size_);
   const bool is_root = rank_ == root;
   call.input = is_root ? input.data : nullptr;
@@ -250,7 +266,8 @@ void CheckedCommunicator::scatter(ExecContext& ctx, ConstView input, std::span<c
   issue(ctx, std::move(call), is_root && input ? input : ConstView(nothing()), output ? output : nothing(), bytes);
 }
 
-void CheckedCommunicator::gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) {
+void CheckedCommunicator::gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output,
+                                 int root) {
   Call call = counted_call(Operation::gather, input, "input", output, "output", counts, root, rank_, size_);
   const bool is_root = rank_ == root;
   call.input = input.data;
@@ -267,10 +284,14 @@ void CheckedCommunicator::all_to_all(ExecContext& ctx, ConstView input, View out
   check_same("all_to_all", input, output);
   check_apart("all_to_all", input, output);
   if (input.shape[0] % size_ != 0) {
-    throw ShapeError(fmt::format("all_to_all: input has shape {}, but {} ranks need a multiple of {} rows", input.shape.str(), size_, size_));
+    throw ShapeError(fmt::format("all_to_all: input has shape {}, but {} ranks need a multiple of {} rows",
+                                 input.shape.str(), size_, size_));
   }
-  const Call call{
-      .operation = Operation::all_to_all, .dtype = input.dtype, .count = input.numel() / size_, .input = input.data, .output = output.data};
+  const Call call{.operation = Operation::all_to_all,
+                  .dtype = input.dtype,
+                  .count = input.numel() / size_,
+                  .input = input.data,
+                  .output = output.data};
   issue(ctx, call, input, output, input.bytes() / size_ * (size_ - 1));
 }
 
@@ -298,6 +319,8 @@ void CheckedCommunicator::send_receive(ExecContext& ctx, ConstView input, int to
   issue(ctx, call, to >= 0 ? input : ConstView(nothing()), from >= 0 ? output : nothing(), moves ? known.bytes() : 0);
 }
 
-void CheckedCommunicator::barrier(ExecContext& ctx) { issue(ctx, Call{.operation = Operation::barrier}, nothing(), nothing(), 0); }
+void CheckedCommunicator::barrier(ExecContext& ctx) {
+  issue(ctx, Call{.operation = Operation::barrier}, nothing(), nothing(), 0);
+}
 
 }  // namespace vitrine

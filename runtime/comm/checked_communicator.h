@@ -8,7 +8,8 @@
 
 namespace vitrine {
 
-/// Common part of all communicators: checks the arguments when a collective is issued, and counts the bytes. queue() carries it out.
+/// Common part of all communicators: checks the arguments when a collective is issued, and counts the bytes. queue()
+/// carries it out.
 class CheckedCommunicator : public Communicator {
  public:
   int rank() const override { return rank_; }
@@ -34,7 +35,8 @@ class CheckedCommunicator : public Communicator {
  protected:
   /// Checks the arguments of all_reduce_and_square(), and queues it.
   void issue_all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares);
-  /// ordinal: of its device in this process's group, if there are other processes; books_bytes: moved bytes count towards the context's open span
+  /// ordinal: of its device in this process's group, if there are other processes; books_bytes: moved bytes count
+  /// towards the context's open span
   CheckedCommunicator(int rank, int size, int ordinal, bool books_bytes = true)
       : rank_(rank), size_(size), ordinal_(ordinal), books_bytes_(books_bytes) {}
   /// Dispatches the operation on the context's stream. `call` has been checked.
@@ -42,8 +44,10 @@ class CheckedCommunicator : public Communicator {
 
  private:
   comm::Reduction reduction(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
-  void issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op, std::optional<DType> sum_dtype);
-  void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved, View also_written = {});
+  void issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op,
+                    std::optional<DType> sum_dtype);
+  void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved,
+             View also_written = {});
 
   int rank_;
   int size_;

@@ -7,7 +7,8 @@ namespace vitrine::comm {
 
 std::vector<CirculantRound> circulant_rounds(int processes) {
   std::vector<CirculantRound> rounds;
-  for (int distance = 1; distance < processes; distance *= 2) rounds.push_back({distance, std::min(distance, processes - distance)});
+  for (int distance = 1; distance < processes; distance *= 2)
+    rounds.push_back({distance, std::min(distance, processes - distance)});
   return rounds;
 }
 

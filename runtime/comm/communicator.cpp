@@ -17,8 +17,9 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   std::shared_ptr<comm::LocalGroup> group;
   if (devices[0].id().backend == Backend::cpu) {
     if (devices.size() > comm::LocalGroup::kMaxRanks) {
-      throw UnsupportedError(fmt::format("make_communicators: {} CPU devices; a process has at most {}: use fewer, or several processes",
-                                         devices.size(), comm::LocalGroup::kMaxRanks));
+      throw UnsupportedError(
+          fmt::format("make_communicators: {} CPU devices; a process has at most {}: use fewer, or several processes",
+                      devices.size(), comm::LocalGroup::kMaxRanks));
     }
     std::vector<std::string> names;
     for (int i = 0; i < devices.size(); ++i) names.push_back(devices[i].name());
@@ -26,7 +27,8 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   }
   std::vector<std::unique_ptr<LocalCommunicator>> locals;
   const bool alone = devices.process_count() == 1;
-  for (int rank = 0; rank < devices.size(); ++rank) locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
+  for (int rank = 0; rank < devices.size(); ++rank)
+    locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
   if (!alone) return make_process_communicators(devices, std::move(locals));
   return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }
@@ -39,10 +41,13 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
 
 void Communicator::begin_capture() { throw_no_capture(*this); }
 std::unique_ptr<CapturedCollectives> Communicator::end_capture() { throw_no_capture(*this); }
-void Communicator::begin_launch(const CapturedCollectives& /*collectives*/, int64_t /*step*/) { throw_no_capture(*this); }
+void Communicator::begin_launch(const CapturedCollectives& /*collectives*/, int64_t /*step*/) {
+  throw_no_capture(*this);
+}
 
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
-  return devices[0].id().backend == Backend::cuda ? cuda::make_communicators(devices) : make_local_communicators(devices);
+  return devices[0].id().backend == Backend::cuda ? cuda::make_communicators(devices)
+                                                  : make_local_communicators(devices);
 }
 
 }  // namespace vitrine

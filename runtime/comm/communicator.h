@@ -22,13 +22,16 @@ class CapturedCollectives {
   virtual ~CapturedCollectives() = default;
 };
 
-/// One rank's end of a group of ranks, as in NCCL: every rank calls the same collectives in the same order, each with its own views on its own stream
-/// (`ctx`, the device's communication or compute context). Work is asynchronous. Sums are added in rank order, so results have the same bits on every
-/// rank and in every run. Reductions support f32, f16, bf16 (in one process combined in f32 and rounded once; NCCL rounds at each hop) and i32;
-/// copies support any dtype. Counts are rows along dimension 0 and may be zero. On CUDA devices the ranks synchronize on the host while they issue,
-/// so each rank must issue its collectives from a separate thread. A rank that waits for its peers longer than DeviceGroupOptions::comm_timeout_ms
-/// throws CommError naming them. The bytes that this rank sends or receives (bytes_moved) count towards ctx's open span. throws  ShapeError,
-/// DtypeError for invalid views; CommError from the stream's synchronize() if the ranks disagree (operation, bytes, root or counts) or after abort().
+/// One rank's end of a group of ranks, as in NCCL: every rank calls the same collectives in the same order, each with
+/// its own views on its own stream
+/// (`ctx`, the device's communication or compute context). Work is asynchronous. Sums are added in rank order, so
+/// results have the same bits on every rank and in every run. Reductions support f32, f16, bf16 (in one process
+/// combined in f32 and rounded once; NCCL rounds at each hop) and i32; copies support any dtype. Counts are rows along
+/// dimension 0 and may be zero. On CUDA devices the ranks synchronize on the host while they issue, so each rank must
+/// issue its collectives from a separate thread. A rank that waits for its peers longer than
+/// DeviceGroupOptions::comm_timeout_ms throws CommError naming them. The bytes that this rank sends or receives
+/// (bytes_moved) count towards ctx's open span. throws  ShapeError, DtypeError for invalid views; CommError from the
+/// stream's synchronize() if the ranks disagree (operation, bytes, root or counts) or after abort().
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -41,44 +44,58 @@ class Communicator {
   virtual void all_reduce(ExecContext& ctx, ConstView input, View output, ReduceOp op) = 0;
   void all_reduce(ExecContext& ctx, ConstView input, View output) { all_reduce(ctx, input, output, ReduceOp::sum); }
   void all_reduce(ExecContext& ctx, View inout) { all_reduce(ctx, inout, inout); }
-  /// all_reduce(inout) of f32 that also sums the squares of the first `squared` elements of the result by tiles (runtime/square_sums.h), while they
-  /// are in the cache.
+  /// all_reduce(inout) of f32 that also sums the squares of the first `squared` elements of the result by tiles
+  /// (runtime/square_sums.h), while they are in the cache.
   ///   squares (square_tiles(squared), 2) i32
-  /// Returns false, and does nothing, where that would take a separate pass: all ranks then call all_reduce(). throws  as above
-  virtual bool all_reduce_and_square(ExecContext& /*ctx*/, View /*inout*/, int64_t /*squared*/, View /*squares*/) { return false; }
-  /// On the root, output becomes the sum (or another `op`) of input over all ranks; output may be input. Elsewhere output is ignored.
+  /// Returns false, and does nothing, where that would take a separate pass: all ranks then call all_reduce(). throws
+  /// as above
+  virtual bool all_reduce_and_square(ExecContext& /*ctx*/, View /*inout*/, int64_t /*squared*/, View /*squares*/) {
+    return false;
+  }
+  /// On the root, output becomes the sum (or another `op`) of input over all ranks; output may be input. Elsewhere
+  /// output is ignored.
   virtual void reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) = 0;
-  void reduce(ExecContext& ctx, ConstView input, View output, int root) { reduce(ctx, input, output, root, ReduceOp::sum); }
+  void reduce(ExecContext& ctx, ConstView input, View output, int root) {
+    reduce(ctx, input, output, root, ReduceOp::sum);
+  }
   /// Every rank's output becomes the root's input. output may be input. Elsewhere input is ignored.
   virtual void broadcast(ExecContext& ctx, ConstView input, View output, int root) = 0;
   void broadcast(ExecContext& ctx, View inout, int root) { broadcast(ctx, inout, inout, root); }
-  /// input (size * n, ...): rank r's output (n, ...) becomes the sum (or another `op`) of all ranks' rows [r * n, (r + 1) * n). It may be those rows
-  /// of its input.
+  /// input (size * n, ...): rank r's output (n, ...) becomes the sum (or another `op`) of all ranks' rows [r * n, (r +
+  /// 1) * n). It may be those rows of its input.
   virtual void reduce_scatter(ExecContext& ctx, ConstView input, View output, ReduceOp op) = 0;
-  void reduce_scatter(ExecContext& ctx, ConstView input, View output) { reduce_scatter(ctx, input, output, ReduceOp::sum); }
-  /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order. input may be this rank's rows of output.
+  void reduce_scatter(ExecContext& ctx, ConstView input, View output) {
+    reduce_scatter(ctx, input, output, ReduceOp::sum);
+  }
+  /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order. input may be this rank's
+  /// rows of output.
   virtual void all_gather(ExecContext& ctx, ConstView input, View output) = 0;
-  /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...), and may be those rows. input is ignored elsewhere.
+  /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...), and may be those rows.
+  /// input is ignored elsewhere.
   virtual void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
-  /// The root's output (sum of counts, ...) becomes the inputs (counts[r], ...) in rank order. output is ignored elsewhere.
+  /// The root's output (sum of counts, ...) becomes the inputs (counts[r], ...) in rank order. output is ignored
+  /// elsewhere.
   virtual void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
-  /// input and output (size * n, ...): rows [s * n, (s + 1) * n) of rank r's output become rows [r * n, (r + 1) * n) of rank s's input. The output
-  /// must not overlap the input.
+  /// input and output (size * n, ...): rows [s * n, (s + 1) * n) of rank r's output become rows [r * n, (r + 1) * n) of
+  /// rank s's input. The output must not overlap the input.
   virtual void all_to_all(ExecContext& ctx, ConstView input, View output) = 0;
-  /// Sends input to rank `to` and receives output from rank `from`, which must name this rank as its `to`. All inputs and outputs of the group have
-  /// one shape; output must not overlap input. -1 for `to` or `from`: this rank sends or receives nothing, and that view is ignored. Like every
-  /// collective, all ranks call it; with several processes each passes at least one of the views.
+  /// Sends input to rank `to` and receives output from rank `from`, which must name this rank as its `to`. All inputs
+  /// and outputs of the group have one shape; output must not overlap input. -1 for `to` or `from`: this rank sends or
+  /// receives nothing, and that view is ignored. Like every collective, all ranks call it; with several processes each
+  /// passes at least one of the views.
   virtual void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) = 0;
   virtual void barrier(ExecContext& ctx) = 0;
 
   /// Whether collectives can be captured (Stream::begin_capture). The same on all ranks.
   virtual bool can_capture() const { return false; }
-  /// Captures the collectives that are issued until end_capture(), on streams that are capturing. All ranks of the group capture the same ones, and
-  /// launch them together: NCCL does not let a rank issue what another rank launches, nor launch another capture's. The captured work is destroyed
-  /// before the communicators. throws UnsupportedError unless can_capture()
+  /// Captures the collectives that are issued until end_capture(), on streams that are capturing. All ranks of the
+  /// group capture the same ones, and launch them together: NCCL does not let a rank issue what another rank launches,
+  /// nor launch another capture's. The captured work is destroyed before the communicators. throws UnsupportedError
+  /// unless can_capture()
   virtual void begin_capture();
   virtual std::unique_ptr<CapturedCollectives> end_capture();
-  /// Call before each launch of the captured work: its collectives are issued again, in `step`. throws CommError if the group is broken
+  /// Call before each launch of the captured work: its collectives are issued again, in `step`. throws CommError if the
+  /// group is broken
   virtual void begin_launch(const CapturedCollectives& collectives, int64_t step);
 
   /// Aborts pending and later collectives on all ranks of the group with CommError(reason). Thread-safe.
@@ -87,10 +104,10 @@ class Communicator {
   virtual Reason failure() { return {}; }
 };
 
-/// Creates one communicator for each device of the group, in order; ranks count the devices of all processes. CPU devices of one process communicate
-/// in memory, those of several processes over MPI. GPUs use NCCL or, if logical devices share a GPU or NCCL is not built in, direct access to peer
-/// memory. On meta there is only bookkeeping. throws UnsupportedError naming the incompatible devices and the remedy; CommError if ranks do not join
-/// in time.
+/// Creates one communicator for each device of the group, in order; ranks count the devices of all processes. CPU
+/// devices of one process communicate in memory, those of several processes over MPI. GPUs use NCCL or, if logical
+/// devices share a GPU or NCCL is not built in, direct access to peer memory. On meta there is only bookkeeping. throws
+/// UnsupportedError naming the incompatible devices and the remedy; CommError if ranks do not join in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
 
 /// The most CPU devices of one process that communicate.

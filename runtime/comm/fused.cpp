@@ -70,7 +70,8 @@ void combine_range(const Range<From, To>& range, int64_t begin, int64_t end) {
     for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.input(0) + i + static_cast<int64_t>(k) * kVecFloats);
     for (size_t r = 1; r < count; ++r) {
       const From* const p = range.input(r) + i;
-      for (size_t k = 0; k < kBlockLanes; ++k) Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
+      for (size_t k = 0; k < kBlockLanes; ++k)
+        Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
     }
     if (range.divisor != 1) {
       for (cpu::FloatLanes& lane : lanes) lane /= divisor;
@@ -136,7 +137,8 @@ CombineRange<int32_t, int32_t> combine_range_for<int32_t, int32_t>(ReduceOp op, 
 }
 
 template <class From, class To>
-void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+                 int64_t begin, int64_t end) {
   const Range<From, To> range{inputs, outputs, reduction.divisor};
   const CombineRange<From, To> combine = combine_range_for<From, To>(reduction.op, inputs.size());
   cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
@@ -144,8 +146,8 @@ void combine_all(Reduction reduction, std::span<const void* const> inputs, std::
 
 /// Combinations of a 16-bit type: to itself, to f32 and from f32.
 template <class Half>
-void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
-                    int64_t begin, int64_t end) {
+void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<const void* const> inputs,
+                    std::span<void* const> outputs, int64_t begin, int64_t end) {
   if (from_f32) return combine_all<float, Half>(reduction, inputs, outputs, begin, end);
   if (to_f32) return combine_all<Half, float>(reduction, inputs, outputs, begin, end);
   return combine_all<Half, Half>(reduction, inputs, outputs, begin, end);
@@ -153,8 +155,8 @@ void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<c
 
 }  // namespace
 
-void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
-                    int64_t end) {
+void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs,
+                    std::span<void* const> outputs, int64_t begin, int64_t end) {
   const bool from_f32 = from == DType::f32, to_f32 = to == DType::f32;
   VITRINE_ASSERT(from == to || from_f32 || to_f32, "16-bit elements are combined to the same type or to f32");
   switch (from_f32 ? to : from) {
@@ -169,8 +171,8 @@ void combine_to_all(DType from, DType to, Reduction reduction, std::span<const v
   }
 }
 
-void combine_and_square(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end,
-                        int64_t squared, std::span<double* const> squares) {
+void combine_and_square(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+                        int64_t begin, int64_t end, int64_t squared, std::span<double* const> squares) {
   const Range<float, float> range{inputs, outputs, reduction.divisor};
   const CombineRange<float, float> combine = combine_range_for<float, float>(reduction.op, inputs.size());
   cpu::parallel_for(square_tiles(end - begin), kParallelGrain / kSquareTile, [&](int64_t first, int64_t last) {

@@ -13,8 +13,14 @@ using comm::Call;
 /// A collective in a stream's queue.
 class QueuedCollective {
  public:
-  QueuedCollective(std::shared_ptr<comm::LocalGroup> group, int rank, uint64_t sequence, Call call, Stream& stream, bool traced)
-      : group_(std::move(group)), rank_(rank), traced_(traced), sequence_(sequence), call_(std::move(call)), stream_(&stream) {}
+  QueuedCollective(std::shared_ptr<comm::LocalGroup> group, int rank, uint64_t sequence, Call call, Stream& stream,
+                   bool traced)
+      : group_(std::move(group)),
+        rank_(rank),
+        traced_(traced),
+        sequence_(sequence),
+        call_(std::move(call)),
+        stream_(&stream) {}
   QueuedCollective(QueuedCollective&&) = default;
   QueuedCollective& operator=(QueuedCollective&&) = delete;
   ~QueuedCollective() {
@@ -30,8 +36,9 @@ class QueuedCollective {
   // Destroyed without having run: the stream was in error, or issuing the call failed.
   void abort_peers() noexcept {
     try {
-      group_->abort(fmt::format("{}: {} never took part, because an earlier operation of its stream failed; see that device's error",
-                                comm::operation_name(call_.operation), group_->rank_name(rank_)));
+      group_->abort(fmt::format(
+          "{}: {} never took part, because an earlier operation of its stream failed; see that device's error",
+          comm::operation_name(call_.operation), group_->rank_name(rank_)));
     } catch (...) {
       group_->abort("");  // no memory for the reason
     }

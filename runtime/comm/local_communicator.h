@@ -8,10 +8,11 @@
 
 namespace vitrine {
 
-/// One rank of an in-process group of CPU devices. LocalGroup does the work on the stream's worker; on meta there is no group and no work.
+/// One rank of an in-process group of CPU devices. LocalGroup does the work on the stream's worker; on meta there is no
+/// group and no work.
 ///
-/// A collective that is skipped because its stream is in error aborts the group, because peers would wait forever. Wait spans refer to strings of the
-/// group, so take the spans while a communicator of the group exists.
+/// A collective that is skipped because its stream is in error aborts the group, because peers would wait forever. Wait
+/// spans refer to strings of the group, so take the spans while a communicator of the group exists.
 class LocalCommunicator final : public CheckedCommunicator {
  public:
   /// books_bytes: see CheckedCommunicator

@@ -14,8 +14,8 @@
 namespace vitrine::comm {
 namespace {
 
-// How long a rank spins before it sleeps. Waking a sleeper takes tens of microseconds. If the final spin were shorter than that, one late sleeper
-// would put all others to sleep as well, and so on in every following collective.
+// How long a rank spins before it sleeps. Waking a sleeper takes tens of microseconds. If the final spin were shorter
+// than that, one late sleeper would put all others to sleep as well, and so on in every following collective.
 constexpr int64_t kArriveSpinNs = 5000;
 constexpr int64_t kLeaveSpinNs = 100000;
 constexpr int64_t kCrowdedSpinNs = 200;  // more ranks than cores: the awaited rank needs the core
@@ -38,7 +38,9 @@ LocalGroup::LocalGroup(std::vector<std::string> device_names)
   for (Slot& slot : slots_) slot.records.resize(device_names_.size());
 }
 
-std::string LocalGroup::rank_name(int rank) const { return fmt::format("rank {} ({})", rank, device_names_[static_cast<size_t>(rank)]); }
+std::string LocalGroup::rank_name(int rank) const {
+  return fmt::format("rank {} ({})", rank, device_names_[static_cast<size_t>(rank)]);
+}
 
 void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* traced) {
   Slot& slot = slots_[sequence % kSlots];
@@ -87,7 +89,8 @@ void LocalGroup::throw_aborted() {
 }
 
 void LocalGroup::note_wait(std::span<const Record> records, int rank, CpuStream& stream) const {
-  const auto last = std::max_element(records.begin(), records.end(), [](const Record& a, const Record& b) { return a.arrival_ns < b.arrival_ns; });
+  const auto last = std::max_element(records.begin(), records.end(),
+                                     [](const Record& a, const Record& b) { return a.arrival_ns < b.arrival_ns; });
   const int64_t begin_ns = records[static_cast<size_t>(rank)].arrival_ns;
   if (last->arrival_ns - begin_ns < kShortestNotedWaitNs) return;
   const auto late = static_cast<size_t>(last - records.begin());
@@ -103,10 +106,12 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
   std::array<void*, kMaxRanks> sums;
   std::array<void*, kMaxRanks> outputs;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    combine_to_all(mine.dtype, mine.sum_dtype.value_or(mine.dtype), mine.reduction, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
+    combine_to_all(mine.dtype, mine.sum_dtype.value_or(mine.dtype), mine.reduction, {inputs.data(), ranks},
+                   {sums.data(), output_count}, begin, end);
   };
   for (size_t r = 0; r < ranks; ++r) inputs[r] = records[r].call->input;
-  const int64_t rows_before = mine.counts.empty() ? 0 : std::accumulate(mine.counts.begin(), mine.counts.begin() + rank, int64_t{0});
+  const int64_t rows_before =
+      mine.counts.empty() ? 0 : std::accumulate(mine.counts.begin(), mine.counts.begin() + rank, int64_t{0});
   const int64_t row_bytes = mine.count * element;
 
   switch (mine.operation) {
@@ -117,8 +122,8 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
       if (mine.squared == 0) return sum(ranks, slice.begin, slice.end);
       std::array<double*, kMaxRanks> squares;
       for (size_t r = 0; r < ranks; ++r) squares[r] = records[r].call->squares;
-      return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end, mine.squared,
-                                {squares.data(), ranks});
+      return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
+                                mine.squared, {squares.data(), ranks});
     }
     case Operation::reduce: {
       sums[0] = records[static_cast<size_t>(mine.root)].call->output;
@@ -147,7 +152,8 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
       return copy_to_all(input + rows_before * row_bytes, {outputs.data(), 1}, mine.counts[me] * row_bytes);
     }
     case Operation::gather: {
-      outputs[0] = static_cast<std::byte*>(records[static_cast<size_t>(mine.root)].call->output) + rows_before * row_bytes;
+      outputs[0] =
+          static_cast<std::byte*>(records[static_cast<size_t>(mine.root)].call->output) + rows_before * row_bytes;
       return copy_to_all(mine.input, {outputs.data(), 1}, mine.counts[me] * row_bytes);
     }
     case Operation::all_to_all: {

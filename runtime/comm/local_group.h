@@ -17,8 +17,9 @@
 
 namespace vitrine::comm {
 
-/// State shared by the communicators of one in-process group. Every collective has a sequence number, assigned when it is issued, and a slot in a
-/// ring, so collectives of one group may run concurrently on several streams of a device without ordering them.
+/// State shared by the communicators of one in-process group. Every collective has a sequence number, assigned when it
+/// is issued, and a slot in a ring, so collectives of one group may run concurrently on several streams of a device
+/// without ordering them.
 class LocalGroup {
  public:
   static constexpr int kMaxRanks = kMostCpuDevices;
@@ -28,12 +29,14 @@ class LocalGroup {
   /// "rank 2 (cpu:2)".
   std::string rank_name(int rank) const;
 
-  /// Waits for the other ranks, does this rank's share, and returns when all have done theirs. Called on a stream's worker.
+  /// Waits for the other ranks, does this rank's share, and returns when all have done theirs. Called on a stream's
+  /// worker.
   ///   traced  null, or the stream on which the wait for the last rank is recorded
   /// throws  CommError on all ranks if they disagree, or if the group was aborted
   void run(int rank, uint64_t sequence, const Call& call, CpuStream* traced);
   void abort(const Reason& reason);
-  /// A rank's communicator was destroyed after it issued `issued` collectives. When the last one is, aborts collectives that not all ranks issued.
+  /// A rank's communicator was destroyed after it issued `issued` collectives. When the last one is, aborts collectives
+  /// that not all ranks issued.
   void close(uint64_t issued);
 
  private:

@@ -25,8 +25,8 @@ constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
 // Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
-// Sizes of sums that messages carry although memory is shared: what lies in the last-level cache is copied once by them, and twice through shared
-// memory. Measured with two processes (docs/performance.md).
+// Sizes of sums that messages carry although memory is shared: what lies in the last-level cache is copied once by
+// them, and twice through shared memory. Measured with two processes (docs/performance.md).
 constexpr int64_t kMessagesFromBytes = int64_t{2} << 20, kMessagesBelowBytes = int64_t{64} << 20;
 
 class MpiExchange final : public ProcessExchange {
@@ -107,7 +107,8 @@ class MpiExchange final : public ProcessExchange {
   }
   void add_by_messages(const SegmentedSum& sum, int64_t most, uint64_t tag);
   /// For blocks at `offsets` (in elements), writes the sum of this process's block over all processes to `result`.
-  void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag);
+  void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets,
+                     uint64_t tag);
   /// Sends each process's block to all. offsets: in bytes
   void gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag);
   int direct_barrier(uint64_t tag);
@@ -122,7 +123,9 @@ class MpiExchange final : public ProcessExchange {
     MPI_Error_string(code, text.data(), &length);
     throw CommError(fmt::format("{}: {}", what, text.data()));
   }
-  int fold(uint64_t tag) const { return static_cast<int>((tag ^ (tag >> 32)) % (static_cast<uint64_t>(largest_tag_) + 1)); }
+  int fold(uint64_t tag) const {
+    return static_cast<int>((tag ^ (tag >> 32)) % (static_cast<uint64_t>(largest_tag_) + 1));
+  }
   void throw_if_aborted() {
     if (!aborted_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(reason_mutex_);
@@ -145,7 +148,9 @@ void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {
   for (int64_t at = 0; at < count; at += kLargestMessageBytes) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
     exchange_.messages_.fetch_add(1, std::memory_order_relaxed);
-    check(MPI_Isend(static_cast<const std::byte*>(bytes) + at, part, MPI_BYTE, to, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Isend");
+    check(MPI_Isend(static_cast<const std::byte*>(bytes) + at, part, MPI_BYTE, to, tag_, exchange_.comm_,
+                    &requests_.emplace_back()),
+          "MPI_Isend");
   }
 }
 
@@ -153,7 +158,9 @@ void MpiExchange::Batch::receive(int from, void* bytes, int64_t count) {
   const std::lock_guard lock(exchange_.mpi_mutex_);
   for (int64_t at = 0; at < count; at += kLargestMessageBytes) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
-    check(MPI_Irecv(static_cast<std::byte*>(bytes) + at, part, MPI_BYTE, from, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Irecv");
+    check(MPI_Irecv(static_cast<std::byte*>(bytes) + at, part, MPI_BYTE, from, tag_, exchange_.comm_,
+                    &requests_.emplace_back()),
+          "MPI_Irecv");
   }
 }
 
@@ -163,7 +170,8 @@ void MpiExchange::Batch::wait() {
     int done = 0;
     {
       const std::lock_guard lock(exchange_.mpi_mutex_);
-      check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+      check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
     }
     if (done != 0) break;
     // The awaited process may need the core.
@@ -192,7 +200,9 @@ void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_
   // Slice of this rank in a segment, as received from rank r.
   const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * most * element; };
   std::array<Batch, 2> parts = {Batch(*this, tag), Batch(*this, tag)}, sums = {Batch(*this, tag), Batch(*this, tag)};
-  const auto batch_of = [](std::array<Batch, 2>& batches, int64_t s) -> Batch& { return batches[static_cast<size_t>(s % 2)]; };
+  const auto batch_of = [](std::array<Batch, 2>& batches, int64_t s) -> Batch& {
+    return batches[static_cast<size_t>(s % 2)];
+  };
   const auto with_peers = [&](const auto& work) {
     for (int i = 1; i < size_; ++i) work((rank_ + i) % size_, (rank_ + size_ - i) % size_);
   };
@@ -210,11 +220,13 @@ void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_
     batch_of(parts, s).wait();
     const Slice mine = sum.slice(s, rank_);
     void* const result = sum.result_at(mine.begin);
-    for (int r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = r == rank_ ? partials + mine.begin * element : received(s, r);
+    for (int r = 0; r < size_; ++r)
+      inputs[static_cast<size_t>(r)] = r == rank_ ? partials + mine.begin * element : received(s, r);
     combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, {&result, 1}, 0, elements(mine));
     with_peers([&](int to, int from) {
       const Slice theirs = sum.slice(s, from);
-      if (sum.gets(rank_)) batch_of(sums, s).receive(from, sum.result_at(theirs.begin), elements(theirs) * result_element);
+      if (sum.gets(rank_))
+        batch_of(sums, s).receive(from, sum.result_at(theirs.begin), elements(theirs) * result_element);
       if (sum.gets(to)) batch_of(sums, s).send(to, result, elements(mine) * result_element);
     });
     if (s > 0) batch_of(sums, s - 1).wait();
@@ -222,7 +234,8 @@ void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_
   if (sum.segments > 0) batch_of(sums, sum.segments - 1).wait();
 }
 
-void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag) {
+void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result,
+                                std::span<const int64_t> offsets, uint64_t tag) {
   const int64_t element = size_of(buffers.dtype);
   std::vector<CirculantRound> rounds = circulant_rounds(size_);
   std::reverse(rounds.begin(), rounds.end());
@@ -247,8 +260,8 @@ void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, 
       std::byte* const own = partials + range.begin * element;
       const std::array<const void*, 2> inputs = {own, arrived};
       void* const sum = last ? result : own;
-      combine_to_all(buffers.dtype, last ? buffers.result_dtype : buffers.dtype, last ? buffers.reduction : partly, inputs, {&sum, 1}, 0,
-                     range.size());
+      combine_to_all(buffers.dtype, last ? buffers.result_dtype : buffers.dtype, last ? buffers.reduction : partly,
+                     inputs, {&sum, 1}, 0, range.size());
       arrived += range.size() * element;
     }
   }
@@ -286,8 +299,10 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
   for (int64_t s = 0; s < segments; ++s) {
     offsets[0] = s * segment;
     for (int r = 0; r < size_; ++r) offsets[static_cast<size_t>(r) + 1] = slice(s, r).end;
-    std::transform(offsets.begin(), offsets.end(), result_offsets.begin(), [&](int64_t at) { return at * result_element; });
-    reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), results + result_offsets[static_cast<size_t>(rank_)], offsets, tag);
+    std::transform(offsets.begin(), offsets.end(), result_offsets.begin(),
+                   [&](int64_t at) { return at * result_element; });
+    reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials),
+                  results + result_offsets[static_cast<size_t>(rank_)], offsets, tag);
     gather_blocks(results, result_offsets, tag);
   }
 }
@@ -302,7 +317,8 @@ void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64
     return Slice{first[i] + std::min(counts[i], s * part), first[i] + std::min(counts[i], (s + 1) * part)};
   };
   const auto result_at = [&](int64_t i) {
-    return static_cast<std::byte*>(buffers.results) + (i - first[static_cast<size_t>(rank_)]) * size_of(buffers.result_dtype);
+    return static_cast<std::byte*>(buffers.results) +
+           (i - first[static_cast<size_t>(rank_)]) * size_of(buffers.result_dtype);
   };
   const int64_t segments = (*std::max_element(counts.begin(), counts.end()) + part - 1) / part;
   const SegmentedSum sum{buffers, segments, slice, result_at, [](int) { return false; }};
@@ -395,7 +411,8 @@ std::optional<size_t> MpiExchange::await_arrivals(std::span<const int> ranks, st
     int now = 0;
     {
       const std::lock_guard lock(mpi_mutex_);
-      check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
+      check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
     }
     if (now > 0 && round >= kSettlingRounds) last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
     count += static_cast<size_t>(std::max(0, now));
@@ -445,8 +462,9 @@ int MpiExchange::tree_barrier(uint64_t tag) {
 
 std::unique_ptr<ProcessExchange> make_mpi_exchange(ProcessGroup& process_group, const ExchangeOptions& options) {
   if (!process_group.over_mpi()) {
-    throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group is not connected over MPI ({}); {}",
-                                       process_group.description(), kUseMpirun));
+    throw UnsupportedError(fmt::format(
+        "CPU devices of several processes need MPI, but this process group is not connected over MPI ({}); {}",
+        process_group.description(), kUseMpirun));
   }
   return std::make_unique<MpiExchange>(process_group, options);
 }

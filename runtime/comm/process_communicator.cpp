@@ -26,7 +26,8 @@ using comm::ProcessState;
 class ProcessCommunicator final : public CheckedCommunicator {
  public:
   ProcessCommunicator(std::shared_ptr<ProcessState> group, int device)
-      : CheckedCommunicator(group->first_rank(group->process) + device, group->first_rank(static_cast<int>(group->counts.size())), device),
+      : CheckedCommunicator(group->first_rank(group->process) + device,
+                            group->first_rank(static_cast<int>(group->counts.size())), device),
         group_(std::move(group)),
         device_(device) {}
 
@@ -48,7 +49,9 @@ class ProcessCommunicator final : public CheckedCommunicator {
     const Call& call;
     uint64_t tag;
     /// Flat view of this rank's memory, in elements.
-    View view(const void* data, int64_t elements) const { return View{const_cast<void*>(data), Shape{elements}, call.dtype, ctx.device()}; }
+    View view(const void* data, int64_t elements) const {
+      return View{const_cast<void*>(data), Shape{elements}, call.dtype, ctx.device()};
+    }
     int64_t element() const { return size_of(call.dtype); }
   };
 
@@ -73,14 +76,18 @@ class ProcessCommunicator final : public CheckedCommunicator {
   void sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root);
   DType partial_dtype(const Job& job) const { return group_->partial_dtype(job.call.dtype); }
   Tensor scratch(const Job& job, int64_t elements) { return scratch(job, elements, job.call.dtype); }
-  Tensor scratch(const Job& job, int64_t elements, DType dtype) { return job.ctx.allocate({elements}, dtype, Category::communication, "exchange"); }
+  Tensor scratch(const Job& job, int64_t elements, DType dtype) {
+    return job.ctx.allocate({elements}, dtype, Category::communication, "exchange");
+  }
 
   LocalCommunicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
   bool leads() const { return device_ == 0; }
   bool alone() const { return local_size() == 1; }
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
   /// Index of the root among this process's devices, or -1.
-  int local_root(int root) const { return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1; }
+  int local_root(int root) const {
+    return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1;
+  }
   /// Elements of a rank's part: equal, unless scatter or gather has counts.
   static int64_t part_elements(const Call& call, int rank) {
     return call.counts.empty() ? call.count : call.counts[static_cast<size_t>(rank)] * call.count;
@@ -94,8 +101,9 @@ class ProcessCommunicator final : public CheckedCommunicator {
   /// Queues the first device's part of the exchange, to run once all processes have arrived.
   template <class Work>
   void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
-    CpuStream* const traced =
-        job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off ? static_cast<CpuStream*>(&job.ctx.stream()) : nullptr;
+    CpuStream* const traced = job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off
+                                  ? static_cast<CpuStream*>(&job.ctx.stream())
+                                  : nullptr;
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
                      [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
                        group->exchange_with_peers(operation, tag, traced, work);
@@ -145,17 +153,19 @@ std::vector<int64_t> ProcessCommunicator::only(int local_rank, int64_t elements)
 void ProcessCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
   if (group_->plans_gpus) return ctx.dispatch(info, [] {});
   if (!call.knows_elements) {
-    throw ShapeError(
-        fmt::format("{}: rank {} passed no view; with several processes every rank must pass one, which may have 0 rows", info.name, rank()));
+    throw ShapeError(fmt::format(
+        "{}: rank {} passed no view; with several processes every rank must pass one, which may have 0 rows", info.name,
+        rank()));
   }
   CollectiveRecord record = comm::record_of(ctx, call, issued_++);
   record.group = group_->number;
   const uint64_t tag = record.signature ^ record.sequence;
   const auto waiting = std::make_shared<std::optional<ProcessGroup::Waiting>>();
-  ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [process_group = group_->process_group, device = device_, record = std::move(record), waiting] {
-    waiting->emplace(*process_group, record.str());
-    process_group->begin_collective(device, record);
-  });
+  ctx.dispatch({info.name, {}, {}, info.bytes_moved},
+               [process_group = group_->process_group, device = device_, record = std::move(record), waiting] {
+                 waiting->emplace(*process_group, record.str());
+                 process_group->begin_collective(device, record);
+               });
   carry_out({ctx, call, tag});
   ctx.dispatch({info.name, {}, {}}, [process_group = group_->process_group, device = device_, waiting] {
     waiting->reset();
@@ -209,13 +219,17 @@ Tensor ProcessCommunicator::partial_scratch(const Job& job, const View& result) 
   return leads() && partial_dtype(job) != result.dtype ? scratch(job, result.numel(), partial_dtype(job)) : Tensor();
 }
 
-void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root) {
+void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial, const View& result,
+                                             std::optional<int> root) {
   if (!leads()) return;
   const auto processes = static_cast<int>(group_->counts.size());
-  const Tensor space = scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
-  const comm::SumBuffers buffers{partial.dtype, partial.data, result.dtype, result.data, space.view().data, space.numel(), job.call.reduction};
-  lead(job, partial, result,
-       [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum(buffers, count, root, tag); });
+  const Tensor space =
+      scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
+  const comm::SumBuffers buffers{partial.dtype,     partial.data,  result.dtype,      result.data,
+                                 space.view().data, space.numel(), job.call.reduction};
+  lead(job, partial, result, [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) {
+    exchange.sum(buffers, count, root, tag);
+  });
 }
 
 void ProcessCommunicator::run_all_reduce(const Job& job) {
@@ -238,7 +252,8 @@ void ProcessCommunicator::run_reduce(const Job& job) {
   sum_here(job, job.view(job.call.input, count), partial);
   sum_over_processes(job, partial, result, group_->process_of(job.call.root));
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? result : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
+  local().scatter(job.ctx, leads() ? result : View(), only(root, count),
+                  job.view(job.call.output, device_ == root ? count : 0), 0);
 }
 
 void ProcessCommunicator::run_broadcast(const Job& job) {
@@ -253,9 +268,10 @@ void ProcessCommunicator::run_broadcast(const Job& job) {
     }
   }
   if (leads()) {
-    lead(job, View(), output, [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
-      exchange.broadcast(output.data, output.bytes(), root, tag);
-    });
+    lead(job, View(), output,
+         [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.broadcast(output.data, output.bytes(), root, tag);
+         });
   }
   if (root < 0 && !alone()) local().broadcast(job.ctx, output, 0);
 }
@@ -277,8 +293,11 @@ void ProcessCommunicator::run_reduce_scatter(const Job& job) {
       mine = alone() ? output : rounded.view();
     }
     const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
-    const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
-    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
+    const comm::SumBuffers buffers{whole.dtype(),     whole.view().data, mine.dtype,        mine.data,
+                                   space.view().data, space.numel(),     job.call.reduction};
+    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
+      exchange.sum_scattered(buffers, counts, tag);
+    });
   }
   if (!alone()) return local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
   if (mine.data != output.data) copy(job.ctx, mine, output);
@@ -297,7 +316,9 @@ void ProcessCommunicator::run_all_gather(const Job& job) {
   if (leads()) {
     std::vector<int64_t> bytes = process_parts(job.call);
     for (int64_t& b : bytes) b *= job.element();
-    lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) { exchange.all_gather(output.data, bytes, tag); });
+    lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+      exchange.all_gather(output.data, bytes, tag);
+    });
   }
   if (!alone()) local().broadcast(job.ctx, output, 0);
 }
@@ -314,16 +335,16 @@ void ProcessCommunicator::run_scatter(const Job& job) {
   if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.input, total) : space.view();
   if (root > 0) {
-    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), only(root, total), leads() ? whole : View(), 0);
+    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), only(root, total),
+                   leads() ? whole : View(), 0);
   }
   const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? output : space.view();
   if (leads()) {
     std::vector<int64_t> bytes = counts;
     for (int64_t& b : bytes) b *= job.element();
     lead(job, root >= 0 ? whole : View(), root >= 0 ? View() : part,
-         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
-           exchange.scatter(whole.data, part.data, bytes, root, tag);
-         });
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
+             comm::ProcessExchange& exchange) { exchange.scatter(whole.data, part.data, bytes, root, tag); });
   }
   if (!alone()) return local().scatter(job.ctx, part, local_parts(job.call), output, 0);
   if (part.data != output.data) copy(job.ctx, part, output);
@@ -349,12 +370,12 @@ void ProcessCommunicator::run_gather(const Job& job) {
     std::vector<int64_t> bytes = counts;
     for (int64_t& b : bytes) b *= job.element();
     lead(job, root >= 0 ? View() : part, root >= 0 ? whole : View(),
-         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
-           exchange.gather(part.data, whole.data, bytes, root, tag);
-         });
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
+             comm::ProcessExchange& exchange) { exchange.gather(part.data, whole.data, bytes, root, tag); });
   }
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
+  local().scatter(job.ctx, leads() ? whole : View(), only(root, total),
+                  job.view(job.call.output, device_ == root ? total : 0), 0);
 }
 
 void ProcessCommunicator::run_all_to_all(const Job& job) {
@@ -386,12 +407,13 @@ void ProcessCommunicator::run_all_to_all(const Job& job) {
       for (int mine = 0; from != group_->process && mine < local_size(); ++mine)
         receives.push_back({from, place(all_outputs, mine, source), part_bytes});
     }
-    lead(job, all_inputs, all_outputs, [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
-      for (const auto& [from, to] : here) {
-        if (part_bytes > 0) std::memcpy(to, from, static_cast<size_t>(part_bytes));
-      }
-      exchange.exchange(sends, receives, tag);
-    });
+    lead(job, all_inputs, all_outputs,
+         [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+           for (const auto& [from, to] : here) {
+             if (part_bytes > 0) std::memcpy(to, from, static_cast<size_t>(part_bytes));
+           }
+           exchange.exchange(sends, receives, tag);
+         });
   });
 }
 
@@ -402,12 +424,15 @@ void ProcessCommunicator::run_send_receive(const Job& job) {
   const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
   const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
   const View output = receives ? job.view(job.call.output, count) : unused.view();
-  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag,
-                                              route = ProcessState::Route{job.call.to, job.call.from}] { group->add_route(tag, device, route); });
+  job.ctx.dispatch({"send_receive", {}, {}},
+                   [group = group_, device = device_, tag = job.tag,
+                    route = ProcessState::Route{job.call.to, job.call.from}] { group->add_route(tag, device, route); });
   exchange_all(job, input, output, [&](const View& all_inputs, const View& all_outputs) {
-    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
-      group->send_and_receive(static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
-    });
+    lead(job, all_inputs, all_outputs,
+         [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
+           group->send_and_receive(static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data),
+                                   bytes, tag);
+         });
   });
 }
 
@@ -419,10 +444,12 @@ void ProcessCommunicator::run_barrier(const Job& job) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_process_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
+std::vector<std::unique_ptr<Communicator>> make_process_communicators(
+    DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
   const auto group = std::make_shared<ProcessState>(devices, std::move(locals));
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<ProcessCommunicator>(group, device));
+  for (int device = 0; device < devices.size(); ++device)
+    communicators.push_back(std::make_unique<ProcessCommunicator>(group, device));
   return communicators;
 }
 

@@ -24,7 +24,8 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int larg
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct) {
   const auto processes = static_cast<int>(counts.size());
   if (processes > largest_direct) return largest_exchange(offsets_of(counts));
-  return sum_scratch_elements(dtype, std::accumulate(counts.begin(), counts.end(), int64_t{0}), processes, largest_direct);
+  return sum_scratch_elements(dtype, std::accumulate(counts.begin(), counts.end(), int64_t{0}), processes,
+                              largest_direct);
 }
 
 }  // namespace vitrine::comm

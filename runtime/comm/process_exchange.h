@@ -29,14 +29,16 @@ struct SumBuffers {
   Reduction reduction = {};
 };
 
-/// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker, one at a time. Sums are added
-/// in f32, in an order that depends only on the number of processes: every process gets the same bits, in every run. With few processes, each
-/// receives its part from all others and adds in rank order: two messages to each peer. With more than kLargestDirect they add along a tree in O(log
-/// P) rounds of one or two messages; partial sums are then sent, so 16-bit sums need partials in f32. On one machine direct sums pass through memory
-/// that all processes map (shared_sums.h), with the same bits.
+/// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker,
+/// one at a time. Sums are added in f32, in an order that depends only on the number of processes: every process gets
+/// the same bits, in every run. With few processes, each receives its part from all others and adds in rank order: two
+/// messages to each peer. With more than kLargestDirect they add along a tree in O(log P) rounds of one or two
+/// messages; partial sums are then sent, so 16-bit sums need partials in f32. On one machine direct sums pass through
+/// memory that all processes map (shared_sums.h), with the same bits.
 ///   tag     separates collectives: messages under different tags never mix
 ///   throws  CommError if the transport fails or after abort()
-/// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments that overlap); circulant.h (tree)
+/// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments
+/// that overlap); circulant.h (tree)
 class ProcessExchange {
  public:
   static constexpr int kLargestDirect = 64;
@@ -46,14 +48,17 @@ class ProcessExchange {
   virtual ~ProcessExchange() = default;
   virtual std::string description() const = 0;
 
-  /// Sums the partials (count) of all processes into the results; with a root, only there, and the results elsewhere are undefined.
+  /// Sums the partials (count) of all processes into the results; with a root, only there, and the results elsewhere
+  /// are undefined.
   ///   scratch  sum_scratch_elements(), or fewer, at least twice the number of processes; for sums by messages
   virtual void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) = 0;
-  /// The partials consist of counts[r] elements for each rank r. Sums those of this rank over all processes into the results (counts[this rank]).
+  /// The partials consist of counts[r] elements for each rank r. Sums those of this rank over all processes into the
+  /// results (counts[this rank]).
   ///   scratch  scattered_scratch_elements()
   virtual void sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) = 0;
   virtual void broadcast(void* bytes, int64_t count, int root, uint64_t tag) = 0;
-  /// Collects counts[r] bytes from each rank r on the root, in rank order. The root's own bytes must already be in place.
+  /// Collects counts[r] bytes from each rank r on the root, in rank order. The root's own bytes must already be in
+  /// place.
   virtual void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) = 0;
   /// The reverse of gather(). Copies nothing on the root.
   virtual void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) = 0;
@@ -66,7 +71,8 @@ class ProcessExchange {
     int64_t bytes;
   };
   virtual void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) = 0;
-  /// Waits until all processes have arrived and returns the last one, or this one. Work after it does not include waiting for late processes.
+  /// Waits until all processes have arrived and returns the last one, or this one. Work after it does not include
+  /// waiting for late processes.
   virtual int barrier(uint64_t tag) = 0;
   /// Number of messages that this process has sent.
   virtual int64_t messages_sent() const = 0;
@@ -79,9 +85,11 @@ class ProcessExchange {
 std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
 
 /// Elements of scratch memory with which sums of `count` elements are fastest.
-int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int largest_direct = ProcessExchange::kLargestDirect);
+int64_t sum_scratch_elements(DType dtype, int64_t count, int processes,
+                             int largest_direct = ProcessExchange::kLargestDirect);
 /// The same for scattered sums.
-int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct = ProcessExchange::kLargestDirect);
+int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts,
+                                   int largest_direct = ProcessExchange::kLargestDirect);
 
 /// Remedy for process groups that are not connected over MPI.
 inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";
@@ -92,8 +100,9 @@ struct ExchangeOptions {
   bool shared_memory = true;  // where the processes can map it
 };
 
-/// An exchange over MPI's point-to-point messages, and through shared memory. All processes must call it, in the same order as other exchanges.
-/// throws UnsupportedError with the remedy when MPI is not built in or the process group is not connected over it
+/// An exchange over MPI's point-to-point messages, and through shared memory. All processes must call it, in the same
+/// order as other exchanges. throws UnsupportedError with the remedy when MPI is not built in or the process group is
+/// not connected over it
 std::unique_ptr<ProcessExchange> make_mpi_exchange(ProcessGroup& process_group, const ExchangeOptions& options = {});
 
 }  // namespace comm

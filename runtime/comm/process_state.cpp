@@ -37,7 +37,8 @@ ProcessState::ProcessState(DeviceGroup& devices, std::vector<std::unique_ptr<Loc
   wait_causes_.resize(counts.size());
   for (size_t p = 0; p < counts.size(); ++p) {
     for (int op = 0; op < kOperationCount; ++op) {
-      wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, operation_name(static_cast<Operation>(op)));
+      wait_causes_[p][static_cast<size_t>(op)] =
+          fmt::format("rank {} in {}", p, operation_name(static_cast<Operation>(op)));
     }
   }
   number = process_group->new_group();
@@ -62,7 +63,8 @@ void ProcessState::barrier(Operation operation, uint64_t tag, CpuStream* traced)
   traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
 }
 
-void ProcessState::exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const std::function<void(ProcessExchange&)>& work) {
+void ProcessState::exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced,
+                                       const std::function<void(ProcessExchange&)>& work) {
   try {
     barrier(operation, tag, traced);
     work(*exchange);
@@ -101,8 +103,8 @@ void ProcessState::send_and_receive(std::byte* inputs, std::byte* outputs, int64
     }
     const int target = routes[i].to - first;
     if (routes[static_cast<size_t>(target)].from != first + static_cast<int>(i)) {
-      throw CommError(
-          fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it", first + static_cast<int>(i), routes[i].to));
+      throw CommError(fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it",
+                                  first + static_cast<int>(i), routes[i].to));
     }
     if (bytes > 0) std::memcpy(outputs + target * bytes, inputs + offset, static_cast<size_t>(bytes));
   }
@@ -119,7 +121,8 @@ int ProcessState::process_of(int rank) const {
 
 std::vector<int> ProcessState::processes_of_ranks() const {
   std::vector<int> processes;
-  for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
+  for (size_t p = 0; p < counts.size(); ++p)
+    processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
   return processes;
 }
 

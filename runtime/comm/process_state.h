@@ -17,8 +17,8 @@
 
 namespace vitrine::comm {
 
-/// What the communicators of one process share: the communicators among its devices, the exchange with the other processes, and the ranks of each
-/// process. throws like make_process_communicators()
+/// What the communicators of one process share: the communicators among its devices, the exchange with the other
+/// processes, and the ranks of each process. throws like make_process_communicators()
 class ProcessState {
  public:
   ProcessState(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends);
@@ -30,7 +30,8 @@ class ProcessState {
   void end(const Reason& reason);
   /// Waits for the other processes and then runs `work`; a failure of the transport fails the process group.
   ///   traced  records the wait and the late rank; may be null
-  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const std::function<void(ProcessExchange&)>& work);
+  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced,
+                           const std::function<void(ProcessExchange&)>& work);
 
   /// Destination and source of a rank's messages; -1: none.
   struct Route {
@@ -45,7 +46,9 @@ class ProcessState {
   int process_of(int rank) const;
   std::vector<int> processes_of_ranks() const;
   /// Dtype of partial sums sent between processes: f32 if 16 bits would be rounded more than once.
-  DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
+  DType partial_dtype(DType dtype) const {
+    return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype;
+  }
 
   std::vector<std::unique_ptr<LocalCommunicator>> locals;
   std::vector<int> counts;  // number of devices of each process

@@ -16,7 +16,8 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   record.bytes = call.count * size_of(call.dtype);
   uint64_t hash = hash_number(hash_number(0, static_cast<uint64_t>(call.operation)), static_cast<uint64_t>(call.root));
   hash = hash_number(hash, static_cast<uint64_t>(call.reduction.op));
-  if (call.counts.empty()) hash = hash_number(hash_number(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
+  if (call.counts.empty())
+    hash = hash_number(hash_number(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
   for (const int64_t count : call.counts) hash = hash_number(hash, static_cast<uint64_t>(count));
   hash = hash_bytes(hash, record.label.data(), static_cast<int64_t>(record.label.size()));
   record.signature = hash_number(hash, static_cast<uint64_t>(record.step));

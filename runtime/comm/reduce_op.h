@@ -5,8 +5,9 @@
 
 namespace vitrine {
 
-/// How a reduction combines the ranks' elements, in rank order. `average` is the sum divided by the number of ranks (i32: rounded towards zero).
-/// `min` and `max` of a NaN are NaN, except on NCCL, which ignores NaNs. Sums of i32 wrap around.
+/// How a reduction combines the ranks' elements, in rank order. `average` is the sum divided by the number of ranks
+/// (i32: rounded towards zero). `min` and `max` of a NaN are NaN, except on NCCL, which ignores NaNs. Sums of i32 wrap
+/// around.
 enum class ReduceOp : uint8_t { sum, min, max, average };
 /// "sum", "min", "max", "avg": the names of nccl-tests.
 const char* reduce_op_name(ReduceOp op);

@@ -55,7 +55,8 @@ Created make_and_map(SharedName& name, int64_t bytes) {
   name.mark_used();
   // Memory that is not reserved could be missing when it is first written, which would kill the process.
   const int error = posix_fallocate(file, 0, bytes);
-  Created mapped = error != 0 ? Created{nullptr, error_text(fmt::format("{} bytes in /dev/shm", bytes).c_str(), error)} : map(file, bytes);
+  Created mapped = error != 0 ? Created{nullptr, error_text(fmt::format("{} bytes in /dev/shm", bytes).c_str(), error)}
+                              : map(file, bytes);
   close(file);
   return mapped;
 }
@@ -70,7 +71,8 @@ Created open_and_map(const std::string& name, int64_t bytes) {
 
 /// The first refusal, with its rank.
 std::vector<std::string> first_refusal(const std::vector<std::string>& refusals) {
-  const auto first = std::find_if(refusals.begin(), refusals.end(), [](const std::string& refusal) { return !refusal.empty(); });
+  const auto first =
+      std::find_if(refusals.begin(), refusals.end(), [](const std::string& refusal) { return !refusal.empty(); });
   if (first == refusals.end()) return {""};
   return {fmt::format("rank {}: {}", first - refusals.begin(), *first)};
 }

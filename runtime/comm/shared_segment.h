@@ -12,15 +12,16 @@ class ProcessGroup;
 
 namespace comm {
 
-/// Memory that all processes of a group map, filled with zeros. The system frees it when the last of them has unmapped it or ended.
+/// Memory that all processes of a group map, filled with zeros. The system frees it when the last of them has unmapped
+/// it or ended.
 class SharedSegment {
  public:
   struct Created {
     std::unique_ptr<SharedSegment> segment;
     std::string refusal;  // why there is none
   };
-  /// All processes must call it, in the same order as other exchanges. No segment on all of them if they are on several machines or one of them
-  /// cannot map the memory.   throws  CommError when the process group fails
+  /// All processes must call it, in the same order as other exchanges. No segment on all of them if they are on several
+  /// machines or one of them cannot map the memory.   throws  CommError when the process group fails
   static Created create(ProcessGroup& process_group, int64_t bytes);
 
   SharedSegment(void* data, int64_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}

@@ -13,7 +13,8 @@
 namespace vitrine::comm {
 namespace {
 
-// Large enough that waiting costs little, and small enough that what one core has written is still in its cache when another reads it.
+// Large enough that waiting costs little, and small enough that what one core has written is still in its cache when
+// another reads it.
 constexpr int64_t kSegmentBytes = int64_t{256} << 10;
 constexpr int64_t kLine = 128;  // bytes that cores fetch together
 constexpr int kSpinsBeforeYield = 64;
@@ -22,7 +23,8 @@ int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * 
 
 }  // namespace
 
-/// A rank's progress, which only this rank writes. Each counter has a cache line of its own, so that polling one does not slow down the others.
+/// A rank's progress, which only this rank writes. Each counter has a cache line of its own, so that polling one does
+/// not slow down the others.
 struct SharedSums::Progress {
   alignas(kLine) std::atomic<int64_t> partials;  // segments whose partials it has written
   alignas(kLine) std::atomic<int64_t> sums;      // segments of which it has added its slice
@@ -36,18 +38,28 @@ int64_t SharedSums::segment_bytes(int processes) {
 }
 
 SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll)
-    : segment_(std::move(segment)), rank_(rank), processes_(processes), slice_bytes_(slice_bytes(processes)), poll_(std::move(poll)) {}
+    : segment_(std::move(segment)),
+      rank_(rank),
+      processes_(processes),
+      slice_bytes_(slice_bytes(processes)),
+      poll_(std::move(poll)) {}
 
-SharedSums::Progress& SharedSums::progress(int rank) const { return reinterpret_cast<Progress*>(segment_->data())[rank]; }
+SharedSums::Progress& SharedSums::progress(int rank) const {
+  return reinterpret_cast<Progress*>(segment_->data())[rank];
+}
 
 std::byte* SharedSums::partials(int64_t segment, int rank) const {
   const int64_t slot = 2 * rank + segment % 2;
-  return segment_->data() + processes_ * static_cast<int64_t>(sizeof(Progress)) + slot * (processes_ + 1) * slice_bytes_;
+  return segment_->data() + processes_ * static_cast<int64_t>(sizeof(Progress)) +
+         slot * (processes_ + 1) * slice_bytes_;
 }
 
 std::unique_lock<std::mutex> SharedSums::enter() {
   std::unique_lock lock(in_use_, std::try_to_lock);
-  if (!lock) throw CommError("two collectives of one communicator run at once; order their streams by events, or use a communicator for each");
+  if (!lock)
+    throw CommError(
+        "two collectives of one communicator run at once; order their streams by events, or use a communicator for "
+        "each");
   return lock;
 }
 
@@ -73,7 +85,8 @@ void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_
     const Slice slice = sum.slice(segment, rank);
     const auto* const from = static_cast<const std::byte*>(sum.buffers.partials) + slice.begin * element;
     if (slice.end > slice.begin)
-      std::memcpy(partials(number, rank_) + rank * slice_bytes_, from, static_cast<size_t>((slice.end - slice.begin) * element));
+      std::memcpy(partials(number, rank_) + rank * slice_bytes_, from,
+                  static_cast<size_t>((slice.end - slice.begin) * element));
   }
   progress(rank_).partials.store(number + 1, std::memory_order_release);
 }
@@ -90,7 +103,8 @@ void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t num
     shared = shared || (rank != rank_ && sum.gets(rank));
   }
   const std::array<void*, 2> outputs{sum.result_at(mine.begin), sums(number, rank_)};
-  combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, std::span(outputs).first(shared ? 2 : 1), 0, mine.end - mine.begin);
+  combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs,
+                 std::span(outputs).first(shared ? 2 : 1), 0, mine.end - mine.begin);
   progress(rank_).sums.store(number + 1, std::memory_order_release);
 }
 
@@ -112,8 +126,9 @@ void SharedSums::add(const SegmentedSum& sum) {
   segments_ += sum.segments;
   if (sum.segments > 0) write_partials(sum, 0, first);
   for (int64_t s = 0; s < sum.segments; ++s) {
-    // Partials of the next segment replace those of the previous one, which all ranks have added when their sums are there. A rank that has written
-    // its partials of this segment has read the sums of the one before the previous, which add_slice() replaces.
+    // Partials of the next segment replace those of the previous one, which all ranks have added when their sums are
+    // there. A rank that has written its partials of this segment has read the sums of the one before the previous,
+    // which add_slice() replaces.
     if (s > 0) read_sums(sum, s - 1, first + s - 1);
     if (s + 1 < sum.segments) write_partials(sum, s + 1, first + s + 1);
     add_slice(sum, s, first + s);

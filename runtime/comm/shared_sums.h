@@ -14,7 +14,8 @@
 
 namespace vitrine::comm {
 
-/// A sum over processes, segment by segment. In each segment every rank has a slice: it adds the partial sums of its slice, in rank order.
+/// A sum over processes, segment by segment. In each segment every rank has a slice: it adds the partial sums of its
+/// slice, in rank order.
 struct SegmentedSum {
   SumBuffers buffers;
   int64_t segments = 0;
@@ -23,9 +24,9 @@ struct SegmentedSum {
   std::function<bool(int rank)> gets;                     // whether a rank gets the sums of the other ranks' slices
 };
 
-/// Sums over the processes of one machine through memory that all of them map: a rank writes its partials of a segment there, adds its slice from all
-/// partials, and writes the sums for those that get them. Two segments are in flight, so that a rank can go on while others add. Calls from two
-/// threads at once throw CommError.
+/// Sums over the processes of one machine through memory that all of them map: a rank writes its partials of a segment
+/// there, adds its slice from all partials, and writes the sums for those that get them. Two segments are in flight, so
+/// that a rank can go on while others add. Calls from two threads at once throw CommError.
 class SharedSums {
  public:
   /// Bytes of the segment that SharedSums uses, for so many processes.

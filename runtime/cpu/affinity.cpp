@@ -30,12 +30,16 @@ bool under_mpi() {
 std::vector<int> wanted_threads(int devices, std::span<const int> threads_per_device) {
   const size_t count = threads_per_device.size();
   if (count != 1 && count != static_cast<size_t>(devices)) {
-    throw ConfigError(fmt::format("threads per device: {} values for {} devices; give one value for all devices or one for each", count, devices));
+    throw ConfigError(
+        fmt::format("threads per device: {} values for {} devices; give one value for all devices or one for each",
+                    count, devices));
   }
   std::vector<int> wanted(static_cast<size_t>(devices));
   for (size_t i = 0; i < wanted.size(); ++i) {
     wanted[i] = threads_per_device[count == 1 ? 0 : i];
-    if (wanted[i] < 1) throw ConfigError(fmt::format("threads per device: device {} has {}; each device needs at least 1", i, wanted[i]));
+    if (wanted[i] < 1)
+      throw ConfigError(
+          fmt::format("threads per device: device {} has {}; each device needs at least 1", i, wanted[i]));
   }
   return wanted;
 }
@@ -84,29 +88,35 @@ std::optional<double> cpu_quota(const std::string& root) {
   return least;
 }
 
-std::vector<CoreShare> divide_cores(std::span<const int> available, int devices, std::span<const int> threads_per_device,
-                                    std::vector<std::string>& warnings, bool shared, std::optional<double> quota) {
+std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
+                                    std::span<const int> threads_per_device, std::vector<std::string>& warnings,
+                                    bool shared, std::optional<double> quota) {
   if (devices < 1) return {};
   if (available.empty()) throw DeviceError("divide_cores: no core is available to this process");
   // Number of cores that the quota allows.
-  const size_t paid = quota ? std::clamp(static_cast<size_t>(std::ceil(*quota)), size_t{1}, available.size()) : available.size();
-  const std::vector<int> threads = threads_per_device.empty() ? equal_shares(paid, devices) : wanted_threads(devices, threads_per_device);
+  const size_t paid =
+      quota ? std::clamp(static_cast<size_t>(std::ceil(*quota)), size_t{1}, available.size()) : available.size();
+  const std::vector<int> threads =
+      threads_per_device.empty() ? equal_shares(paid, devices) : wanted_threads(devices, threads_per_device);
   int64_t total = 0;
   for (const int t : threads) total += t;
   if (total > static_cast<int64_t>(paid)) {
-    const char* const remedy = paid < available.size()
-                                   ? "the control group's CPU quota allows no more: raise it, or use fewer devices or threads per device"
-                               : shared      ? "other processes use the other cores: use fewer processes, devices or threads per device"
-                               : under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
-                                             : "use fewer devices or fewer threads per device";
-    warnings.push_back(fmt::format("{} CPU {} with {} threads share {} {} and slow each other down; {}", devices, devices == 1 ? "device" : "devices",
-                                   total, paid, paid == 1 ? "core" : "cores", remedy));
+    const char* const remedy =
+        paid < available.size()
+            ? "the control group's CPU quota allows no more: raise it, or use fewer devices or threads per device"
+        : shared      ? "other processes use the other cores: use fewer processes, devices or threads per device"
+        : under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
+                      : "use fewer devices or fewer threads per device";
+    warnings.push_back(fmt::format("{} CPU {} with {} threads share {} {} and slow each other down; {}", devices,
+                                   devices == 1 ? "device" : "devices", total, paid, paid == 1 ? "core" : "cores",
+                                   remedy));
   }
   std::vector<CoreShare> shares(static_cast<size_t>(devices));
   size_t next = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     shares[i].threads = threads[i];
-    // Under a quota all cores are equal: unused ones would idle while other groups may occupy the first ones. So devices get all cores.
+    // Under a quota all cores are equal: unused ones would idle while other groups may occupy the first ones. So
+    // devices get all cores.
     const size_t own = paid < available.size() && threads_per_device.empty()
                            ? (available.size() * (i + 1)) / shares.size() - (available.size() * i) / shares.size()
                            : static_cast<size_t>(threads[i]);

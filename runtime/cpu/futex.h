@@ -8,8 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/// Sleeping and waking without a mutex. std::atomic::wait would also work, but its waiter counts order the waker after the waiter, which hides
-/// missing events from ThreadSanitizer. Here only the caller's own loads and stores order anything.
+/// Sleeping and waking without a mutex. std::atomic::wait would also work, but its waiter counts order the waker after
+/// the waiter, which hides missing events from ThreadSanitizer. Here only the caller's own loads and stores order
+/// anything.
 namespace vitrine::cpu {
 
 /// Sleeps while `word` holds `expected`; may return early.
@@ -21,8 +22,8 @@ inline void futex_wake_all(const std::atomic<uint32_t>& word) noexcept {
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-/// Keeps a read-modify-write before it and a load after it in this order. On x86-64 they are always in order (and ThreadSanitizer, which runs there,
-/// does not understand fences).
+/// Keeps a read-modify-write before it and a load after it in this order. On x86-64 they are always in order (and
+/// ThreadSanitizer, which runs there, does not understand fences).
 inline void full_fence() noexcept {
 #if defined(__x86_64__)
   std::atomic_signal_fence(std::memory_order_seq_cst);

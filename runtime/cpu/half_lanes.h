@@ -11,7 +11,8 @@
 
 #include "runtime/half.h"
 
-/// The conversions of runtime/half.h for single numbers and for kLanes of them, for loops that compute between them. The bits are the same.
+/// The conversions of runtime/half.h for single numbers and for kLanes of them, for loops that compute between them.
+/// The bits are the same.
 namespace vitrine::cpu {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
@@ -23,8 +24,9 @@ using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using BitLanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
-/// The conversions in integer arithmetic, for one number (Bits is uint32_t, Floats float) or for lanes (BitLanes, FloatLanes). The 16 bits are the
-/// lower ones of `half`. Lanes are passed by reference, because how they are passed by value depends on the instruction set.
+/// The conversions in integer arithmetic, for one number (Bits is uint32_t, Floats float) or for lanes (BitLanes,
+/// FloatLanes). The 16 bits are the lower ones of `half`. Lanes are passed by reference, because how they are passed by
+/// value depends on the instruction set.
 namespace bits {
 
 template <class Bits, class Floats>
@@ -36,7 +38,8 @@ void widen(Half, const Bits& half, Floats& wide) {
   const Bits nan = not_finite | 0x00400000U;
   // A denormal's value is its bits added to the smallest normal number.
   const Floats smallest = __builtin_bit_cast(Floats, Bits{} + (113U << 23));
-  const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, Bits(magnitude + (113U << 23))) - smallest));
+  const Bits denormal =
+      __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, Bits(magnitude + (113U << 23))) - smallest));
   const Bits upper = magnitude > 0x0F800000U ? nan : not_finite;
   const Bits normal = exponent == 0x0F800000U ? upper : finite;
   const Bits result = (exponent == 0U ? denormal : normal) | ((half & 0x8000U) << 16);
@@ -50,7 +53,8 @@ void narrow(Half, const Floats& wide, Bits& half) {
   const Bits normal = (magnitude - (112U << 23) + 0x0FFFU + ((magnitude >> 13) & 1U)) >> 13;
   // The last digit of numbers from 0.5 to 1 is the smallest denormal, so adding 0.5 rounds there.
   const Floats half_up = __builtin_bit_cast(Floats, Bits{} + (126U << 23));
-  const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, magnitude) + half_up)) - (126U << 23);
+  const Bits denormal =
+      __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, magnitude) + half_up)) - (126U << 23);
   const Bits nan = 0x7E00U | ((magnitude >> 13) & 0x03FFU);
   const Bits infinity = Bits{} + 0x7C00U;
   const Bits finite = magnitude < (113U << 23) ? denormal : normal;
@@ -117,7 +121,10 @@ void store(float from, T* to) {
 template <class T>
 void load(const T* from, FloatLanes& to) {
 #ifdef __AVX512BW__
-  bits::widen(T{}, reinterpret_cast<BitLanes>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))), to);
+  bits::widen(
+      T{},
+      reinterpret_cast<BitLanes>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))),
+      to);
 #elif defined(__AVX2__)
   const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   bits::widen(T{}, reinterpret_cast<BitLanes>(_mm256_cvtepu16_epi32(narrow)), to);
@@ -135,7 +142,8 @@ void store(const FloatLanes& from, T* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(wide)));
 #elif defined(__AVX2__)
   const auto all = reinterpret_cast<__m256i>(wide);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
 #else
   const HalfLanes narrow = __builtin_convertvector(wide, HalfLanes);
   std::memcpy(to, &narrow, sizeof narrow);
@@ -149,14 +157,16 @@ inline void load(const Half* from, FloatLanes& to) {
   to = reinterpret_cast<FloatLanes>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 }
 inline void store(const FloatLanes& from, Half* to) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(reinterpret_cast<__m512>(from), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtps_ph(reinterpret_cast<__m512>(from), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 #elif defined(__F16C__)
 inline void load(const Half* from, FloatLanes& to) {
   to = reinterpret_cast<FloatLanes>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 inline void store(const FloatLanes& from, Half* to) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(from), _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(reinterpret_cast<__m256>(from), _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
 

@@ -24,8 +24,9 @@ InstructionSet chosen_by_environment() {
     names.push_back(instruction_set_name(set));
     if (std::string_view(name) == names.back()) return set;
   }
-  throw ConfigError(fmt::format("{} is '{}', but this build on this processor has only {}; set one of them or unset the variable", kVariable, name,
-                                fmt::join(names, " and ")));
+  throw ConfigError(
+      fmt::format("{} is '{}', but this build on this processor has only {}; set one of them or unset the variable",
+                  kVariable, name, fmt::join(names, " and ")));
 }
 
 std::atomic<InstructionSet>& set_in_use() {

@@ -7,7 +7,8 @@
 
 namespace vitrine::cpu {
 
-/// Operations in files called *_cpu.cpp are compiled for VITRINE_ARCH, the baseline, and, on x86-64 with a lower baseline, for x86-64-v4 as well.
+/// Operations in files called *_cpu.cpp are compiled for VITRINE_ARCH, the baseline, and, on x86-64 with a lower
+/// baseline, for x86-64-v4 as well.
 enum class InstructionSet { baseline, avx512 };
 const char* instruction_set_name(InstructionSet set);
 

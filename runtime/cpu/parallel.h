@@ -8,11 +8,13 @@
 
 namespace vitrine::cpu {
 
-/// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
+/// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without
+/// OpenMP.
 inline int team_size() { return omp_get_max_threads(); }
 
-/// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every time. Parts are multiples of
-/// `grain` except for the last one. Work below one grain stays on the calling thread. `body` must not throw.
+/// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every
+/// time. Parts are multiples of `grain` except for the last one. Work below one grain stays on the calling thread.
+/// `body` must not throw.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;

@@ -43,12 +43,13 @@ CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMem
     : ordinal_(ordinal), available_(std::move(available)), capacity_(capacity_bytes) {
   const int64_t skew = ordinal * kSkew % kHugePage;
   mapping_bytes_ = (capacity_bytes + kHugePage - 1) / kHugePage * kHugePage + 2 * kHugePage;
-  mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) {
-    throw OutOfMemory(
-        {fmt::format("cpu:{}: cannot reserve {} of address space ({}); lower ", ordinal, format_bytes(mapping_bytes_), std::strerror(errno)),
-         settings::kMemoryBytes},
-        {.device = fmt::format("cpu:{}", ordinal), .needed_bytes = mapping_bytes_});
+    throw OutOfMemory({fmt::format("cpu:{}: cannot reserve {} of address space ({}); lower ", ordinal,
+                                   format_bytes(mapping_bytes_), std::strerror(errno)),
+                       settings::kMemoryBytes},
+                      {.device = fmt::format("cpu:{}", ordinal), .needed_bytes = mapping_bytes_});
   }
   const auto start = (reinterpret_cast<uintptr_t>(mapping_) + kHugePage - 1) / kHugePage * kHugePage;
   madvise(reinterpret_cast<void*>(start), static_cast<size_t>(mapping_bytes_ - kHugePage), MADV_HUGEPAGE);
@@ -62,13 +63,17 @@ void CpuSlab::grow(int64_t bytes) {
   if (bytes <= size_) return;
   const int64_t fresh = bytes - size_;
   if (const AvailableMemory available = available_(); fresh > available.bytes) {
-    throw OutOfMemory(
-        fmt::format("cpu:{}: its pool needs {} more, but the machine has {} available ({}); use a smaller batch, fewer devices or processes, "
-                    "or a machine with more memory",
-                    ordinal_, format_bytes(fresh), format_bytes(available.bytes), available.source),
-        {.memory = MemoryShortage::Memory::host, .device = fmt::format("cpu:{}", ordinal_), .needed_bytes = fresh, .free_bytes = available.bytes});
+    throw OutOfMemory(fmt::format("cpu:{}: its pool needs {} more, but the machine has {} available ({}); use a "
+                                  "smaller batch, fewer devices or processes, "
+                                  "or a machine with more memory",
+                                  ordinal_, format_bytes(fresh), format_bytes(available.bytes), available.source),
+                      {.memory = MemoryShortage::Memory::host,
+                       .device = fmt::format("cpu:{}", ordinal_),
+                       .needed_bytes = fresh,
+                       .free_bytes = available.bytes});
   }
-  const int64_t parts = std::clamp<int64_t>(fresh / (64 * kHugePage), 1, std::max(1U, std::thread::hardware_concurrency()));
+  const int64_t parts =
+      std::clamp<int64_t>(fresh / (64 * kHugePage), 1, std::max(1U, std::thread::hardware_concurrency()));
   std::atomic<bool> enough{true};
   const auto touch_part = [&](int64_t part) {
     const int64_t begin = fresh * part / parts / kHugePage * kHugePage;
@@ -81,7 +86,9 @@ void CpuSlab::grow(int64_t bytes) {
   for (auto& thread : threads) thread.join();
   if (!enough) {
     throw OutOfMemory(
-        fmt::format("the machine does not have {} of memory left for a device's pool; use a smaller batch or fewer devices", format_bytes(fresh)),
+        fmt::format(
+            "the machine does not have {} of memory left for a device's pool; use a smaller batch or fewer devices",
+            format_bytes(fresh)),
         {.memory = MemoryShortage::Memory::host, .device = fmt::format("cpu:{}", ordinal_), .needed_bytes = fresh});
   }
   size_ = bytes;

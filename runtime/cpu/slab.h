@@ -8,14 +8,16 @@
 
 namespace vitrine {
 
-/// Slab of a CPU device: a reserved range of addresses, backed by huge pages if the system provides them, touched as it grows. Slabs of different
-/// devices start at different offsets within a page, so that collectives do not access the same cache sets.
+/// Slab of a CPU device: a reserved range of addresses, backed by huge pages if the system provides them, touched as it
+/// grows. Slabs of different devices start at different offsets within a page, so that collectives do not access the
+/// same cache sets.
 class CpuSlab final : public Slab {
  public:
-  /// available  returns the memory that the machine has left; grow() checks it, because the kernel would kill the process rather than refuse memory
-  /// throws OutOfMemory if the address range cannot be reserved.
+  /// available  returns the memory that the machine has left; grow() checks it, because the kernel would kill the
+  /// process rather than refuse memory throws OutOfMemory if the address range cannot be reserved.
   CpuSlab(
-      int ordinal, int64_t capacity_bytes, std::function<AvailableMemory()> available = [] { return available_memory(); });
+      int ordinal, int64_t capacity_bytes,
+      std::function<AvailableMemory()> available = [] { return available_memory(); });
   ~CpuSlab() override;
   CpuSlab(const CpuSlab&) = delete;
   CpuSlab& operator=(const CpuSlab&) = delete;

@@ -20,7 +20,8 @@ std::optional<SchedulerTimes> scheduler_times(const std::string& proc) {
   SchedulerTimes times;
   bool any = false;
   std::error_code error;
-  for (std::filesystem::directory_iterator at(proc + "/self/task", error), end; !error && at != end; at.increment(error)) {
+  for (std::filesystem::directory_iterator at(proc + "/self/task", error), end; !error && at != end;
+       at.increment(error)) {
     int64_t running_ns = 0, waiting_ns = 0;
     if (!(std::ifstream(at->path() / "schedstat") >> running_ns >> waiting_ns)) continue;  // the thread has just ended
     any = true;

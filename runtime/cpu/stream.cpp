@@ -19,14 +19,17 @@
 namespace vitrine {
 namespace {
 
-/// Counts the completed records of an event. Records complete in order: a record on another stream first waits for the previous one.
+/// Counts the completed records of an event. Records complete in order: a record on another stream first waits for the
+/// previous one.
 struct Completion {
   std::atomic<uint32_t> reached{0};
   std::atomic<uint32_t> waiters{0};
   std::atomic<bool> poisoned{false};   // the stream of the last record was in error
   std::atomic<int64_t> reached_ns{0};  // of events with timing
 
-  bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
+  bool is_reached(uint32_t target) const {
+    return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0;
+  }
 
   void set(uint32_t target) {
     reached.exchange(target, std::memory_order_release);
@@ -150,7 +153,8 @@ void CpuStream::Worker::fail_in(const Origin& origin) {
       shortage.layer = origin.layer;
       throw OutOfMemory(layer.empty() ? e.reason() : Reason(layer + ": ") + e.reason(), shortage);
     } catch (const Error&) {
-      rethrow_with_prefix(std::current_exception(), fmt::format("{}{}operation '{}': ", layer, layer.empty() ? "" : ", ", origin.operation));
+      rethrow_with_prefix(std::current_exception(),
+                          fmt::format("{}{}operation '{}': ", layer, layer.empty() ? "" : ", ", origin.operation));
     }
   } catch (...) {
     fail();
@@ -188,9 +192,11 @@ void CpuStream::Worker::run(const Options& options, const std::string& name) {
   last->~Task();
 }
 
-CpuStream::CpuStream(Identity identity, OrderChecker* checker, Options options) : Stream(identity, checker), worker_(std::make_unique<Worker>()) {
+CpuStream::CpuStream(Identity identity, OrderChecker* checker, Options options)
+    : Stream(identity, checker), worker_(std::make_unique<Worker>()) {
   worker_->tail = worker_->last = new (task_memory(sizeof(StubTask))) StubTask;
-  worker_->thread = std::thread([worker = worker_.get(), options = std::move(options), label = name()] { worker->run(options, label); });
+  worker_->thread = std::thread(
+      [worker = worker_.get(), options = std::move(options), label = name()] { worker->run(options, label); });
 }
 
 CpuStream::~CpuStream() {

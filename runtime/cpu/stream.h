@@ -13,8 +13,8 @@
 
 namespace vitrine {
 
-/// Stream of a CPU device: a worker thread that runs queued work in order, with CUDA's rules. The queue orders the host before the worker and never
-/// the worker before the host, so that ThreadSanitizer sees every missing event.
+/// Stream of a CPU device: a worker thread that runs queued work in order, with CUDA's rules. The queue orders the host
+/// before the worker and never the worker before the host, so that ThreadSanitizer sees every missing event.
 class CpuStream final : public Stream {
  public:
   struct Options {
@@ -88,7 +88,8 @@ class CpuStream final : public Stream {
     static_assert(alignof(FunctionTask<F>) <= alignof(std::max_align_t));
     return new (task_memory(sizeof(FunctionTask<F>))) FunctionTask<F>(std::move(f));
   }
-  /// Returns room for a task in the current block. Individual allocations on the host, freed on the workers, would contend for malloc's locks.
+  /// Returns room for a task in the current block. Individual allocations on the host, freed on the workers, would
+  /// contend for malloc's locks.
   void* task_memory(size_t bytes);
   void push(Task* task);
   std::unique_ptr<Event> do_make_event(EventTiming timing) override;

@@ -20,7 +20,8 @@ inline double sum_of_squares(const float* values, int64_t count) {
       sums[static_cast<size_t>(lane)] += v * v;
     }
   }
-  for (; i < count; ++i) sums[static_cast<size_t>(i % kPartialSums)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  for (; i < count; ++i)
+    sums[static_cast<size_t>(i % kPartialSums)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   double sum = 0.0;
   for (const double partial : sums) sum += partial;
   return sum;

@@ -12,7 +12,8 @@ namespace {
 const char* remedy(cudaError_t code) {
   switch (code) {
     case cudaErrorNoKernelImageForDevice:
-      return "; this program was not built for this GPU's architecture; configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+      return "; this program was not built for this GPU's architecture; configure with "
+             "-DCMAKE_CUDA_ARCHITECTURES=native";
     case cudaErrorMemoryAllocation:
       return "; other processes may hold the GPU's memory: see nvidia-smi";
     case cudaErrorIllegalAddress:
@@ -46,8 +47,8 @@ void check(cudaError_t code, const char* expression, const char* file, int line,
   if (code == cudaSuccess) return;
   cudaGetLastError();
   if (device < 0 && cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(
-      fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cudaGetErrorName(code), cudaGetErrorString(code), device, file, line, remedy(code)));
+  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cudaGetErrorName(code),
+                              cudaGetErrorString(code), device, file, line, remedy(code)));
 }
 
 void check_device(const char* expression, const char* file, int line) {
@@ -68,7 +69,8 @@ bool is_in_use(int device) {
   static const GetState get_state = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &found);
+    const cudaError_t code =
+        cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &found);
     if (code != cudaSuccess) cudaGetLastError();
     return code == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<GetState>(function) : nullptr;
   }();

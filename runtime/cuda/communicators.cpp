@@ -17,7 +17,8 @@ std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devic
   const bool distinct = static_cast<int>(gpus.size()) == devices.size();
   if (!distinct && devices.process_count() > 1) {
     throw UnsupportedError(
-        "make_communicators: with several processes every device needs a separate GPU, because NCCL does not support two ranks on one GPU");
+        "make_communicators: with several processes every device needs a separate GPU, because NCCL does not support "
+        "two ranks on one GPU");
   }
   const bool nccl = !nccl_version().empty();
   if (distinct && nccl) return make_nccl_communicators(devices);
@@ -26,7 +27,8 @@ std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devic
     throw UnsupportedError(fmt::format("make_communicators: nccl_communicators are set, but {}", reason));
   }
   if (devices.process_count() > 1)
-    throw UnsupportedError("make_communicators: GPUs of several processes need NCCL, which this build does not include");
+    throw UnsupportedError(
+        "make_communicators: GPUs of several processes need NCCL, which this build does not include");
   return make_peer_communicators(devices, reason);
 }
 

@@ -58,8 +58,8 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   avoid_unused_gpu(options.devices[i].index);
   VITRINE_CUDA_CHECK(cudaStreamGetDevice(stream, &gpu));
   if (gpu != options.devices[i].index) {
-    throw DeviceError(
-        fmt::format("{}: its compute stream was created on cuda:{}; create it on the device that uses it", options.devices[i].str(), gpu));
+    throw DeviceError(fmt::format("{}: its compute stream was created on cuda:{}; create it on the device that uses it",
+                                  options.devices[i].str(), gpu));
   }
   return stream;
 }
@@ -73,15 +73,18 @@ void open_gpus(const DeviceGroupOptions& options) {
   for (const DeviceId& id : options.devices) {
     if (id.index >= count) {
       const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-      throw DeviceError(fmt::format("{}: this process sees {} {}, numbered from 0{}; name one of them", id.str(), count, count == 1 ? "GPU" : "GPUs",
-                                    visible == nullptr ? std::string() : fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible)));
+      throw DeviceError(
+          fmt::format("{}: this process sees {} {}, numbered from 0{}; name one of them", id.str(), count,
+                      count == 1 ? "GPU" : "GPUs",
+                      visible == nullptr ? std::string() : fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible)));
     }
     gpus.insert(id.index);
   }
-  for (const auto& [handles, what] :
-       {std::pair{&options.cuda_compute_streams, "CUDA compute streams"}, {&options.nccl_communicators, "NCCL communicators"}}) {
+  for (const auto& [handles, what] : {std::pair{&options.cuda_compute_streams, "CUDA compute streams"},
+                                      {&options.nccl_communicators, "NCCL communicators"}}) {
     if (!handles->empty() && handles->size() != options.devices.size()) {
-      throw ConfigError(fmt::format("{} {} for {} devices; pass one for each device", handles->size(), what, options.devices.size()));
+      throw ConfigError(
+          fmt::format("{} {} for {} devices; pass one for each device", handles->size(), what, options.devices.size()));
     }
   }
   for (const int from : gpus) {
@@ -100,10 +103,13 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const DeviceId id = options.devices[i];
   const Memory memory = memory_of(id.index);
   if (capacity > memory.total_bytes) {
-    throw OutOfMemory({fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less with ", id.str(), format_bytes(capacity),
-                                   format_bytes(memory.total_bytes)),
+    throw OutOfMemory({fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less with ",
+                                   id.str(), format_bytes(capacity), format_bytes(memory.total_bytes)),
                        settings::kMemoryBytes, ", or no capacity"},
-                      {.device = id.str(), .needed_bytes = capacity, .capacity_bytes = memory.total_bytes, .free_bytes = memory.free_bytes});
+                      {.device = id.str(),
+                       .needed_bytes = capacity,
+                       .capacity_bytes = memory.total_bytes,
+                       .free_bytes = memory.free_bytes});
   }
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
@@ -113,7 +119,8 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   parts.trace = options.trace;
   parts.tf32 = options.tf32;
   parts.context_bytes = memory.total_bytes - memory.free_bytes;
-  parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<CudaSlab>(id.index), capacity);
+  parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<CudaSlab>(id.index),
+                                      capacity);
   const auto stream = [&](StreamRole role, cudaStream_t given) {
     return std::make_unique<CudaStream>(Stream::Identity{id, ordinal, role}, checker, given);
   };
@@ -127,7 +134,8 @@ std::vector<OutsideBytes> outside_bytes(int64_t context_bytes, const std::vector
   std::vector<OutsideBytes> owners = {{"context", context_bytes}};
   for (ExecContext* ctx : contexts) {
     for (const OutsideBytes& more : ctx->plans().get<OutsideMemory>().owners) {
-      const auto known = std::find_if(owners.begin(), owners.end(), [&](const OutsideBytes& o) { return std::string_view(o.owner) == more.owner; });
+      const auto known = std::find_if(owners.begin(), owners.end(),
+                                      [&](const OutsideBytes& o) { return std::string_view(o.owner) == more.owner; });
       known == owners.end() ? owners.push_back(more) : static_cast<void>(known->bytes += more.bytes);
     }
   }

@@ -12,7 +12,8 @@ namespace vitrine::cuda {
 /// throws DeviceError with the missing device and the remedy, CudaError.
 void open_gpus(const DeviceGroupOptions& options);
 
-/// Default capacity of a logical device: its GPU's free memory less 5 %, divided among the logical devices that share it.
+/// Default capacity of a logical device: its GPU's free memory less 5 %, divided among the logical devices that share
+/// it.
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i);
 
 /// Creates the parts of logical device `i` of the group.

@@ -6,9 +6,10 @@
 
 namespace vitrine::cuda {
 
-/// Pinned host memory in which a kernel reports invalid data (for example, a target out of range): values first, then raised = 1; the first fault
-/// counts. The stream's failed() and synchronize() check it and throw a DataError. Work after the faulty kernel still runs, so the kernel must also
-/// invalidate the data that decides whether parameters change.
+/// Pinned host memory in which a kernel reports invalid data (for example, a target out of range): values first, then
+/// raised = 1; the first fault counts. The stream's failed() and synchronize() check it and throw a DataError. Work
+/// after the faulty kernel still runs, so the kernel must also invalidate the data that decides whether parameters
+/// change.
 struct Fault {
   int32_t raised;
   int32_t claimed;  // where several threads may find a fault: 1 once one of them writes the values

@@ -23,7 +23,9 @@ struct Arithmetic<int32_t> {
   using Value = int32_t;
   static __device__ Value load(int32_t element) { return element; }
   static __device__ int32_t store(Value value) { return value; }
-  static __device__ Value add(Value a, Value b) { return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); }  // wraps around
+  static __device__ Value add(Value a, Value b) {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }  // wraps around
 };
 
 /// A NaN on either side is kept.
@@ -76,11 +78,13 @@ template <class T, ReduceOp kOp, int N>
 void queue_combine(cudaStream_t stream, const Buffers<T>& buffers, int64_t begin, int64_t end) {
   if (begin >= end) return;
   const int64_t blocks = std::clamp<int64_t>((end - begin + kThreads - 1) / kThreads, 1, kMostBlocks);
-  launch(stream, combine_elements<T, kOp, N>, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(kThreads)), buffers, begin, end);
+  launch(stream, combine_elements<T, kOp, N>, dim3(static_cast<unsigned>(blocks)),
+         dim3(static_cast<unsigned>(kThreads)), buffers, begin, end);
 }
 
 template <class T, ReduceOp kOp>
-void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> inputs, std::span<void* const> outputs,
+                 int64_t begin, int64_t end) {
   constexpr int kPack = 16 / static_cast<int>(sizeof(T));
   Buffers<T> buffers{};
   buffers.divisor = divisor;
@@ -103,8 +107,8 @@ void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> 
 }
 
 template <class T>
-void combine_as(cudaStream_t stream, comm::Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
-                int64_t end) {
+void combine_as(cudaStream_t stream, comm::Reduction reduction, std::span<const void* const> inputs,
+                std::span<void* const> outputs, int64_t begin, int64_t end) {
   if (reduction.op == ReduceOp::min) return combine_all<T, ReduceOp::min>(stream, 1, inputs, outputs, begin, end);
   if (reduction.op == ReduceOp::max) return combine_all<T, ReduceOp::max>(stream, 1, inputs, outputs, begin, end);
   combine_all<T, ReduceOp::sum>(stream, reduction.divisor, inputs, outputs, begin, end);
@@ -112,8 +116,8 @@ void combine_as(cudaStream_t stream, comm::Reduction reduction, std::span<const 
 
 }  // namespace
 
-void combine_to_all(cudaStream_t stream, DType dtype, comm::Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
-                    int64_t begin, int64_t end) {
+void combine_to_all(cudaStream_t stream, DType dtype, comm::Reduction reduction, std::span<const void* const> inputs,
+                    std::span<void* const> outputs, int64_t begin, int64_t end) {
   if (dtype == DType::i32) return combine_as<int32_t>(stream, reduction, inputs, outputs, begin, end);
   with_storage(dtype, [&]<class T>() { combine_as<T>(stream, reduction, inputs, outputs, begin, end); });
 }

@@ -10,17 +10,22 @@
 namespace vitrine {
 namespace {
 
-std::string version_text(int version) { return version > 0 ? fmt::format("{}.{}", version / 1000, version % 1000 / 10) : std::string(); }
+std::string version_text(int version) {
+  return version > 0 ? fmt::format("{}.{}", version / 1000, version % 1000 / 10) : std::string();
+}
 
 std::string problem_text(cudaError_t code, int driver_version, int runtime_version) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::string hidden = visible == nullptr ? std::string() : fmt::format("; CUDA_VISIBLE_DEVICES is \"{}\", which hides all others", visible);
+  const std::string hidden = visible == nullptr
+                                 ? std::string()
+                                 : fmt::format("; CUDA_VISIBLE_DEVICES is \"{}\", which hides all others", visible);
   if (driver_version == 0) {
     return "no NVIDIA driver is installed (or it is not visible in this container); install it, or use cpu devices";
   }
   if (code == cudaErrorInsufficientDriver) {
     return fmt::format(
-        "the NVIDIA driver is for CUDA {}, older than CUDA {} which this program was built with; update the driver, or build with an "
+        "the NVIDIA driver is for CUDA {}, older than CUDA {} which this program was built with; update the driver, or "
+        "build with an "
         "older toolkit",
         version_text(driver_version), version_text(runtime_version));
   }
@@ -38,7 +43,8 @@ bool read_attributes(GpuInfo& gpu) {
   gpu.compute_minor = properties.minor;
   gpu.multiprocessors = properties.multiProcessorCount;
   std::array<char, 32> bus{};
-  if (cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), gpu.index) == cudaSuccess) gpu.pci_bus_id = bus.data();
+  if (cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), gpu.index) == cudaSuccess)
+    gpu.pci_bus_id = bus.data();
   return true;
 }
 

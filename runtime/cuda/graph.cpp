@@ -95,7 +95,8 @@ CudaStream::TimePoint* CudaStream::captured_time_point() noexcept {
   if (!queued_ && !graph.points.empty()) return graph.points.back();
   const std::lock_guard lock(spans_mutex_);
   TimePoint* const point = next_point();
-  if (point == nullptr || cudaEventRecordWithFlags(point->event, stream_, cudaEventRecordExternal) != cudaSuccess) return nullptr;
+  if (point == nullptr || cudaEventRecordWithFlags(point->event, stream_, cudaEventRecordExternal) != cudaSuccess)
+    return nullptr;
   spare_.pop_back();
   ++taken_;
   point->users = 1;

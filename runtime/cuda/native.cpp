@@ -34,7 +34,8 @@ const DeviceProperties& properties(ExecContext& ctx) {
       return value;
     };
     cached.values.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
-    cached.values.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+    cached.values.compute_capability =
+        10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
     cached.values.max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     cached.known = true;
   }

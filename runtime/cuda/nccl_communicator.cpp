@@ -51,7 +51,9 @@ struct Captured final : CapturedCollectives {
 class NcclCommunicator final : public CheckedCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclGroup> group, int device)
-      : CheckedCommunicator(group->first_rank() + device, group->world_size(), device), group_(std::move(group)), device_(device) {}
+      : CheckedCommunicator(group->first_rank() + device, group->world_size(), device),
+        group_(std::move(group)),
+        device_(device) {}
 
   std::string description() const override {
     const auto of = [](const char* name) {
@@ -59,8 +61,8 @@ class NcclCommunicator final : public CheckedCommunicator {
       return std::string(value == nullptr ? "its own choice" : value);
     };
     const bool fixed = std::getenv("NCCL_ALGO") != nullptr && std::getenv("NCCL_PROTO") != nullptr;
-    return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}{}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"),
-                       fixed ? "" : " (sums may have other last bits in the next run)");
+    return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}{}", nccl_version(), size(), of("NCCL_ALGO"),
+                       of("NCCL_PROTO"), fixed ? "" : " (sums may have other last bits in the next run)");
   }
   void abort(const Reason& reason) override {
     // NCCL also reports a lost peer, but the process group identifies the rank more reliably.
@@ -73,8 +75,8 @@ class NcclCommunicator final : public CheckedCommunicator {
   }
   Reason failure() override { return group_->failure(); }
 
-  // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may destroy its own communicators
-  // before the graph.
+  // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may
+  // destroy its own communicators before the graph.
   bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
   void begin_capture() override {
     if (!can_capture()) return CheckedCommunicator::begin_capture();
@@ -93,7 +95,8 @@ class NcclCommunicator final : public CheckedCommunicator {
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
-  /// Tells the process group that this rank begins a collective. A captured collective begins when its graph is launched.
+  /// Tells the process group that this rank begins a collective. A captured collective begins when its graph is
+  /// launched.
   void note(ExecContext& ctx, const Call& call);
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);
@@ -145,13 +148,15 @@ void NcclCommunicator::copy_own_part(ExecContext& ctx, const Call& call) {
       break;
     case Operation::send_receive:
       if (call.to != rank()) return;
-      if (call.from != rank()) throw CommError(fmt::format("send_receive: rank {} sends to itself, but does not receive from itself", rank()));
+      if (call.from != rank())
+        throw CommError(fmt::format("send_receive: rank {} sends to itself, but does not receive from itself", rank()));
       break;
     default:
       return;
   }
   if (from == to || bytes == 0) return;
-  VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native_stream(ctx)));
+  VITRINE_CUDA_CHECK(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native_stream(ctx)));
 }
 
 void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm) {
@@ -160,16 +165,17 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const size_t bytes = count * static_cast<size_t>(size_of(call.dtype));
   switch (call.operation) {
     case Operation::all_reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype),
+                                                    nccl_op(call.reduction.op), comm, stream));
     case Operation::reduce:
-      return VITRINE_NCCL_CHECK(
-          comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype),
+                                                 nccl_op(call.reduction.op), call.root, comm, stream));
     case Operation::broadcast:
-      return VITRINE_NCCL_CHECK(comm,
-                                ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes,
+                                                    ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
-      return VITRINE_NCCL_CHECK(comm,
-                                ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype),
+                                                        nccl_op(call.reduction.op), comm, stream));
     case Operation::all_gather:
       return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {
@@ -186,12 +192,20 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   if (bytes == 0) return;
   // The part that stays on this rank has been copied already.
   const auto sends_to = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.to); };
-  const auto receives_from = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.from); };
-  const auto place = [&](int r) { return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0; };
+  const auto receives_from = [&](int r) {
+    return r != rank() && (call.operation == Operation::all_to_all || r == call.from);
+  };
+  const auto place = [&](int r) {
+    return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0;
+  };
   VITRINE_NCCL_CHECK(comm, ncclGroupStart());
   for (int r = 0; r < size(); ++r) {
-    if (sends_to(r)) VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + place(r), bytes, ncclInt8, r, comm, stream));
-    if (receives_from(r)) VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
+    if (sends_to(r))
+      VITRINE_NCCL_CHECK(
+          comm, ncclSend(static_cast<const std::byte*>(call.input) + place(r), bytes, ncclInt8, r, comm, stream));
+    if (receives_from(r))
+      VITRINE_NCCL_CHECK(comm,
+                         ncclRecv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
   }
   VITRINE_NCCL_CHECK(comm, ncclGroupEnd());
 }
@@ -205,9 +219,11 @@ void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclC
     for (int r = 0; r < size(); ++r) {
       if (r == rank() || part(r) == 0) continue;
       if (scatters) {
-        VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + part_offset(call, r), part(r), ncclInt8, r, comm, stream));
+        VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + part_offset(call, r), part(r),
+                                          ncclInt8, r, comm, stream));
       } else {
-        VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + part_offset(call, r), part(r), ncclInt8, r, comm, stream));
+        VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + part_offset(call, r), part(r),
+                                          ncclInt8, r, comm, stream));
       }
     }
   } else if (part(rank()) > 0) {
@@ -231,7 +247,8 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& 
     group->create(devices);
   }
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<NcclCommunicator>(group, device));
+  for (int device = 0; device < devices.size(); ++device)
+    communicators.push_back(std::make_unique<NcclCommunicator>(group, device));
   return communicators;
 }
 

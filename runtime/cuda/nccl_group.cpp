@@ -23,16 +23,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// NCCL accepts a call within microseconds, on a separate thread, unless it must connect to a peer first. A sleep takes longer than that.
+// NCCL accepts a call within microseconds, on a separate thread, unless it must connect to a peer first. A sleep takes
+// longer than that.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::milliseconds kAcceptedWithin{2};
-// Time that abort() gives calls to return by themselves. Only calls on blocking communicators that wait for their peers take longer.
+// Time that abort() gives calls to return by themselves. Only calls on blocking communicators that wait for their peers
+// take longer.
 constexpr std::chrono::milliseconds kReturnsWithin{100};
 constexpr std::chrono::seconds kLongestFarewell{2};
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* const detail = ncclGetLastError(comm);
-  return fmt::format("{}{}{}", ncclGetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "", detail != nullptr ? detail : "");
+  return fmt::format("{}{}{}", ncclGetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "",
+                     detail != nullptr ? detail : "");
 }
 
 /// Between ncclGroupStart and ncclGroupEnd, even if an exception is thrown.
@@ -58,7 +61,8 @@ class GroupCalls {
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   if (result == ncclUnhandledCudaError) check_device(expression, file, line);
-  throw CommError(fmt::format("{}: {} ({}:{}); set NCCL_DEBUG=WARN to learn more", expression, nccl_text(result, comm), file, line));
+  throw CommError(fmt::format("{}: {} ({}:{}); set NCCL_DEBUG=WARN to learn more", expression, nccl_text(result, comm),
+                              file, line));
 }
 
 NcclGroup::NcclGroup(DeviceGroup& devices, bool owned)
@@ -84,7 +88,8 @@ NcclGroup::~NcclGroup() {
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
     avoid_unused_gpu(rank.gpu);
-    if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
+    if (rank.comm != nullptr && owned_)
+      ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
     if (rank.word != nullptr) cudaFree(rank.word);
   }
   cudaGetLastError();
@@ -121,7 +126,8 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
   std::optional<ProcessGroup::Waiting> waiting;
   while (in_progress(rank)) {
     const Clock::time_point now = Clock::now();
-    if (process_group_ && !waiting && now - begin > kAcceptedWithin) waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
+    if (process_group_ && !waiting && now - begin > kAcceptedWithin)
+      waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
     if (now > deadline) {
       const std::string reason = fmt::format(
           "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
@@ -151,7 +157,8 @@ bool NcclGroup::in_progress(Rank& rank) {
 void NcclGroup::throw_if_broken() {
   throw_if_aborted();
   // The process group aborts this group shortly after it has failed.
-  if (const Reason verdict = process_group_ ? process_group_->failure() : Reason(); !verdict.empty()) throw CommError(verdict);
+  if (const Reason verdict = process_group_ ? process_group_->failure() : Reason(); !verdict.empty())
+    throw CommError(verdict);
 }
 
 void NcclGroup::throw_if_aborted() {
@@ -178,7 +185,8 @@ void NcclGroup::allocate_words(DeviceGroup& devices) {
 
 void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
   std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
-  for (size_t i = 0; i < list.size(); ++i) ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
+  for (size_t i = 0; i < list.size(); ++i)
+    ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
   // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
@@ -200,7 +208,8 @@ void NcclGroup::leave_peers() noexcept {
   const Clock::time_point deadline = Clock::now() + kLongestFarewell;
   for (Rank& rank : ranks_) {
     ncclResult_t state = ncclInProgress;
-    while (rank.comm != nullptr && ncclCommGetAsyncError(rank.comm, &state) == ncclSuccess && state == ncclInProgress && Clock::now() < deadline)
+    while (rank.comm != nullptr && ncclCommGetAsyncError(rank.comm, &state) == ncclSuccess && state == ncclInProgress &&
+           Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     if (rank.comm == nullptr || state != ncclSuccess) continue;
     ncclCommDestroy(rank.comm);
@@ -229,7 +238,9 @@ void NcclGroup::create(DeviceGroup& devices) {
     while (in_progress(rank)) {
       if (Clock::now() > deadline) {
         const std::string reason = fmt::format(
-            "NCCL: {} did not join the group within {} ms; is its GPU in use elsewhere? Set NCCL_DEBUG=INFO to learn more", rank.name, timeout_ms_);
+            "NCCL: {} did not join the group within {} ms; is its GPU in use elsewhere? Set NCCL_DEBUG=INFO to learn "
+            "more",
+            rank.name, timeout_ms_);
         abort(reason);
         throw CommError(reason);
       }
@@ -247,8 +258,9 @@ void NcclGroup::adopt(DeviceGroup& devices) {
     VITRINE_NCCL_CHECK(comm, ncclCommUserRank(comm, &rank));
     VITRINE_NCCL_CHECK(comm, ncclCommCuDevice(comm, &gpu));
     if (count != world_size_ || rank != first_rank_ + i || gpu != devices[i].id().index) {
-      throw ConfigError(fmt::format("{}: its NCCL communicator is rank {} of {} on cuda:{}, expected rank {} of {} on {}", devices[i].name(), rank,
-                                    count, gpu, first_rank_ + i, world_size_, devices[i].id().str()));
+      throw ConfigError(
+          fmt::format("{}: its NCCL communicator is rank {} of {} on cuda:{}, expected rank {} of {} on {}",
+                      devices[i].name(), rank, count, gpu, first_rank_ + i, world_size_, devices[i].id().str()));
     }
     at(i).comm = comm;
   }
@@ -290,7 +302,8 @@ Reason NcclGroup::failure() {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(rank.comm, &state);
     if (asked != ncclSuccess) state = asked;
-    if (state != ncclSuccess && state != ncclInProgress) return fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm));
+    if (state != ncclSuccess && state != ncclInProgress)
+      return fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm));
   }
   return {};
 }

@@ -18,7 +18,8 @@ namespace vitrine::cuda {
 
 /// throws CommError for an error of NCCL, CudaError for one of CUDA.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line);
-#define VITRINE_NCCL_CHECK(comm, expression) ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE__, __LINE__)
+#define VITRINE_NCCL_CHECK(comm, expression) \
+  ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE__, __LINE__)
 
 /// NCCL's communicators of this process's devices in one group, and operations that concern all of them.
 class NcclGroup {
@@ -37,8 +38,8 @@ class NcclGroup {
   void call(int index, const char* operation, const std::function<void(ncclComm_t)>& work);
   /// throws CommError if the group or the process group is broken.
   void throw_if_broken();
-  /// Aborts the communicators, and with them calls that wait for their peers, from any thread. NCCL frees them when the graphs that contain their
-  /// collectives are destroyed.
+  /// Aborts the communicators, and with them calls that wait for their peers, from any thread. NCCL frees them when the
+  /// graphs that contain their collectives are destroyed.
   void abort(const Reason& reason);
   /// Why the group is broken, or empty.
   Reason failure();
@@ -68,7 +69,8 @@ class NcclGroup {
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   /// ids  as exchange_nccl_ids() returns them
   void start_joining(DeviceGroup& devices, const std::string& ids);
-  /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so soon.
+  /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so
+  /// soon.
   void leave_peers() noexcept;
   /// throws the reason if the group is aborted, or an asynchronous error.
   bool in_progress(Rank& rank);

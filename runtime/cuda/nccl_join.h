@@ -5,7 +5,8 @@
 
 #include <nccl.h>
 
-/// The call that depends on NCCL's version: CMake chooses nccl_join_several.cpp for NCCL 2.23 and newer, nccl_join_one.cpp for older ones.
+/// The call that depends on NCCL's version: CMake chooses nccl_join_several.cpp for NCCL 2.23 and newer,
+/// nccl_join_one.cpp for older ones.
 namespace vitrine::cuda {
 
 /// Whether both the NCCL of the build and the one that is loaded let ranks join through several ids.

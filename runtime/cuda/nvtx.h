@@ -3,7 +3,8 @@
 
 #include "runtime/trace/span.h"
 
-/// Ranges for Nsight; they cost next to nothing when no tool is attached. Builds without NVTX's headers have no_nvtx.cpp.
+/// Ranges for Nsight; they cost next to nothing when no tool is attached. Builds without NVTX's headers have
+/// no_nvtx.cpp.
 namespace vitrine::cuda {
 
 /// Call before the first range: NVTX's own initialization is not thread-safe.

@@ -14,7 +14,8 @@ struct OutsideMemory {
   std::vector<OutsideBytes> owners;
 };
 
-/// Measures what an object of a library takes of the GPU: the difference between what is in use when the meter is made and when it ends.
+/// Measures what an object of a library takes of the GPU: the difference between what is in use when the meter is made
+/// and when it ends.
 class OutsideMeter {
  public:
   /// owner  a literal; a later measurement for the same owner and context replaces the earlier one

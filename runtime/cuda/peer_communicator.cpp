@@ -27,7 +27,9 @@ constexpr int64_t kSumGrainBytes = 256;  // bytes of a segment, which only one r
 class PeerGroup {
  public:
   explicit PeerGroup(DeviceGroup& devices)
-      : size_(devices.size()), timeout_ms_(devices.options().comm_timeout_ms), ranks_(static_cast<size_t>(devices.size())) {
+      : size_(devices.size()),
+        timeout_ms_(devices.options().comm_timeout_ms),
+        ranks_(static_cast<size_t>(devices.size())) {
     for (int i = 0; i < size_; ++i) {
       Rank& rank = at(i);
       rank.name = fmt::format("rank {} ({})", i, devices[i].name());
@@ -46,8 +48,8 @@ class PeerGroup {
     cudaGetLastError();
   }
 
-  /// One rank's collective: waits for the others on the host, orders its stream after theirs, queues its share, and orders its stream after their
-  /// shares.
+  /// One rank's collective: waits for the others on the host, orders its stream after theirs, queues its share, and
+  /// orders its stream after their shares.
   void run(int index, const Call& call, cudaStream_t stream);
   void abort(const Reason& reason);
   Reason failure();
@@ -90,12 +92,14 @@ void PeerGroup::barrier(int index, const char* operation) {
     arrived_.notify_all();
     return;
   }
-  const bool in_time = arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms_), [&] { return arrivals_ != round || !reason_.empty(); });
+  const bool in_time = arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms_),
+                                         [&] { return arrivals_ != round || !reason_.empty(); });
   if (arrivals_ != round) return;
   if (!in_time) {
-    reason_ =
-        fmt::format("{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a separate thread",
-                    operation, at(index).name, timeout_ms_, absent());
+    reason_ = fmt::format(
+        "{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a "
+        "separate thread",
+        operation, at(index).name, timeout_ms_, absent());
     arrived_.notify_all();
   }
   throw CommError(reason_);
@@ -148,13 +152,15 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
   const auto root = static_cast<size_t>(mine.root < 0 ? 0 : mine.root);
   const int64_t bytes = mine.count * size_of(mine.dtype);
   const auto copy = [&](void* to, const void* from, int64_t count) {
-    if (to != from && count > 0) VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyDefault, stream));
+    if (to != from && count > 0)
+      VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyDefault, stream));
   };
   std::array<const void*, kMostSumRanks> inputs;
   std::array<void*, kMostSumRanks> outputs;
   for (size_t r = 0; r < ranks; ++r) inputs[r] = ranks_[r].call->input;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    combine_to_all(stream, mine.dtype, mine.reduction, {inputs.data(), ranks}, {outputs.data(), output_count}, begin, end);
+    combine_to_all(stream, mine.dtype, mine.reduction, {inputs.data(), ranks}, {outputs.data(), output_count}, begin,
+                   end);
   };
   const comm::Slice slice = comm::slice_of(mine.count, kSumGrainBytes / size_of(mine.dtype), index, size_);
   switch (mine.operation) {
@@ -171,15 +177,19 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
     case Operation::broadcast:
       return copy(mine.output, ranks_[root].call->input, bytes);
     case Operation::all_gather:
-      for (size_t r = 0; r < ranks; ++r) copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, ranks_[r].call->input, bytes);
+      for (size_t r = 0; r < ranks; ++r)
+        copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, ranks_[r].call->input, bytes);
       return;
     case Operation::scatter:
-      return copy(mine.output, static_cast<const std::byte*>(ranks_[root].call->input) + part_offset(mine, index), part_bytes(mine, index));
+      return copy(mine.output, static_cast<const std::byte*>(ranks_[root].call->input) + part_offset(mine, index),
+                  part_bytes(mine, index));
     case Operation::gather:
-      return copy(static_cast<std::byte*>(ranks_[root].call->output) + part_offset(mine, index), mine.input, part_bytes(mine, index));
+      return copy(static_cast<std::byte*>(ranks_[root].call->output) + part_offset(mine, index), mine.input,
+                  part_bytes(mine, index));
     case Operation::all_to_all:
       for (size_t r = 0; r < ranks; ++r) {
-        copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, static_cast<const std::byte*>(inputs[r]) + index * bytes, bytes);
+        copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes,
+             static_cast<const std::byte*>(inputs[r]) + index * bytes, bytes);
       }
       return;
     case Operation::send_receive:
@@ -206,7 +216,9 @@ class PeerCommunicator final : public CheckedCommunicator {
  public:
   PeerCommunicator(std::shared_ptr<PeerGroup> group, int rank, int size, std::string reason)
       : CheckedCommunicator(rank, size, rank), group_(std::move(group)), reason_(std::move(reason)) {}
-  std::string description() const override { return fmt::format("direct access to peers' memory, {} ranks ({})", size(), reason_); }
+  std::string description() const override {
+    return fmt::format("direct access to peers' memory, {} ranks ({})", size(), reason_);
+  }
   void abort(const Reason& reason) override { group_->abort(reason); }
   Reason failure() override { return group_->failure(); }
 
@@ -224,7 +236,8 @@ class PeerCommunicator final : public CheckedCommunicator {
 
 std::vector<std::unique_ptr<Communicator>> make_peer_communicators(DeviceGroup& devices, const std::string& reason) {
   if (devices.size() > kMostSumRanks) {
-    throw UnsupportedError(fmt::format("make_communicators: {} CUDA devices that share GPUs; a group has at most {}", devices.size(), kMostSumRanks));
+    throw UnsupportedError(fmt::format("make_communicators: {} CUDA devices that share GPUs; a group has at most {}",
+                                       devices.size(), kMostSumRanks));
   }
   for (int a = 0; a < devices.size(); ++a) {
     for (int b = 0; b < devices.size(); ++b) {
@@ -233,14 +246,16 @@ std::vector<std::unique_ptr<Communicator>> make_peer_communicators(DeviceGroup& 
       if (from != to) VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
       if (reaches != 0) continue;
       throw UnsupportedError(
-          fmt::format("make_communicators: cuda:{} cannot access the memory of cuda:{}, and NCCL cannot be used ({}); use one logical "
+          fmt::format("make_communicators: cuda:{} cannot access the memory of cuda:{}, and NCCL cannot be used ({}); "
+                      "use one logical "
                       "device for each GPU and a build with NCCL",
                       from, to, reason));
     }
   }
   const auto group = std::make_shared<PeerGroup>(devices);
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<PeerCommunicator>(group, rank, devices.size(), reason));
+  for (int rank = 0; rank < devices.size(); ++rank)
+    communicators.push_back(std::make_unique<PeerCommunicator>(group, rank, devices.size(), reason));
   return communicators;
 }
 

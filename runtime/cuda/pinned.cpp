@@ -12,11 +12,13 @@ namespace vitrine::cuda {
 void* allocate_pinned(int64_t bytes) {
   void* memory = nullptr;
   const DeviceScope scope(device_in_use());
-  const cudaError_t code = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
+  const cudaError_t code =
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw OutOfMemory(fmt::format("HostBuffer: cannot pin {} of host memory for GPUs; use smaller batches", format_bytes(bytes)),
-                      {.memory = MemoryShortage::Memory::host, .user = "HostBuffer", .needed_bytes = bytes});
+    throw OutOfMemory(
+        fmt::format("HostBuffer: cannot pin {} of host memory for GPUs; use smaller batches", format_bytes(bytes)),
+        {.memory = MemoryShortage::Memory::host, .user = "HostBuffer", .needed_bytes = bytes});
   }
   VITRINE_CUDA_CHECK(code);
   return memory;

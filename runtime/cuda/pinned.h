@@ -5,7 +5,8 @@
 
 namespace vitrine::cuda {
 
-/// Page-locked, page-aligned host memory that every GPU copies from and to asynchronously. throws OutOfMemory, CudaError.
+/// Page-locked, page-aligned host memory that every GPU copies from and to asynchronously. throws OutOfMemory,
+/// CudaError.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* memory) noexcept;
 

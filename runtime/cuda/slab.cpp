@@ -31,9 +31,10 @@ void CudaSlab::grow(int64_t bytes) {
                                   .needed_bytes = bytes,
                                   .capacity_bytes = static_cast<int64_t>(total_bytes),
                                   .free_bytes = static_cast<int64_t>(free_bytes)};
-    throw OutOfMemory(fmt::format("{}: the pool needs {}, but the GPU has {} free of {}", shortage.device, format_bytes(bytes),
-                                  format_bytes(shortage.free_bytes), format_bytes(shortage.capacity_bytes)),
-                      shortage);
+    throw OutOfMemory(
+        fmt::format("{}: the pool needs {}, but the GPU has {} free of {}", shortage.device, format_bytes(bytes),
+                    format_bytes(shortage.free_bytes), format_bytes(shortage.capacity_bytes)),
+        shortage);
   }
   VITRINE_CUDA_CHECK(code);
   size_ = bytes;

@@ -5,7 +5,8 @@
 
 namespace vitrine {
 
-/// Slab of a GPU: one cudaMalloc of the planned size. Growing frees it and takes a larger one, so the pool must be empty.
+/// Slab of a GPU: one cudaMalloc of the planned size. Growing frees it and takes a larger one, so the pool must be
+/// empty.
 class CudaSlab final : public Slab {
  public:
   explicit CudaSlab(int device) : device_(device) {}

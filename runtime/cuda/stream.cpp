@@ -16,19 +16,23 @@
 namespace vitrine {
 namespace {
 
-// Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is issued.
+// Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is
+// issued.
 constexpr size_t kMostUnsettled = 1024;
-// Steps whose points exist at a time: two in flight, the one that is issued, and one more; or two in flight and the graphs of even and odd steps.
+// Steps whose points exist at a time: two in flight, the one that is issued, and one more; or two in flight and the
+// graphs of even and odd steps.
 constexpr size_t kStepsOfPoints = 4;
 constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
-// Spans that the host opens and closes within this time share an event, so an idle stream's next span does not seem to begin at once.
+// Spans that the host opens and closes within this time share an event, so an idle stream's next span does not seem to
+// begin at once.
 constexpr int64_t kSameTimeNs = 5000;
 
 class CudaEvent final : public Event {
  public:
   CudaEvent(int device, EventTiming timing) : device_(device) {
     const cuda::DeviceScope scope(device);
-    VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing == EventTiming::on ? cudaEventDefault : cudaEventDisableTiming));
+    VITRINE_CUDA_CHECK(
+        cudaEventCreateWithFlags(&event_, timing == EventTiming::on ? cudaEventDefault : cudaEventDisableTiming));
   }
   ~CudaEvent() override {
     cuda::avoid_unused_gpu(device_);
@@ -95,7 +99,9 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
   return memory;
 }
 
-std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) { return std::make_unique<CudaEvent>(identity().device.index, timing); }
+std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) {
+  return std::make_unique<CudaEvent>(identity().device.index, timing);
+}
 
 void CudaStream::check_owner(const void* data) {
   cuda::avoid_unused_gpu(identity().device.index);
@@ -103,8 +109,9 @@ void CudaStream::check_owner(const void* data) {
   VITRINE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
   if (attributes.type == cudaMemoryTypeManaged) return;
   if (attributes.type == cudaMemoryTypeDevice && attributes.device == identity().device.index) return;
-  throw DeviceError(fmt::format("{}: expected memory of {}, but {} is {}", name(), identity().device.str(), data,
-                                attributes.type == cudaMemoryTypeDevice ? fmt::format("memory of cuda:{}", attributes.device) : "host memory"));
+  throw DeviceError(fmt::format(
+      "{}: expected memory of {}, but {} is {}", name(), identity().device.str(), data,
+      attributes.type == cudaMemoryTypeDevice ? fmt::format("memory of cuda:{}", attributes.device) : "host memory"));
 }
 
 int CudaStream::enter() {
@@ -126,12 +133,14 @@ void CudaStream::do_record(Event& event) {
 void CudaStream::do_wait(Event& event) {
   queued_ = true;
   cuda::avoid_unused_gpu(identity().device.index);
-  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
+  VITRINE_CUDA_CHECK_ON(identity().device.index,
+                        cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
 }
 
 std::string CudaStream::raised_fault() const {
   for (const FaultSlot& slot : faults_) {
-    if (std::atomic_ref<int32_t>(slot.memory->raised).load(std::memory_order_acquire) != 0) return slot.message(slot.memory->values);
+    if (std::atomic_ref<int32_t>(slot.memory->raised).load(std::memory_order_acquire) != 0)
+      return slot.message(slot.memory->values);
   }
   return {};
 }
@@ -164,8 +173,9 @@ bool CudaStream::failed() const {
   return !reason.empty();
 }
 
-// The GPU reached the anchor between the two readings of the host's clock. A host thread that loses its core in between reads too wide a range and
-// tries again. The narrowest range of several tries counts, which bounds the error of every span's position by half its width.
+// The GPU reached the anchor between the two readings of the host's clock. A host thread that loses its core in between
+// reads too wide a range and tries again. The narrowest range of several tries counts, which bounds the error of every
+// span's position by half its width.
 void CudaStream::set_anchor() {
   cuda::avoid_unused_gpu(identity().device.index);
   constexpr int kTries = 32;
@@ -284,8 +294,8 @@ void CudaStream::settle_spans() noexcept {
       record.begin_ns = span.begin->time_ns;
       record.end_ns = span.end->time_ns;
       records_.add(record);
-      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later, or share this end,
-      // whose time is known.
+      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later
+      // began later, or share this end, whose time is known.
       if (record.depth == 0 && !span.end->in_graph && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
         std::swap(anchor_, span.end->event);
         anchor_ns_ = record.end_ns;

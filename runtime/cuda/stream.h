@@ -15,13 +15,14 @@
 
 namespace vitrine {
 
-/// Stream of a GPU. Spans are timed by events against an anchor, so tracing adds no synchronization; spans are NVTX ranges too. Events are reused,
-/// and spans that begin or end one after the other with no work in between share one: at the default level, recording them is most of tracing's cost.
-/// Private, so that public headers need no CUDA types.
+/// Stream of a GPU. Spans are timed by events against an anchor, so tracing adds no synchronization; spans are NVTX
+/// ranges too. Events are reused, and spans that begin or end one after the other with no work in between share one: at
+/// the default level, recording them is most of tracing's cost. Private, so that public headers need no CUDA types.
 ///
-/// A GPU reports failures only when it is queried, which failed() and synchronize() do. An error of CUDA itself (for example, an illegal address)
-/// calls the error handler and is permanent: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is reported once and
-/// cleared; later work continues, so peers need not be woken and the handler is not called.
+/// A GPU reports failures only when it is queried, which failed() and synchronize() do. An error of CUDA itself (for
+/// example, an illegal address) calls the error handler and is permanent: the process must be restarted. A fault that a
+/// kernel raised (see cuda::Fault) is reported once and cleared; later work continues, so peers need not be woken and
+/// the handler is not called.
 class CudaStream final : public Stream {
  public:
   /// given  a cudaStream_t of this GPU, kept alive by the caller; null: creates a non-blocking stream
@@ -65,7 +66,8 @@ class CudaStream final : public Stream {
   };
   struct TimedSpan {
     SpanRecord record;
-    TimePoint *begin = nullptr, *end = nullptr;  // null: the event could not be created or recorded, and the span is dropped
+    TimePoint *begin = nullptr,
+              *end = nullptr;  // null: the event could not be created or recorded, and the span is dropped
   };
   struct Graph final : CapturedWork {
     explicit Graph(CudaStream& owner) : stream(owner) {}
@@ -93,7 +95,8 @@ class CudaStream final : public Stream {
   TimePoint* next_point() noexcept;
   /// Creates events until there are `count` points. requires the lock of the spans
   void create_points(size_t count) noexcept;
-  /// Notes the step of a span. Events are created at the beginning of the second step, for as many steps as can be unsettled at a time.
+  /// Notes the step of a span. Events are created at the beginning of the second step, for as many steps as can be
+  /// unsettled at a time.
   void note_step(int64_t step) noexcept;
   /// The same in the capture: a node that each launch runs.
   TimePoint* captured_time_point() noexcept;
@@ -101,7 +104,8 @@ class CudaStream final : public Stream {
   bool add_to_capture(const TimedSpan& span);
   /// Takes this stream and those that were joined to it out of the capture, and returns its graph.
   std::unique_ptr<Graph> leave_capture() noexcept;
-  /// Waits for the spans of this stream of the latest launch of the graph and settles them. requires the lock of the spans
+  /// Waits for the spans of this stream of the latest launch of the graph and settles them. requires the lock of the
+  /// spans
   void settle_spans_of(Graph& graph);
   /// Closes this stream's spans of a launch.
   void add_spans_of(Graph& graph, int64_t step);

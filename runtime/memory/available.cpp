@@ -43,7 +43,8 @@ constexpr Files kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "
 constexpr Files kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 
 void look_at_group(const std::string& folder, const Files& files, AvailableMemory& available) {
-  const std::optional<int64_t> limit = read_number(folder + "/" + files.limit), usage = read_number(folder + "/" + files.usage);
+  const std::optional<int64_t> limit = read_number(folder + "/" + files.limit),
+                               usage = read_number(folder + "/" + files.usage);
   if (!limit || !usage) return;
   const int64_t cache = read_field(folder + "/memory.stat", files.cache).value_or(0);
   const int64_t left = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *usage - cache));
@@ -58,13 +59,17 @@ AvailableMemory available_memory(const std::string& root) {
   if (const auto kib = read_field(meminfo, "MemAvailable:")) {
     available = {*kib * 1024, meminfo};
   } else {
-    available = {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)), "the machine"};
+    available = {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)),
+                 "the machine"};
   }
-  visit_control_groups(root, "memory",
-                       [&](const std::string& folder, int version) { look_at_group(folder, version == 2 ? kVersion2 : kVersion1, available); });
+  visit_control_groups(root, "memory", [&](const std::string& folder, int version) {
+    look_at_group(folder, version == 2 ? kVersion2 : kVersion1, available);
+  });
   return available;
 }
 
-int64_t less_reserve(int64_t available, int64_t reserve) { return available - std::min(available / 2, std::max(reserve, available / 20)); }
+int64_t less_reserve(int64_t available, int64_t reserve) {
+  return available - std::min(available / 2, std::max(reserve, available / 20));
+}
 
 }  // namespace vitrine

@@ -12,17 +12,19 @@ struct AvailableMemory {
   std::string source;  // the limiting source: "/proc/meminfo", or the file of the control group
 };
 
-/// Returns the minimum of MemAvailable and of what this process's control groups (versions 1 and 2, and their parents) leave under their limits. A
-/// group's file cache counts as available. If /proc cannot be read, returns all memory of the machine.
+/// Returns the minimum of MemAvailable and of what this process's control groups (versions 1 and 2, and their parents)
+/// leave under their limits. A group's file cache counts as available. If /proc cannot be read, returns all memory of
+/// the machine.
 ///   root  prefix of all paths; tests put their own /proc and /sys/fs/cgroup there
 AvailableMemory available_memory(const std::string& root = {});
 
-/// Least memory that stays outside the pools by default: on a GPU, libraries allocate after the pools have been opened (CUDA's context, cuBLASLt,
-/// cuDNN, NCCL).
+/// Least memory that stays outside the pools by default: on a GPU, libraries allocate after the pools have been opened
+/// (CUDA's context, cuBLASLt, cuDNN, NCCL).
 inline constexpr int64_t kCpuReserve = int64_t{256} << 20;
 inline constexpr int64_t kGpuReserve = int64_t{3} << 29;
 
-/// Returns the part of `available` bytes that pools may use: all but 5 %, and at least `reserve` (at most half), which stay outside the pools.
+/// Returns the part of `available` bytes that pools may use: all but 5 %, and at least `reserve` (at most half), which
+/// stay outside the pools.
 int64_t less_reserve(int64_t available, int64_t reserve = kCpuReserve);
 
 }  // namespace vitrine

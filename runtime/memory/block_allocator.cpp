@@ -66,7 +66,8 @@ void BlockAllocator::order_after_last_use(int64_t offset, int64_t bytes, Stream&
       ++it;
       continue;
     }
-    if (range.stream != &stream && std::find(others.begin(), others.end(), range.stream) == others.end()) others.push_back(range.stream);
+    if (range.stream != &stream && std::find(others.begin(), others.end(), range.stream) == others.end())
+      others.push_back(range.stream);
     it = last_use_.erase(it);
     if (begin < offset) last_use_.emplace(begin, Range{offset, range.stream});
     if (range.end > end) it = last_use_.emplace(end, range).first;

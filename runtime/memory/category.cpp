@@ -11,8 +11,9 @@
 namespace vitrine {
 
 const char* category_name(Category category) {
-  static constexpr const char* kNames[kCategoryCount] = {"parameters", "gradients", "optimizer",     "activations",  "workspace",
-                                                         "staging",    "dataset",   "communication", "fragmentation"};
+  static constexpr const char* kNames[kCategoryCount] = {"parameters",  "gradients",     "optimizer",
+                                                         "activations", "workspace",     "staging",
+                                                         "dataset",     "communication", "fragmentation"};
   return kNames[static_cast<int>(category)];
 }
 
@@ -27,7 +28,8 @@ std::string describe_by_size(const BytesByCategory& bytes) {
   std::string text;
   for (const size_t c : order) {
     if (bytes[c] == 0) break;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", category_name(static_cast<Category>(c)), format_bytes(bytes[c]));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", category_name(static_cast<Category>(c)),
+                        format_bytes(bytes[c]));
   }
   return text;
 }

@@ -7,9 +7,19 @@
 
 namespace vitrine {
 
-/// Purpose of a block of device memory. Batches are staging; images that stay on the device are dataset. Fragmentation is not allocated: it is the
-/// bytes by which the peak exceeds the largest sum of blocks.
-enum class Category : uint8_t { parameters, gradients, optimizer, activations, workspace, staging, dataset, communication, fragmentation };
+/// Purpose of a block of device memory. Batches are staging; images that stay on the device are dataset. Fragmentation
+/// is not allocated: it is the bytes by which the peak exceeds the largest sum of blocks.
+enum class Category : uint8_t {
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  workspace,
+  staging,
+  dataset,
+  communication,
+  fragmentation
+};
 inline constexpr int kCategoryCount = 9;
 const char* category_name(Category category);
 

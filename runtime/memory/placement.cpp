@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kStepsOfARound = 1000;  // of the search: as long as a round takes beside the comparisons
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-/// Calls `visit(block, change)` for each change of the sum of bytes, in order of the events. A block that ends at an event is gone at that event.
+/// Calls `visit(block, change)` for each change of the sum of bytes, in order of the events. A block that ends at an
+/// event is gone at that event.
 template <class Visit>
 void visit_changes(std::span<const BlockLifetime> blocks, const Visit& visit) {
   struct Change {
@@ -30,8 +31,9 @@ void visit_changes(std::span<const BlockLifetime> blocks, const Visit& visit) {
     changes.push_back({blocks[i].first, blocks[i].bytes, i});
     changes.push_back({blocks[i].end, -blocks[i].bytes, i});
   }
-  std::sort(changes.begin(), changes.end(),
-            [](const Change& a, const Change& b) { return a.event != b.event ? a.event < b.event : a.bytes < b.bytes; });
+  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return a.event != b.event ? a.event < b.event : a.bytes < b.bytes;
+  });
   for (const Change& change : changes) visit(change.block, change.bytes);
 }
 
@@ -90,10 +92,13 @@ class Placer {
 
   void insert(std::vector<Place>& places, size_t block, int64_t offset) const {
     const Place place{offset, offset + blocks_[block].bytes, block};
-    places.insert(std::upper_bound(places.begin(), places.end(), offset, [](int64_t at, const Place& other) { return at < other.offset; }), place);
+    places.insert(std::upper_bound(places.begin(), places.end(), offset,
+                                   [](int64_t at, const Place& other) { return at < other.offset; }),
+                  place);
   }
 
-  /// Gives each block, in `order`, an offset beside those before it. Returns nothing once a block would end at `limit` or above.
+  /// Gives each block, in `order`, an offset beside those before it. Returns nothing once a block would end at `limit`
+  /// or above.
   std::optional<Placement> place(const Order& order, Fit fit, int64_t limit) {
     std::vector<Place> places = fixed_places_;
     places.reserve(blocks_.size());
@@ -126,10 +131,12 @@ class Placer {
     return gap >= 0 ? gap : top;
   }
 
-  /// Orders to try: the largest first, the longest-lived first, the largest area, those in use at the peak first, and the order of use from both
-  /// ends.
+  /// Orders to try: the largest first, the longest-lived first, the largest area, those in use at the peak first, and
+  /// the order of use from both ends.
   std::vector<Order> orders() const {
-    const int32_t last = std::max_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) { return a.end < b.end; })->end;
+    const int32_t last = std::max_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) {
+                           return a.end < b.end;
+                         })->end;
     const std::vector<bool> at_peak = in_use_at_peak();
     std::vector<Order> orders;
     const auto add = [&](const auto& key) {
@@ -144,7 +151,9 @@ class Placer {
     const auto life = [this](size_t i) { return int64_t{blocks_[i].end} - blocks_[i].first; };
     add([&](size_t i) { return std::pair(blocks_[i].bytes, life(i)); });
     add([&](size_t i) { return std::pair(life(i), blocks_[i].bytes); });
-    add([&](size_t i) { return std::pair(static_cast<double>(blocks_[i].bytes) * static_cast<double>(life(i)), blocks_[i].bytes); });
+    add([&](size_t i) {
+      return std::pair(static_cast<double>(blocks_[i].bytes) * static_cast<double>(life(i)), blocks_[i].bytes);
+    });
     add([&](size_t i) { return std::pair(at_peak[i] ? 1 : 0, blocks_[i].bytes); });
     add([&](size_t i) { return std::pair(at_peak[i] ? 1 : 0, life(i)); });
     add([&](size_t i) { return -int64_t{blocks_[i].first}; });
@@ -165,8 +174,8 @@ class Placer {
     return most;
   }
 
-  /// Hill climbing: picks the highest block or one of those below that carry it, and swaps it with a block that it conflicts with or moves it before
-  /// that one. Keeps the result unless it is higher.
+  /// Hill climbing: picks the highest block or one of those below that carry it, and swaps it with a block that it
+  /// conflicts with or moves it before that one. Keeps the result unless it is higher.
   void improve() {
     std::mt19937 random(1);
     const auto below = [&random](size_t count) { return static_cast<size_t>(random() % count); };
@@ -201,7 +210,8 @@ class Placer {
     }
   }
 
-  /// Movable blocks from one of the highest down to the bottom, each lying on the next. `pick` chooses among the highest.
+  /// Movable blocks from one of the highest down to the bottom, each lying on the next. `pick` chooses among the
+  /// highest.
   std::vector<size_t> carriers(const Placement& placement, size_t pick) const {
     std::vector<size_t> highest;
     for (const size_t i : movable_) {
@@ -256,7 +266,8 @@ int64_t height_bound(std::span<const BlockLifetime> blocks) {
 }
 
 Placement place_blocks(std::span<const BlockLifetime> blocks, int64_t enough) {
-  for (const BlockLifetime& block : blocks) VITRINE_ASSERT(block.bytes > 0 && block.first < block.end, "a block has bytes and a lifetime");
+  for (const BlockLifetime& block : blocks)
+    VITRINE_ASSERT(block.bytes > 0 && block.first < block.end, "a block has bytes and a lifetime");
   return Placer(blocks, std::max(enough, height_bound(blocks))).solve();
 }
 

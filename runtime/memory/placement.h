@@ -31,12 +31,14 @@ int64_t largest_sum(std::span<const BlockLifetime> blocks);
 /// Returns a height that no placement is below: largest_sum(), or the sum of what each group needs by itself.
 int64_t height_bound(std::span<const BlockLifetime> blocks);
 
-/// Assigns offsets so that blocks overlap in memory only if they belong to one group and their lifetimes do not overlap (offline dynamic storage
-/// allocation, which is NP-hard). Tries several orders of the blocks, each by lowest and by best fit, then improves the best result by a bounded
-/// search that moves blocks which stand in the way of the highest one earlier (hill climbing, as in Arm's Vela compiler).
-///   blocks  those with an offset do not overlap; every offset is a sum of the blocks' sizes, so their alignment is kept
-///   enough  a height that is low enough: the search ends there
-/// determinism  yes, on every machine      time  at most about kSearchSteps comparisons of blocks, beyond the first attempt
+/// Assigns offsets so that blocks overlap in memory only if they belong to one group and their lifetimes do not overlap
+/// (offline dynamic storage allocation, which is NP-hard). Tries several orders of the blocks, each by lowest and by
+/// best fit, then improves the best result by a bounded search that moves blocks which stand in the way of the highest
+/// one earlier (hill climbing, as in Arm's Vela compiler).
+///   blocks  those with an offset do not overlap; every offset is a sum of the blocks' sizes, so their alignment is
+///   kept enough  a height that is low enough: the search ends there
+/// determinism  yes, on every machine      time  at most about kSearchSteps comparisons of blocks, beyond the first
+/// attempt
 Placement place_blocks(std::span<const BlockLifetime> blocks, int64_t enough);
 
 inline constexpr int64_t kSearchSteps = int64_t{1} << 21;

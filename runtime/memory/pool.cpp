@@ -55,9 +55,12 @@ void Pool::free(const Block& block) noexcept {
 
 void Pool::note_peak() {
   peak_.peak_bytes = std::max(peak_.peak_bytes, blocks_->extent());
-  // Of equal sums the larger categories count: the result does not depend on the order in which a program runs its parts.
+  // Of equal sums the larger categories count: the result does not depend on the order in which a program runs its
+  // parts.
   const int64_t allocated = blocks_->allocated_bytes();
-  if (allocated < most_allocated_bytes_ || (allocated == most_allocated_bytes_ && by_category_ <= peak_.peak_by_category)) return;
+  if (allocated < most_allocated_bytes_ ||
+      (allocated == most_allocated_bytes_ && by_category_ <= peak_.peak_by_category))
+    return;
   most_allocated_bytes_ = allocated;
   peak_.peak_by_category = by_category_;
   peak_.peak_phase = recorder_->phase();
@@ -73,13 +76,15 @@ void Pool::note_range(int64_t offset, int64_t bytes, bool allocated) noexcept {
 
 void Pool::reserve(int64_t bytes) {
   if (bytes > capacity_bytes()) {
-    throw OutOfMemory(fmt::format("{}: the plan needs {} ({} bytes), but the device's capacity is {} ({} bytes)", device_name_, format_bytes(bytes),
-                                  bytes, format_bytes(capacity_bytes()), capacity_bytes()),
-                      {.device = device_name_, .user = "the plan", .needed_bytes = bytes, .capacity_bytes = capacity_bytes()});
+    throw OutOfMemory(
+        fmt::format("{}: the plan needs {} ({} bytes), but the device's capacity is {} ({} bytes)", device_name_,
+                    format_bytes(bytes), bytes, format_bytes(capacity_bytes()), capacity_bytes()),
+        {.device = device_name_, .user = "the plan", .needed_bytes = bytes, .capacity_bytes = capacity_bytes()});
   }
   if (blocks_->allocated_bytes() != 0) {
-    throw ConfigError(fmt::format("{}: the pool still holds {}, expected an empty pool; free all tensors of the device before it is reserved",
-                                  device_name_, format_bytes(blocks_->allocated_bytes())));
+    throw ConfigError(fmt::format(
+        "{}: the pool still holds {}, expected an empty pool; free all tensors of the device before it is reserved",
+        device_name_, format_bytes(blocks_->allocated_bytes())));
   }
   blocks_->reserve(bytes);
   cursor_.reset();
@@ -98,7 +103,9 @@ PoolRecord Pool::take_record() {
   return record;
 }
 
-void Pool::follow(std::shared_ptr<const PoolPlacement> placement) { cursor_ = std::make_unique<PlacementCursor>(std::move(placement)); }
+void Pool::follow(std::shared_ptr<const PoolPlacement> placement) {
+  cursor_ = std::make_unique<PlacementCursor>(std::move(placement));
+}
 
 void Pool::begin_section(const SectionKey& key) {
   section_hash_ = 0;
@@ -143,18 +150,22 @@ void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) cons
   const char* const phase = phase_name(recorder_->phase());
   if (blocks_->is_reserved()) {
     throw UnsupportedError(fmt::format(
-        "{}: {}allocates {} ({} bytes) for {} in phase {}, which the plan does not contain: {} bytes are reserved, {} are in use. A layer on a "
-        "planned device must allocate the same tensors as in its plan on a meta device: sizes may depend on shapes and the Pass only, "
+        "{}: {}allocates {} ({} bytes) for {} in phase {}, which the plan does not contain: {} bytes are reserved, {} "
+        "are in use. A layer on a "
+        "planned device must allocate the same tensors as in its plan on a meta device: sizes may depend on shapes and "
+        "the Pass only, "
         "not on the backend, the data or earlier calls",
         device_name_, layer.empty() ? "the program " : fmt::format("layer '{}' ", layer), format_bytes(bytes), bytes,
         tensor_name.empty() ? "a tensor" : tensor_name, phase, blocks_->reserved_bytes(), allocated));
   }
   const int64_t piece = blocks_->largest_free_bytes();
   std::string text = fmt::format(
-      "{}: out of memory. Tried to allocate {} ({} bytes) for {}{}{} in phase {} ({} total capacity; {} already allocated; {} free{}; {} reserved).",
-      device_name_, format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, !layer.empty() ? " of layer " : "", layer, phase,
-      format_bytes(capacity_bytes()), format_bytes(allocated), format_bytes(free),
-      piece < free ? fmt::format(", {} of it in one piece", format_bytes(piece)) : "", format_bytes(blocks_->reserved_bytes()));
+      "{}: out of memory. Tried to allocate {} ({} bytes) for {}{}{} in phase {} ({} total capacity; {} already "
+      "allocated; {} free{}; {} reserved).",
+      device_name_, format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name,
+      !layer.empty() ? " of layer " : "", layer, phase, format_bytes(capacity_bytes()), format_bytes(allocated),
+      format_bytes(free), piece < free ? fmt::format(", {} of it in one piece", format_bytes(piece)) : "",
+      format_bytes(blocks_->reserved_bytes()));
   if (allocated > 0) text += fmt::format(" It holds {}.", describe_by_size(by_category_));
   throw OutOfMemory(text, {.device = device_name_,
                            .user = std::string(tensor_name),

@@ -21,8 +21,8 @@ class PlacementCursor;
 struct PoolPlacement;
 struct PoolRecord;
 
-/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far. Its categories, phase and layer are those of the moment with
-/// the largest sum of blocks, and fragmentation is the difference between the two.
+/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far. Its categories, phase and layer
+/// are those of the moment with the largest sum of blocks, and fragmentation is the difference between the two.
 struct PoolStatistics {
   int64_t capacity_bytes = 0;
   int64_t reserved_bytes = 0;   // size of the slab
@@ -36,10 +36,11 @@ struct PoolStatistics {
   std::string peak_layer;
 };
 
-/// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab. Wraps BlockAllocator, which places the blocks,
-/// with statistics, history and errors. With history off, an allocation reads no clock and builds no string for a name seen before. One thread at a
-/// time issues to a pool. A block belongs to the stream it was allocated for. If a freed range goes to another stream, that stream waits for the
-/// first one's work so far (an inserted wait, never a poll).
+/// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab. Wraps
+/// BlockAllocator, which places the blocks, with statistics, history and errors. With history off, an allocation reads
+/// no clock and builds no string for a name seen before. One thread at a time issues to a pool. A block belongs to the
+/// stream it was allocated for. If a freed range goes to another stream, that stream waits for the first one's work so
+/// far (an inserted wait, never a poll).
 class Pool {
  public:
   /// device_name  for messages   capacity_bytes  limit
@@ -57,30 +58,32 @@ class Pool {
     int64_t number = -1;       // in the pool's record
   };
 
-  /// throws OutOfMemory with requested bytes, tensor, layer, phase, capacity, allocated, reserved, free, and the categories by size; after reserve()
-  /// UnsupportedError with tensor, layer and phase, because the plan has no room for an unplanned allocation.
-  /// Without reserve() the slab grows in chunks up to the capacity. On CUDA, where addresses would change when it grows, it takes the whole capacity
-  /// at the first allocation: set a capacity if you allocate without a plan.
+  /// throws OutOfMemory with requested bytes, tensor, layer, phase, capacity, allocated, reserved, free, and the
+  /// categories by size; after reserve() UnsupportedError with tensor, layer and phase, because the plan has no room
+  /// for an unplanned allocation. Without reserve() the slab grows in chunks up to the capacity. On CUDA, where
+  /// addresses would change when it grows, it takes the whole capacity at the first allocation: set a capacity if you
+  /// allocate without a plan.
   Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
   void free(const Block& block) noexcept;
   /// Counts memory that a tensor has adopted (bytes > 0) or released (bytes < 0).
   void note_adopted(int64_t bytes) noexcept { adopted_bytes_ += bytes; }
 
-  /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system; afterwards the slab never grows. Resets the peak.
-  /// throws OutOfMemory if that exceeds the capacity, ConfigError if the pool is in use.
+  /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system; afterwards the slab never grows.
+  /// Resets the peak. throws OutOfMemory if that exceeds the capacity, ConfigError if the pool is in use.
   void reserve(int64_t bytes);
 
   /// Starts a record of all allocations, releases and sections. requires an empty pool
   void start_record();
   /// Ends the record and returns it.
   PoolRecord take_record();
-  /// Gives the blocks of each section that begins from now on the offsets of the placement, as long as they are allocated as it was recorded. A block
-  /// that differs, or whose range is in use, lies where it would without a placement. Ends with the next reserve().
+  /// Gives the blocks of each section that begins from now on the offsets of the placement, as long as they are
+  /// allocated as it was recorded. A block that differs, or whose range is in use, lies where it would without a
+  /// placement. Ends with the next reserve().
   void follow(std::shared_ptr<const PoolPlacement> placement);
   /// Begins a part of the program that is recorded and placed as a whole.
   void begin_section(const SectionKey& key);
-  /// Makes the limit apply to the sum of blocks in place of the extent, so that it is exceeded by the block for which there is no room in any
-  /// placement. For meta devices.
+  /// Makes the limit apply to the sum of blocks in place of the extent, so that it is exceeded by the block for which
+  /// there is no room in any placement. For meta devices.
   void limit_sum();
 
   /// Sets the current phase and layer, for statistics and messages.
@@ -97,7 +100,8 @@ class Pool {
   int64_t capacity_bytes() const;
   const std::string& device_name() const { return device_name_; }
 
-  /// on: starts a new history of every allocation and release, with the blocks that are allocated now. off: ends it; history() keeps its content.
+  /// on: starts a new history of every allocation and release, with the blocks that are allocated now. off: ends it;
+  /// history() keeps its content.
   void record_history(bool on);
   const MemoryHistory& history() const;
   /// Marks the beginning of a step in the history; changes before the next position belong to Phase::step.

@@ -13,7 +13,8 @@ namespace {
 
 class PoolPlacer {
  public:
-  explicit PoolPlacer(const PoolRecord& record) : record_(record), sizes_(static_cast<size_t>(record.blocks), 0), released_(sizes_.size(), kNever) {
+  explicit PoolPlacer(const PoolRecord& record)
+      : record_(record), sizes_(static_cast<size_t>(record.blocks), 0), released_(sizes_.size(), kNever) {
     result_.offsets.assign(sizes_.size(), 0);
     streams_.assign(sizes_.size(), StreamRole::compute);
     int64_t sum = 0;
@@ -60,20 +61,23 @@ class PoolPlacer {
   }
 
   void place_section(const SectionKey& key, size_t begin, size_t end) {
-    const auto release_in_section = [&](size_t block) { return static_cast<int32_t>(std::min(released_[block], end) - begin); };
+    const auto release_in_section = [&](size_t block) {
+      return static_cast<int32_t>(std::min(released_[block], end) - begin);
+    };
     std::vector<BlockLifetime> lifetimes;
     std::vector<size_t> blocks;
     for (const size_t block : in_use_) {
       // A block that is released before the section's first allocation restricts no other block.
-      lifetimes.push_back({sizes_[block], -1, release_in_section(block), static_cast<int32_t>(streams_[block]), result_.offsets[block]});
+      lifetimes.push_back({sizes_[block], -1, release_in_section(block), static_cast<int32_t>(streams_[block]),
+                           result_.offsets[block]});
       blocks.push_back(block);
     }
     for (size_t e = begin; e < end; ++e) {
       const PoolRecord::Event& event = record_.events[e];
       const auto block = static_cast<size_t>(event.block);
       if (event.bytes > 0) {
-        lifetimes.push_back(
-            {event.bytes, static_cast<int32_t>(e - begin), release_in_section(block), static_cast<int32_t>(event.stream), BlockLifetime::kAnywhere});
+        lifetimes.push_back({event.bytes, static_cast<int32_t>(e - begin), release_in_section(block),
+                             static_cast<int32_t>(event.stream), BlockLifetime::kAnywhere});
         blocks.push_back(block);
         in_use_.insert(block);
       } else {
@@ -86,14 +90,16 @@ class PoolPlacer {
     PoolPlacement::Blocks list;
     for (size_t e = begin; e < end; ++e) {
       const PoolRecord::Event& event = record_.events[e];
-      if (event.bytes > 0) list.push_back({event.bytes, event.stream, result_.offsets[static_cast<size_t>(event.block)]});
+      if (event.bytes > 0)
+        list.push_back({event.bytes, event.stream, result_.offsets[static_cast<size_t>(event.block)]});
     }
     note_section(key, std::move(list));
   }
 
   const Placement& solve(std::vector<BlockLifetime> lifetimes) {
     // Micro-batches, and the first step and the next, are the same problem.
-    const auto known = std::find_if(solved_.begin(), solved_.end(), [&](const auto& problem) { return problem.first == lifetimes; });
+    const auto known =
+        std::find_if(solved_.begin(), solved_.end(), [&](const auto& problem) { return problem.first == lifetimes; });
     if (known != solved_.end()) return known->second;
     Placement placement = place_blocks(lifetimes, std::max(enough_, result_.height));
     return solved_.emplace_back(std::move(lifetimes), std::move(placement)).second;

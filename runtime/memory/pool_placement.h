@@ -32,9 +32,10 @@ struct PoolRecord {
   bool operator==(const PoolRecord&) const = default;
 };
 
-/// Offsets for a recorded pool. What is allocated before the first section lies as OffsetAllocator places it: at the bottom, without gaps. The blocks
-/// of a section lie above and between what is in use at its beginning (place_blocks()). Blocks of different streams share no address in a section,
-/// so no stream waits for another one to reuse memory.
+/// Offsets for a recorded pool. What is allocated before the first section lies as OffsetAllocator places it: at the
+/// bottom, without gaps. The blocks of a section lie above and between what is in use at its beginning
+/// (place_blocks()). Blocks of different streams share no address in a section, so no stream waits for another one to
+/// reuse memory.
 struct PoolPlacement {
   struct Block {
     int64_t bytes = 0;  // aligned
@@ -61,8 +62,8 @@ class PlacementCursor {
   explicit PlacementCursor(std::shared_ptr<const PoolPlacement> placement) : placement_(std::move(placement)) {}
 
   void begin_section(const SectionKey& key);
-  /// Returns the offset of the section's next block if it has these bytes (aligned) and this stream, and moves on. Otherwise the section differs from
-  /// its record here: returns nothing, and stays.
+  /// Returns the offset of the section's next block if it has these bytes (aligned) and this stream, and moves on.
+  /// Otherwise the section differs from its record here: returns nothing, and stays.
   std::optional<int64_t> take(int64_t bytes, StreamRole stream);
   /// True from the beginning of a recorded section on.
   bool in_section() const { return blocks_ != nullptr; }

@@ -13,13 +13,15 @@ void MemoryRecorder::set_position(Phase phase, std::string_view layer) {
 void MemoryRecorder::on_allocate(int64_t offset, int64_t bytes, Category category, std::string_view tensor) {
   const Block block{bytes, category, phase_, intern(tensor), layer_};
   blocks_.insert_or_assign(offset, block);
-  if (recording_) history_.changes.push_back({steady_now_ns(), offset, bytes, category, phase_, *block.tensor, *layer_});
+  if (recording_)
+    history_.changes.push_back({steady_now_ns(), offset, bytes, category, phase_, *block.tensor, *layer_});
 }
 
 void MemoryRecorder::on_free(int64_t offset) {
   const auto found = blocks_.find(offset);
   const Block& block = found->second;
-  if (recording_) history_.changes.push_back({steady_now_ns(), offset, -block.bytes, block.category, phase_, *block.tensor, *layer_});
+  if (recording_)
+    history_.changes.push_back({steady_now_ns(), offset, -block.bytes, block.category, phase_, *block.tensor, *layer_});
   blocks_.erase(found);
 }
 
@@ -27,7 +29,8 @@ void MemoryRecorder::start() {
   history_ = MemoryHistory{};
   const int64_t now_ns = steady_now_ns();
   for (const auto& [offset, block] : blocks_) {
-    history_.at_start.push_back({now_ns, offset, block.bytes, block.category, block.phase, *block.tensor, *block.layer});
+    history_.at_start.push_back(
+        {now_ns, offset, block.bytes, block.category, block.phase, *block.tensor, *block.layer});
   }
   recording_ = true;
 }

@@ -11,8 +11,8 @@
 
 namespace vitrine {
 
-/// Keeps what a pool's history needs to know about each block. While recording is off, it reads no clock and builds no string for a name that it
-/// has seen before.
+/// Keeps what a pool's history needs to know about each block. While recording is off, it reads no clock and builds no
+/// string for a name that it has seen before.
 class MemoryRecorder {
  public:
   /// Position of the program: later changes belong to this phase and layer.

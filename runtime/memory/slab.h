@@ -15,7 +15,8 @@ class Slab {
   /// Makes the first `bytes` bytes usable and touches them, so that later accesses cause no page fault.
   /// throws OutOfMemory if the machine does not have them, UnsupportedError if this slab cannot grow.
   virtual void grow(int64_t bytes) = 0;
-  /// False if growing changes base(), which requires an empty pool: a pool without a plan then takes its whole capacity at once.
+  /// False if growing changes base(), which requires an empty pool: a pool without a plan then takes its whole capacity
+  /// at once.
   virtual bool grows_again() const { return true; }
 };
 

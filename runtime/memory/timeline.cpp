@@ -14,7 +14,8 @@ class Replay {
  public:
   void take(const MemoryEvent& event) {
     held_.emplace(event.offset, timeline_.blocks.size());
-    timeline_.blocks.push_back({event.offset, event.bytes, event.category, event.phase, event.tensor, event.layer, timeline_.moments.size(), kHeld});
+    timeline_.blocks.push_back({event.offset, event.bytes, event.category, event.phase, event.tensor, event.layer,
+                                timeline_.moments.size(), kHeld});
     by_category_[static_cast<size_t>(event.category)] += event.bytes;
     allocated_ += event.bytes;
   }
@@ -61,7 +62,9 @@ class Replay {
 MemoryTimeline make_memory_timeline(const MemoryHistory& history) {
   Replay replay;
   for (const MemoryEvent& block : history.at_start) replay.take(block);
-  const int64_t begin_ns = !history.steps.empty() ? history.steps.front().time_ns : !history.changes.empty() ? history.changes.front().time_ns : 0;
+  const int64_t begin_ns = !history.steps.empty()     ? history.steps.front().time_ns
+                           : !history.changes.empty() ? history.changes.front().time_ns
+                                                      : 0;
   replay.note(begin_ns, Phase::step, {});
   for (const MemoryEvent& change : history.changes) {
     if (change.bytes > 0) {

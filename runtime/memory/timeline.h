@@ -30,13 +30,14 @@ struct HeldBlock {
   size_t end = 0;
 };
 
-/// Content of a pool from change to change, and the blocks that it held. The axis is the order of the changes, which is the same on meta devices,
-/// where no time passes, and on devices whose pool the host issues ahead of their work.
+/// Content of a pool from change to change, and the blocks that it held. The axis is the order of the changes, which is
+/// the same on meta devices, where no time passes, and on devices whose pool the host issues ahead of their work.
 struct MemoryTimeline {
   std::vector<MemoryMoment> moments;  // one more than there are changes
   std::vector<HeldBlock> blocks;      // in order of allocation; those from before the beginning by offset
-  size_t peak = 0;                    // the first moment with the largest sum of blocks (of equal sums the one with the larger categories)
-  int64_t peak_bytes = 0;             // the largest extent
+  size_t peak =
+      0;  // the first moment with the largest sum of blocks (of equal sums the one with the larger categories)
+  int64_t peak_bytes = 0;  // the largest extent
 
   /// Whether a block of `blocks` was allocated at the peak.
   bool holds_at_peak(const HeldBlock& block) const { return block.first <= peak && peak < block.end; }

@@ -48,7 +48,8 @@ void Acceptor::admit(const Descriptor& listener) {
     Descriptor socket = accept_one(listener, &address);
     const int error = errno;
     if (!socket && (error == EMFILE || error == ENFILE)) {
-      if (peers_.empty()) throw CommError(fmt::format("rank 0 cannot accept more processes: {}", describe_error(error)));
+      if (peers_.empty())
+        throw CommError(fmt::format("rank 0 cannot accept more processes: {}", describe_error(error)));
       evict();
       continue;
     }
@@ -62,7 +63,8 @@ void Acceptor::admit(const Descriptor& listener) {
 void Acceptor::evict() {
   std::map<std::string, int> counts;
   for (const Peer& peer : peers_) ++counts[peer.address];
-  const auto most = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   const auto is_unproved = [&](const Peer& peer) { return peer.address == most->first && peer.stage != Stage::join; };
   const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_unproved);
   peers_.erase(oldest == peers_.end() ? peers_.begin() : oldest);
@@ -87,10 +89,10 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
     if (hello->magic != kMagic) {
       const std::optional<int> version = protocol_version(hello->magic);
       if (!version) return false;
-      refuse(
-          peer, false,
-          fmt::format("it speaks version {} of the protocol between processes, rank 0 version {}; start all of them with the same version of Vitrine",
-                      *version, *protocol_version(kMagic)));
+      refuse(peer, false,
+             fmt::format("it speaks version {} of the protocol between processes, rank 0 version {}; start all of them "
+                         "with the same version of Vitrine",
+                         *version, *protocol_version(kMagic)));
       return true;
     }
     const std::string nonce = random_bytes();
@@ -121,6 +123,8 @@ void Acceptor::refuse(Peer& peer, bool may_return, const std::string& reason) {
   peer.stage = Stage::refused;
 }
 
-void Acceptor::dismiss(Guest guest) { peers_.push_back({std::move(guest.connection), "", steady_now_ns(), Stage::refused}); }
+void Acceptor::dismiss(Guest guest) {
+  peers_.push_back({std::move(guest.connection), "", steady_now_ns(), Stage::refused});
+}
 
 }  // namespace vitrine::process_group

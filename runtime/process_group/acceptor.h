@@ -16,9 +16,10 @@ namespace vitrine::process_group {
 /// The largest message, in bytes, from a process that has not joined.
 inline constexpr uint64_t kLargestHello = 4096;
 
-/// Accepts connections on rank 0 and runs the handshake. Until a peer has proved that it knows the run's key, it receives only a nonce and occupies
-/// at most kLargestHello bytes of memory for at most kPatienceMs. Its errors close its own connection only. Beyond `most_peers` connections, the
-/// oldest one from the address with the most connections is closed, so that one address cannot keep others out.
+/// Accepts connections on rank 0 and runs the handshake. Until a peer has proved that it knows the run's key, it
+/// receives only a nonce and occupies at most kLargestHello bytes of memory for at most kPatienceMs. Its errors close
+/// its own connection only. Beyond `most_peers` connections, the oldest one from the address with the most connections
+/// is closed, so that one address cannot keep others out.
 class Acceptor {
  public:
   static constexpr int64_t kPatienceMs = 10000;
@@ -32,8 +33,8 @@ class Acceptor {
   };
 
   Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms = kPatienceMs);
-  /// Waits up to `wait_ms` for activity and returns the processes that completed the handshake. throws CommError if the process has run out of file
-  /// descriptors.
+  /// Waits up to `wait_ms` for activity and returns the processes that completed the handshake. throws CommError if the
+  /// process has run out of file descriptors.
   std::vector<Guest> serve(int wait_ms);
   /// Keeps the connection of a refused process until it hangs up or its time is over, so that it can read the refusal.
   void dismiss(Guest guest);

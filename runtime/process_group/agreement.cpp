@@ -61,7 +61,8 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     });
     for (const auto& [value, odd] : ranks) {
       if (value == meant->first) continue;
-      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(odd), name, value, ranks_have(meant->second), meant->first);
+      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(odd), name, value,
+                          ranks_have(meant->second), meant->first);
     }
   }
   return text;
@@ -70,15 +71,17 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
 void require_agreement(ProcessGroup& process_group, const std::string& what, const AgreementFields& fields) {
   const std::string mine = pack(fields);
   if (process_group.all_equal(what, mine)) return;
-  const std::string difference = process_group.exchange("the difference in " + what, mine, [](const std::vector<std::string>& parts) {
-    std::vector<AgreementFields> all;
-    for (const std::string& part : parts) all.push_back(unpack(part));
-    return std::vector<std::string>{describe_disagreement(all)};
-  });
+  const std::string difference =
+      process_group.exchange("the difference in " + what, mine, [](const std::vector<std::string>& parts) {
+        std::vector<AgreementFields> all;
+        for (const std::string& part : parts) all.push_back(unpack(part));
+        return std::vector<std::string>{describe_disagreement(all)};
+      });
   if (difference.empty()) return;
   // All processes know the difference, so all end normally.
   process_group.close();
-  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them with the same options", what, difference));
+  throw ConfigError(
+      fmt::format("the processes disagree in {}: {}; start all of them with the same options", what, difference));
 }
 
 }  // namespace vitrine

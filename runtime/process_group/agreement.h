@@ -12,8 +12,9 @@ namespace vitrine {
 /// Values that must be equal on all processes: names and values, in the same order everywhere.
 using AgreementFields = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares the fields of all processes; if their hashes are equal, only the hashes are sent. On a difference, closes the process group and throws
-/// ConfigError on all processes, naming the ranks that differ from the majority, the field, and both values.
+/// Compares the fields of all processes; if their hashes are equal, only the hashes are sent. On a difference, closes
+/// the process group and throws ConfigError on all processes, naming the ranks that differ from the majority, the
+/// field, and both values.
 void require_agreement(ProcessGroup& process_group, const std::string& what, const AgreementFields& fields);
 
 /// Describes how the fields of the ranks differ (fields[r] for rank r), worded for the error; empty if all are equal.

@@ -19,8 +19,8 @@ struct CollectiveRecord {
   bool end_is_reported = true;  // the process group is notified when it is finished
   bool in_graph = false;        // launched in a CUDA graph
 
-  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; groups other than the first: "collective 17 of group 1 (...)";
-  /// in a CUDA graph: "(..., step 5, in a CUDA graph)".
+  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; groups other than the first:
+  /// "collective 17 of group 1 (...)"; in a CUDA graph: "(..., step 5, in a CUDA graph)".
   std::string str() const;
 };
 

@@ -49,7 +49,8 @@ void Connection::seal(const Key& sending, const Key& receiving) {
 
 void Connection::send(std::string_view message) {
   if (message.size() > kLargestMessage)
-    throw CommError(fmt::format("a message to another process has {} bytes; the limit is {}", message.size(), kLargestMessage));
+    throw CommError(
+        fmt::format("a message to another process has {} bytes; the limit is {}", message.size(), kLargestMessage));
   if (!takes_more_) return;
   if (unsent_.size() - sent_ > kMostUnsent) {
     // The peer has not read for long: it hangs or is malicious.
@@ -108,7 +109,8 @@ std::optional<std::string> Connection::take() {
   const size_t available = received_.size() - taken_;
   if (available >= sizeof size) {
     std::memcpy(&size, received_.data() + taken_, sizeof size);
-    if (size > largest_ + (receiving_ ? Seal::kOverhead : 0)) throw CommError("data on a connection between processes is not a message of Vitrine");
+    if (size > largest_ + (receiving_ ? Seal::kOverhead : 0))
+      throw CommError("data on a connection between processes is not a message of Vitrine");
     if (available - sizeof size >= size) {
       const std::string_view bytes = std::string_view(received_).substr(taken_ + sizeof size, size);
       std::string message = receiving_ ? receiving_->open(bytes) : std::string(bytes);
@@ -123,7 +125,8 @@ std::optional<std::string> Connection::take() {
   const int64_t now_ns = steady_now_ns();
   if (unfinished_since_ns_ == 0) unfinished_since_ns_ = now_ns;
   if (now_ns - unfinished_since_ns_ > kLongestMessageMs * 1'000'000)
-    throw CommError(fmt::format("a message between processes did not arrive completely within {} s", kLongestMessageMs / 1000));
+    throw CommError(
+        fmt::format("a message between processes did not arrive completely within {} s", kLongestMessageMs / 1000));
   return std::nullopt;
 }
 

@@ -28,8 +28,8 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// A TCP socket that carries messages, each as its length and its bytes. Never blocks. Buffers received data up to a limit; the rest stays in the
-/// system's buffers.
+/// A TCP socket that carries messages, each as its length and its bytes. Never blocks. Buffers received data up to a
+/// limit; the rest stays in the system's buffers.
 class Connection {
  public:
   static constexpr uint64_t kLargestMessage = uint64_t{1} << 30;
@@ -43,18 +43,18 @@ class Connection {
   /// Seals messages with these keys in both directions from now on.
   void seal(const Key& sending, const Key& receiving);
 
-  /// Queues a message and sends as much as the socket accepts. Does nothing if the other side has closed its reading end.
-  /// throws CommError for more than kLargestMessage bytes.
+  /// Queues a message and sends as much as the socket accepts. Does nothing if the other side has closed its reading
+  /// end. throws CommError for more than kLargestMessage bytes.
   void send(std::string_view message);
   /// Sends queued data.
   void flush();
   bool has_unsent() const { return sent_ < unsent_.size(); }
-  /// Reads available data, up to the limit. False if the other side has closed the connection and everything it sent has been read; take() still
-  /// works.
+  /// Reads available data, up to the limit. False if the other side has closed the connection and everything it sent
+  /// has been read; take() still works.
   bool receive();
   bool gone() const { return gone_; }
-  /// Returns the next complete message. throws CommError for data that is not a message, is too large or too slow, or was not sealed by the other
-  /// side.
+  /// Returns the next complete message. throws CommError for data that is not a message, is too large or too slow, or
+  /// was not sealed by the other side.
   std::optional<std::string> take();
 
  private:
@@ -75,12 +75,15 @@ std::string describe_error(int error);
 /// Raises the number of files this process may open to at least `needed`, as far as the system permits.
 void raise_descriptor_limit(uint64_t needed);
 
-/// Whether a name means this machine's loopback: "localhost" and similar, 127.0.0.0/8 and ::1. A name that merely resolves to such an address does
-/// not count: Debian's /etc/hosts maps a machine's own name to 127.0.1.1, and other machines know it by another address.
+/// Whether a name means this machine's loopback: "localhost" and similar, 127.0.0.0/8 and ::1. A name that merely
+/// resolves to such an address does not count: Debian's /etc/hosts maps a machine's own name to 127.0.1.1, and other
+/// machines know it by another address.
 bool names_loopback(const std::string& host);
-/// Returns the addresses to listen on for a name that resolves to `resolved`: these, and, if all of them are loopback addresses although the name is
-/// not a loopback name, also the machine's other addresses, by which other machines reach it.
-std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved, const std::vector<std::string>& interfaces);
+/// Returns the addresses to listen on for a name that resolves to `resolved`: these, and, if all of them are loopback
+/// addresses although the name is not a loopback name, also the machine's other addresses, by which other machines
+/// reach it.
+std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved,
+                                           const std::vector<std::string>& interfaces);
 /// Listens only on the addresses of a name. throws CommError naming host, port and cause.
 std::vector<Descriptor> listen_at(const std::string& host, int port);
 /// Listens on all interfaces. port 0: any free port. throws CommError naming the port and the cause.

@@ -51,7 +51,8 @@ void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
     for (const Part& part : round.parts) {
       const auto of_rank = [&](const Place& place) { return place.first == rank; };
       if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
-      return decide(fmt::format("{} failed: it registered its devices again during {}", member(rank).name, part.record.str()));
+      return decide(
+          fmt::format("{} failed: it registered its devices again during {}", member(rank).name, part.record.str()));
     }
   }
   device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
@@ -79,7 +80,8 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
     ++state.begun;
     const auto at = rounds_.try_emplace({record.group, record.sequence}).first;
     Round& round = at->second;
-    auto part = std::find_if(round.parts.begin(), round.parts.end(), [&](const Part& p) { return p.record.signature == record.signature; });
+    auto part = std::find_if(round.parts.begin(), round.parts.end(),
+                             [&](const Part& p) { return p.record.signature == record.signature; });
     if (part == round.parts.end()) part = round.parts.insert(round.parts.end(), {record, {}});
     part->places.emplace_back(rank, device);
     if (++round.begun < device_count_) continue;
@@ -90,12 +92,14 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
 
 namespace {
 
-/// Divides places into those with the most common value and the others. In a tie, the value of the first place counts as right.
+/// Divides places into those with the most common value and the others. In a tie, the value of the first place counts
+/// as right.
 template <class Place, class Value>
 std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
   std::map<Value, int> counts;
   for (const auto& [place, value] : votes) ++counts[value];
-  const auto right = std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
+  const auto right = std::max_element(
+      votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
   std::pair<std::vector<Place>, std::vector<Place>> parts;
   for (const auto& [place, value] : votes) (value == right->second ? parts.first : parts.second).push_back(place);
   return parts;
@@ -113,11 +117,12 @@ void FailureDetector::compare(Round round) {
     return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
   });
   const Part& right = round.parts.front();
-  const Part& wrong =
-      *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) { return a.places.front() < b.places.front(); });
+  const Part& wrong = *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) {
+    return a.places.front() < b.places.front();
+  });
   const auto [rank, device] = wrong.places.front();
-  decide(fmt::format("{} began {}, where {} began {}; {}", device_name(rank, device), wrong.record.str(), ranks_text(right.places),
-                     right.record.str(), kSameCollectives));
+  decide(fmt::format("{} began {}, where {} began {}; {}", device_name(rank, device), wrong.record.str(),
+                     ranks_text(right.places), right.record.str(), kSameCollectives));
 }
 
 void FailureDetector::compare_counts() {
@@ -129,15 +134,20 @@ void FailureDetector::compare_counts() {
   if (votes.empty()) return;
   const auto [right, wrong] = divide(votes);
   if (wrong.empty()) return;
-  const auto count = [&](const Place& place) { return member(place.first).devices[static_cast<size_t>(place.second)].begun; };
+  const auto count = [&](const Place& place) {
+    return member(place.first).devices[static_cast<size_t>(place.second)].begun;
+  };
   const Place odd = wrong.front();
   const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
     const std::vector<Part>& parts = round.second.parts;
-    return std::none_of(parts.begin(), parts.end(), [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
+    return std::none_of(parts.begin(), parts.end(),
+                        [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
   });
-  const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
-  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", device_name(odd.first, odd.second), count(odd), ranks_text(right),
-                     count(right.front()), which, kSameCollectives));
+  const std::string which = lacked == rounds_.end()
+                                ? position(odd.first)
+                                : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
+  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", device_name(odd.first, odd.second),
+                     count(odd), ranks_text(right), count(right.front()), which, kSameCollectives));
 }
 
 std::string FailureDetector::position(int rank) const {
@@ -147,7 +157,8 @@ std::string FailureDetector::position(int rank) const {
     if (behind == nullptr || state.begun < behind->begun) behind = &state;
   }
   if (behind == nullptr || !behind->last) {
-    return m.gathering.empty() ? "it had begun no collective" : fmt::format("it had begun no collective; its last exchange was for {}", m.gathering);
+    return m.gathering.empty() ? "it had begun no collective"
+                               : fmt::format("it had begun no collective; its last exchange was for {}", m.gathering);
   }
   if (!behind->last->end_is_reported) return fmt::format("its last known was {}", behind->last->str());
   return fmt::format("its last known was {}, {}", behind->last->str(),
@@ -165,7 +176,8 @@ void FailureDetector::not_overdue(int rank) {
   member(rank).overdue.reset();
 }
 
-std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64_t sequence, std::string what, std::string part) {
+std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64_t sequence, std::string what,
+                                                                std::string part) {
   Member& m = member(rank);
   m.gatherings = sequence + 1;
   m.gathering = what;
@@ -175,8 +187,10 @@ std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64
     gathering.what = what;
     gathering.first_rank = rank;
   } else if (gathering.what != what) {
-    decide(fmt::format("{} reached exchange {}, where rank {} reached exchange {}; all ranks must run the same program with the same options", m.name,
-                       what, gathering.first_rank, gathering.what));
+    decide(
+        fmt::format("{} reached exchange {}, where rank {} reached exchange {}; all ranks must run the same program "
+                    "with the same options",
+                    m.name, what, gathering.first_rank, gathering.what));
     return std::nullopt;
   }
   if (!gathering.parts[static_cast<size_t>(rank)]) ++gathering.present;
@@ -234,7 +248,8 @@ void FailureDetector::tick(int64_t now_ns) {
       return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} exited", member(0).name,
                                 static_cast<double>(pause_->first) * 1e-9, position(0), member(rank).name));
     }
-    decide(fmt::format("{} died: its connection closed unexpectedly; {}{}", member(rank).name, position(rank), others_position(rank)));
+    decide(fmt::format("{} died: its connection closed unexpectedly; {}{}", member(rank).name, position(rank),
+                       others_position(rank)));
   }
   if (overdue_ == 0) return;
   const Member* oldest = nullptr;
@@ -245,19 +260,21 @@ void FailureDetector::tick(int64_t now_ns) {
 }
 
 void FailureDetector::judge(const Member& waits, int64_t now_ns) {
-  const std::string waiting =
-      fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
+  const std::string waiting = fmt::format("{} has waited {:.1f} s in {}", waits.name,
+                                          static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
   int silent = -1;  // the one silent for the longest time
   for (int rank = 0; rank < size(); ++rank) {
     const Member& m = member(rank);
-    if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns)) silent = rank;
+    if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns))
+      silent = rank;
   }
   if (silent >= 0) {
     const Member& m = member(silent);
-    return decide(
-        fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine unreachable?); "
-                    "{}{}. {}",
-                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
+    return decide(fmt::format(
+        "{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine "
+        "unreachable?); "
+        "{}{}. {}",
+        m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
   }
   // The devices that have begun the fewest and the most collectives.
   const DeviceState* first = nullptr;
@@ -276,16 +293,18 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
     }
   }
   if (last != nullptr && last->begun < first->begun) {
-    return decide(
-        fmt::format("{} is late: others have begun {}, and it has not; {}. {}", last_name, first->last->str(), position(last_rank), waiting));
+    return decide(fmt::format("{} is late: others have begun {}, and it has not; {}. {}", last_name, first->last->str(),
+                              position(last_rank), waiting));
   }
   const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
   const auto [behind, ahead] = std::minmax_element(members_.begin(), members_.end(), fewer);
   if (behind->gatherings < ahead->gatherings) {
-    return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
-                              position(static_cast<int>(behind - members_.begin())), waiting));
+    return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name,
+                              ahead->gathering, position(static_cast<int>(behind - members_.begin())), waiting));
   }
-  decide({waiting, ", which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer ",
+  decide({waiting,
+          ", which every rank has begun and no rank is known to have finished: the network between them may be broken; "
+          "choose a longer ",
           settings::kTimeoutMs, " if it is only slow"});
 }
 

@@ -15,8 +15,8 @@
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
 
-/// Tracks the progress of every process of a process group and names the culprit if they stop progressing. Pure bookkeeping: the code that carries
-/// the messages reports all events. Times are nanoseconds on any steady clock.
+/// Tracks the progress of every process of a process group and names the culprit if they stop progressing. Pure
+/// bookkeeping: the code that carries the messages reports all events. Times are nanoseconds on any steady clock.
 class FailureDetector {
  public:
   explicit FailureDetector(int size);
@@ -31,22 +31,26 @@ class FailureDetector {
   /// A process has sent a sign of life.
   void hear(int rank, int64_t now_ns);
   void set_devices(int rank, std::vector<std::string> names);
-  /// A device began these collectives, in order, and has finished `finished` in total. Compares the records with those of other devices.
+  /// A device began these collectives, in order, and has finished `finished` in total. Compares the records with those
+  /// of other devices.
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
-  /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its wait is over by then.
+  /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its
+  /// wait is over by then.
   void overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns);
   void not_overdue(int rank);
-  /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has arrived.
+  /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has
+  /// arrived.
   std::optional<std::vector<std::string>> gather(int rank, uint64_t sequence, std::string what, std::string part);
   /// Checks, after all processes have reached their end, that they began the same number of collectives.
   void compare_counts();
   void fail(int rank, const Reason& reason);
-  /// A process ends regularly, or its connection is lost, which is an error without a preceding bye. Judged a little later, after the others
-  /// reported.
+  /// A process ends regularly, or its connection is lost, which is an error without a preceding bye. Judged a little
+  /// later, after the others reported.
   void bye(int rank);
   void lost(int rank, int64_t now_ns);
   bool all_said_bye() const;
-  /// Rank 0, which owns this detector, did nothing for so long because it was stopped. Connections lost after that are a consequence.
+  /// Rank 0, which owns this detector, did nothing for so long because it was stopped. Connections lost after that are
+  /// a consequence.
   void was_stopped(int64_t pause_ns, int64_t now_ns);
   void tick(int64_t now_ns);
 
@@ -81,8 +85,8 @@ class FailureDetector {
     std::string gathering;  // purpose of the latest one
     std::optional<Overdue> overdue;
   };
-  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a record costs no more with many
-  /// ranks.
+  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a
+  /// record costs no more with many ranks.
   using Place = std::pair<int, int>;  // rank, device
   struct Part {
     CollectiveRecord record;

@@ -32,8 +32,8 @@ std::string hash_of(const Key* key, std::initializer_list<std::string_view> part
     all.append(reinterpret_cast<const char*>(&size), sizeof size).append(part);
   }
   std::string hash(kKeyBytes, '\0');
-  crypto_generichash(bytes_of(hash), hash.size(), bytes_of(std::string_view(all)), all.size(), key == nullptr ? nullptr : key->data(),
-                     key == nullptr ? 0 : kKeyBytes);
+  crypto_generichash(bytes_of(hash), hash.size(), bytes_of(std::string_view(all)), all.size(),
+                     key == nullptr ? nullptr : key->data(), key == nullptr ? 0 : kKeyBytes);
   sodium_memzero(all.data(), all.size());
   return hash;
 }
@@ -50,7 +50,8 @@ Nonce nonce_of(uint64_t count) {
 }  // namespace
 
 Key::Key(std::string_view bytes) {
-  if (bytes.size() != bytes_.size()) throw CommError(fmt::format("a key has {} bytes, expected {}", bytes.size(), bytes_.size()));
+  if (bytes.size() != bytes_.size())
+    throw CommError(fmt::format("a key has {} bytes, expected {}", bytes.size(), bytes_.size()));
   std::copy(bytes.begin(), bytes.end(), bytes_.begin());
 }
 
@@ -73,12 +74,15 @@ std::string from_hex(std::string_view text) {
   std::string bytes(text.size() / 2, '\0');
   size_t read = 0;
   const char* end = nullptr;
-  const bool whole = sodium_hex2bin(bytes_of(bytes), bytes.size(), text.data(), text.size(), nullptr, &read, &end) == 0 &&
-                     end == text.data() + text.size() && 2 * read == text.size();
+  const bool whole =
+      sodium_hex2bin(bytes_of(bytes), bytes.size(), text.data(), text.size(), nullptr, &read, &end) == 0 &&
+      end == text.data() + text.size() && 2 * read == text.size();
   return whole ? bytes : std::string();
 }
 
-Key run_key(std::string_view given, std::string_view made) { return Key(hash_of(nullptr, {"vitrine run", given, made})); }
+Key run_key(std::string_view given, std::string_view made) {
+  return Key(hash_of(nullptr, {"vitrine run", given, made}));
+}
 
 Handshake::Handshake(const Key& key, std::string_view member_nonce, std::string_view server_nonce)
     : member_proof(hash_of(&key, {"vitrine member's proof", member_nonce, server_nonce})),
@@ -93,15 +97,17 @@ bool proves(std::string_view given, std::string_view expected) {
 void Seal::close(std::string_view message, std::string& to) {
   const size_t begin = to.size();
   to.resize(begin + message.size() + kOverhead);
-  crypto_aead_chacha20poly1305_ietf_encrypt(bytes_of(to) + begin, nullptr, bytes_of(message), message.size(), nullptr, 0, nullptr,
-                                            nonce_of(count_++).data(), key_.data());
+  crypto_aead_chacha20poly1305_ietf_encrypt(bytes_of(to) + begin, nullptr, bytes_of(message), message.size(), nullptr,
+                                            0, nullptr, nonce_of(count_++).data(), key_.data());
 }
 
 std::string Seal::open(std::string_view sealed) {
   std::string message(sealed.size() < kOverhead ? 0 : sealed.size() - kOverhead, '\0');
-  if (sealed.size() < kOverhead || crypto_aead_chacha20poly1305_ietf_decrypt(bytes_of(message), nullptr, nullptr, bytes_of(sealed), sealed.size(),
-                                                                             nullptr, 0, nonce_of(count_++).data(), key_.data()) != 0) {
-    throw CommError("a message between processes failed authentication: it was changed in transit or sent by someone else");
+  if (sealed.size() < kOverhead ||
+      crypto_aead_chacha20poly1305_ietf_decrypt(bytes_of(message), nullptr, nullptr, bytes_of(sealed), sealed.size(),
+                                                nullptr, 0, nonce_of(count_++).data(), key_.data()) != 0) {
+    throw CommError(
+        "a message between processes failed authentication: it was changed in transit or sent by someone else");
   }
   return message;
 }

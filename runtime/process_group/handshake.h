@@ -8,8 +8,9 @@
 
 #include "runtime/process_group/message.h"
 
-/// Mutual proof of two processes that they know the run's key, and sealing of their messages. The cryptography is libsodium's: keyed BLAKE2b for
-/// proofs and session keys, ChaCha20-Poly1305 for messages. Private to runtime/process_group.
+/// Mutual proof of two processes that they know the run's key, and sealing of their messages. The cryptography is
+/// libsodium's: keyed BLAKE2b for proofs and session keys, ChaCha20-Poly1305 for messages. Private to
+/// runtime/process_group.
 namespace vitrine::process_group {
 
 /// kKeyBytes secret bytes, erased on destruction.
@@ -36,8 +37,8 @@ std::string from_hex(std::string_view text);
 /// Derives the key of a run from the user's secret and the one that rank 0 generated for this run; either may be empty.
 Key run_key(std::string_view given, std::string_view made);
 
-/// Values derived from a run's key and both sides' nonces. Each of the four is derived under its own name, so one side's proof is useless to the
-/// other, and a fresh nonce of either side invalidates all recordings.
+/// Values derived from a run's key and both sides' nonces. Each of the four is derived under its own name, so one
+/// side's proof is useless to the other, and a fresh nonce of either side invalidates all recordings.
 struct Handshake {
   Handshake(const Key& key, std::string_view member_nonce, std::string_view server_nonce);
   std::string member_proof, server_proof;
@@ -47,8 +48,8 @@ struct Handshake {
 /// Compares in constant time.
 bool proves(std::string_view given, std::string_view expected);
 
-/// One direction of a connection: messages are encrypted, authenticated and numbered, so that reading, changing, omitting, repeating or moving one is
-/// impossible or detected.
+/// One direction of a connection: messages are encrypted, authenticated and numbered, so that reading, changing,
+/// omitting, repeating or moving one is impossible or detected.
 class Seal {
  public:
   static constexpr size_t kOverhead = 16;

@@ -33,7 +33,8 @@ void ProcessGroup::State::find_server() {
     std::string text = broadcast_text;
     if (!rendezvous.address_file.empty()) {
       // With the user's secret the file may be missing: it does not establish membership.
-      text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem) : read_address(rendezvous.address_file);
+      text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem)
+                                       : read_address(rendezvous.address_file);
       if (text.empty() && !rendezvous.secret.empty()) problem = kNoAddressFile;
     }
     const bool known = rendezvous.address_file.empty() || !text.empty();
@@ -42,12 +43,13 @@ void ProcessGroup::State::find_server() {
     if (!method.host.empty()) {
       address.port = method.port;
       address.hosts = {method.host};
-      if (problem == kNoAddressFile) problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
+      if (problem == kNoAddressFile)
+        problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
     }
     if (known && try_server(address, problem)) return;
     if (steady_now_ns() > deadline_ns) {
-      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank, connected_text,
-                                  static_cast<double>(rendezvous_ms()) * 1e-3, problem));
+      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank,
+                                  connected_text, static_cast<double>(rendezvous_ms()) * 1e-3, problem));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
   }
@@ -69,8 +71,8 @@ bool ProcessGroup::State::try_server(const Address& address, std::string& proble
   return false;
 }
 
-std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connection, int64_t patience_ms, const std::string& where,
-                                                            std::string& problem) const {
+std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connection, int64_t patience_ms,
+                                                            const std::string& where, std::string& problem) const {
   const int64_t deadline_ns = steady_now_ns() + patience_ms * kMs;
   try {
     while (true) {
@@ -90,7 +92,8 @@ std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connecti
   }
 }
 
-bool ProcessGroup::State::shake_hands(Connection& connection, const Address& address, const std::string& where, std::string& problem) const {
+bool ProcessGroup::State::shake_hands(Connection& connection, const Address& address, const std::string& where,
+                                      std::string& problem) const {
   const std::string listener = fmt::format("the process that listens at {}", where);
   const int64_t patience_ms = std::min(kAnswerMs, rendezvous_ms());
   const auto not_rank_zero = [&](const std::optional<Message>& answer) {
@@ -98,7 +101,8 @@ bool ProcessGroup::State::shake_hands(Connection& connection, const Address& add
     if (refused != nullptr) problem = fmt::format("rank 0 at {} refused it: {}", where, refused->reason);
     if (answer && refused == nullptr) problem = fmt::format("{} is not rank 0 of this run", listener);
     // A file may be left from an earlier run and be replaced; what the user gave stays.
-    if (refused != nullptr && (!refused->may_return || address.key.empty())) throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));
+    if (refused != nullptr && (!refused->may_return || address.key.empty()))
+      throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));
     return false;
   };
   const std::string nonce = random_bytes();
@@ -127,7 +131,8 @@ bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::st
   }
   if (!answer) return false;
   if (const auto* const refused = std::get_if<Refused>(&*answer)) {
-    throw CommError({fmt::format("rank {} cannot join: {} refused it: {}; give every process its own ", rank, server_at, refused->reason),
+    throw CommError({fmt::format("rank {} cannot join: {} refused it: {}; give every process its own ", rank, server_at,
+                                 refused->reason),
                      settings::kRank, " and the same ", settings::kSize});
   }
   if (const auto* const verdict = std::get_if<Verdict>(&*answer)) throw CommError(verdict->reason);

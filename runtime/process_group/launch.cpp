@@ -31,7 +31,8 @@ struct Given {
   bool is_setting() const { return std::holds_alternative<Setting>(name); }
   /// "RANK=1", or the setting.
   Reason::Part str() const {
-    return is_setting() ? given(std::get<Setting>(name), text) : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), text));
+    return is_setting() ? given(std::get<Setting>(name), text)
+                        : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), text));
   }
 };
 
@@ -88,7 +89,8 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
     }
   }
   if (!missing.empty()) {
-    throw ConfigError(fmt::format("launch: {} incomplete: ", whose) + join(present) + " set, but not " + join(missing) + fmt::format("; {}", remedy));
+    throw ConfigError(fmt::format("launch: {} incomplete: ", whose) + join(present) + " set, but not " + join(missing) +
+                      fmt::format("; {}", remedy));
   }
   return found;
 }
@@ -102,14 +104,16 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
 int read_number(const Given& given, int least, int most, const Reason& because) {
   const std::optional<int> value = parse_number<int>(given.text);
   if (!value || *value < least || *value > most) {
-    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("an integer from {} to {}", least, most);
+    const Reason range =
+        least == most ? fmt::format("{}", least) : fmt::format("an integer from {} to {}", least, most);
     reject(given, because.empty() ? range : range + ", as " + because);
   }
   return *value;
 }
 
 /// The four numbers, checked for consistency.
-Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_size, const Given& local_rank, const Given& local_world_size) {
+Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_size, const Given& local_rank,
+             const Given& local_world_size) {
   Launch launch;
   launch.launcher = launcher;
   launch.world_size = read_number(world_size, 1, kMostProcesses, "");
@@ -129,19 +133,25 @@ void read_master(const Environment& env, Launch& launch) {
 }
 
 Launch from_flags(const LaunchFlags& flags, const Environment& env) {
-  const auto found = complete("flags are", "give both, or neither for a single process",
-                              {want(settings::kLaunchRank, flags.rank), want(settings::kLaunchWorldSize, flags.world_size)});
+  const auto found =
+      complete("flags are", "give both, or neither for a single process",
+               {want(settings::kLaunchRank, flags.rank), want(settings::kLaunchWorldSize, flags.world_size)});
   const Given& rank = found[0];
   const Given& world_size = found[1];
   const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
-  Launch launch = place(Launch::Launcher::flags, rank, world_size, local_rank.value_or(rank), get(env, "LOCAL_WORLD_SIZE").value_or(world_size));
+  Launch launch = place(Launch::Launcher::flags, rank, world_size, local_rank.value_or(rank),
+                        get(env, "LOCAL_WORLD_SIZE").value_or(world_size));
   read_master(env, launch);
   return launch;
 }
 
 Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
-  std::vector<Wanted> set{want(env, "RANK"),        want(env, "WORLD_SIZE"), want_local_rank(flags, env, "LOCAL_RANK"), want(env, "LOCAL_WORLD_SIZE"),
-                          want(env, "MASTER_ADDR"), want(env, "MASTER_PORT")};
+  std::vector<Wanted> set{want(env, "RANK"),
+                          want(env, "WORLD_SIZE"),
+                          want_local_rank(flags, env, "LOCAL_RANK"),
+                          want(env, "LOCAL_WORLD_SIZE"),
+                          want(env, "MASTER_ADDR"),
+                          want(env, "MASTER_PORT")};
   if (set[1].given && set[1].given->text == "1") {
     if (!set[2].given) set[2].given = Given{"LOCAL_RANK", "0"};
     if (!set[3].given) set[3].given = Given{"LOCAL_WORLD_SIZE", "1"};
@@ -151,15 +161,16 @@ Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
   const bool local_size_known = set[3].given.has_value();
   if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
   const auto found =
-      complete("torchrun's variables are", "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
+      complete("torchrun's variables are",
+               "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
   Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], found[3]);
   launch.one_machine = local_size_known && launch.local_world_size == launch.world_size;
   read_master(env, launch);
   return launch;
 }
 
-constexpr std::array<const char*, 4> kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                              "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr std::array<const char*, 4> kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                              "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
 bool in_open_mpi(const Environment& env) {
   return std::any_of(kOpenMpi.begin(), kOpenMpi.end(), [&](const char* name) { return get(env, name).has_value(); });
@@ -167,7 +178,8 @@ bool in_open_mpi(const Environment& env) {
 
 Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
   const auto found = complete("Open MPI's variables are", "start with mpirun, which sets all four, or unset them",
-                              {want(env, kOpenMpi[0]), want(env, kOpenMpi[1]), want_local_rank(flags, env, kOpenMpi[2]), want(env, kOpenMpi[3])});
+                              {want(env, kOpenMpi[0]), want(env, kOpenMpi[1]), want_local_rank(flags, env, kOpenMpi[2]),
+                               want(env, kOpenMpi[3])});
   Launch launch = place(Launch::Launcher::open_mpi, found[0], found[1], found[2], found[3]);
   launch.one_machine = launch.local_world_size == launch.world_size;
   return launch;
@@ -178,8 +190,10 @@ void reject_prterun(const Environment& env) {
   const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
   if (!launched || !rank) return;
   throw ConfigError({"launch: ", launched->str(), " and ", rank->str(),
-                     " are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give ",
-                     settings::kLaunchRank, " and ", settings::kLaunchWorldSize, ", or unset PRTE_LAUNCHED for a single process"});
+                     " are set, but none of Open MPI's variables: prterun does not set the number of processes; start "
+                     "with mpirun, give ",
+                     settings::kLaunchRank, " and ", settings::kLaunchWorldSize,
+                     ", or unset PRTE_LAUNCHED for a single process"});
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -195,10 +209,12 @@ Given slurm_local_tasks(const Given& per_node, const Environment& env) {
   const auto counts = parse_slurm_counts(per_node.text);
   if (!counts) reject(per_node, "tasks of each node, such as 4(x2),1");
   int64_t node = 0, nodes = 0;
-  const bool equal = std::all_of(counts->begin(), counts->end(), [&](const SlurmCount& c) { return c.value == counts->front().value; });
+  const bool equal = std::all_of(counts->begin(), counts->end(),
+                                 [&](const SlurmCount& c) { return c.value == counts->front().value; });
   if (!equal) {
     for (const SlurmCount& count : *counts) nodes += count.times;
-    const auto id = complete("Slurm's variables are", "start with srun, which sets it", {{per_node.str(), per_node}, want(env, "SLURM_NODEID")})[1];
+    const auto id = complete("Slurm's variables are", "start with srun, which sets it",
+                             {{per_node.str(), per_node}, want(env, "SLURM_NODEID")})[1];
     node = read_number(id, 0, static_cast<int>(std::min<int64_t>(nodes - 1, INT_MAX)), per_node.str());
   }
   auto count = counts->begin();
@@ -207,10 +223,12 @@ Given slurm_local_tasks(const Given& per_node, const Environment& env) {
 }
 
 Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
-  const auto found =
-      complete("Slurm's variables are", "start with srun, which sets them, or unset SLURM_STEP_ID and SLURM_STEPID for a single process",
-               {want(env, "SLURM_PROCID"), want(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), want_local_rank(flags, env, "SLURM_LOCALID"),
-                want(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
+  const auto found = complete(
+      "Slurm's variables are",
+      "start with srun, which sets them, or unset SLURM_STEP_ID and SLURM_STEPID for a single process",
+      {want(env, "SLURM_PROCID"), want(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+       want_local_rank(flags, env, "SLURM_LOCALID"), want(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+       want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
   const Given& per_node = found[3];
   Given local_world_size = slurm_local_tasks(per_node, env);
   // --ntasks-per-node is a limit: with fewer tasks, all are on this machine.
@@ -240,16 +258,17 @@ std::string why_single(const Environment& env) {
     if (const auto stray = get(env, name)) strays.push_back(stray->str().text);
   }
   if (!strays.empty()) why.push_back(fmt::format("{} without RANK does not mean torchrun", fmt::join(strays, ", ")));
-  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str().text));
+  if (const auto job = slurm_job(env))
+    why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str().text));
   return why.empty() ? "no launcher's variables are set" : fmt::format("{}", fmt::join(why, "; "));
 }
 
 Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
   Launch launch;
   if (const auto local_rank = get(settings::kLaunchLocalRank, flags.local_rank)) {
-    read_number(
-        *local_rank, 0, 0,
-        {"this is a single process: neither ", settings::kLaunchRank, " and ", settings::kLaunchWorldSize, " nor a launcher's variables are set"});
+    read_number(*local_rank, 0, 0,
+                {"this is a single process: neither ", settings::kLaunchRank, " and ", settings::kLaunchWorldSize,
+                 " nor a launcher's variables are set"});
   }
   launch.note = fmt::format("single process: {}", why_single(env));
   return launch;
@@ -258,11 +277,12 @@ Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
 /// Line for the log; names the launchers that were passed over.
 Reason describe(const Launch& launch, const LaunchFlags& flags, const Environment& env) {
   using Launcher = Launch::Launcher;
-  Reason line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
-                            launch.local_rank, launch.local_world_size);
+  Reason line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank,
+                            launch.world_size, launch.local_rank, launch.local_world_size);
   if (flags.local_rank) line += {" (", settings::kLaunchLocalRank, ")"};
   const bool colons = launch.master_address.find(':') != std::string::npos;
-  if (!launch.master_address.empty()) line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
+  if (!launch.master_address.empty())
+    line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
   if (launch.master_port > 0) line += fmt::format(":{}", launch.master_port);
   std::vector<const char*> others;
   const auto passed_over = [&](Launcher launcher, bool present) {

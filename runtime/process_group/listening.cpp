@@ -58,14 +58,16 @@ Addresses resolve(const std::string& host, int port, int flags, std::string& pro
   hints.ai_flags = flags;
   addrinfo* found = nullptr;
   const int result = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (result != 0) problem = fmt::format("{}: {}", host, result == EAI_SYSTEM ? describe_error(errno) : gai_strerror(result));
+  if (result != 0)
+    problem = fmt::format("{}: {}", host, result == EAI_SYSTEM ? describe_error(errno) : gai_strerror(result));
   return Addresses(result == 0 ? found : nullptr);
 }
 
 /// Formats an address without the port, IPv4 in its own notation.
 std::string address_text(const sockaddr* address, socklen_t size) {
   std::array<char, NI_MAXHOST> text{};
-  if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "an unknown address";
+  if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "an unknown address";
   const std::string shown = text.data();
   constexpr std::string_view kMapped = "::ffff:";
   return shown.starts_with(kMapped) ? shown.substr(kMapped.size()) : shown;
@@ -97,8 +99,10 @@ Descriptor bind_and_listen(const sockaddr* address, socklen_t size, bool v6_only
 std::string describe_error(int error) {
   rlimit limit{};
   if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::strerror(error);
-  return fmt::format("{}: this process may have {} file descriptors; raise their number with ulimit -n (up to {}), or above that as root",
-                     std::strerror(error), limit.rlim_cur, limit.rlim_max);
+  return fmt::format(
+      "{}: this process may have {} file descriptors; raise their number with ulimit -n (up to {}), or above that as "
+      "root",
+      std::strerror(error), limit.rlim_cur, limit.rlim_max);
 }
 
 void raise_descriptor_limit(uint64_t needed) {
@@ -113,19 +117,23 @@ bool names_loopback(const std::string& host) {
          host.ends_with(".localhost") || is_loopback_address(host);
 }
 
-std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved, const std::vector<std::string>& interfaces) {
+std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved,
+                                           const std::vector<std::string>& interfaces) {
   if (!names_loopback(host) && std::all_of(resolved.begin(), resolved.end(), is_loopback_address))
     resolved.insert(resolved.end(), interfaces.begin(), interfaces.end());
   return resolved;
 }
 
 std::vector<Descriptor> listen_at(const std::string& host, int port) {
-  const auto refuse = [&](const Reason& why) { return CommError(fmt::format("rank 0 cannot listen on port {} of {}: ", port, host) + why); };
+  const auto refuse = [&](const Reason& why) {
+    return CommError(fmt::format("rank 0 cannot listen on port {} of {}: ", port, host) + why);
+  };
   std::string problem;
   const Addresses found = resolve(host, port, 0, problem);
   if (!found) throw refuse(problem);
   std::vector<std::string> resolved;
-  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) resolved.push_back(address_text(at->ai_addr, at->ai_addrlen));
+  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next)
+    resolved.push_back(address_text(at->ai_addr, at->ai_addrlen));
   std::vector<Descriptor> listeners;
   for (const std::string& address : addresses_to_bind(host, resolved, interface_addresses())) {
     const Addresses numeric = resolve(address, port, AI_NUMERICHOST, problem);
@@ -137,8 +145,9 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
     }
   }
   if (listeners.empty()) {
-    throw refuse(fmt::format("its address is {}, but this machine has {}; give the name or the address of rank 0's machine",
-                             fmt::join(resolved, ", "), fmt::join(interface_addresses(), ", ")));
+    throw refuse(
+        fmt::format("its address is {}, but this machine has {}; give the name or the address of rank 0's machine",
+                    fmt::join(resolved, ", "), fmt::join(interface_addresses(), ", ")));
   }
   return listeners;
 }
@@ -157,8 +166,8 @@ Descriptor listen_on(int port) {
     listener = bind_and_listen(reinterpret_cast<sockaddr*>(&v4), sizeof v4, false);
   }
   if (!listener) {
-    throw CommError({fmt::format("rank 0 cannot listen on port {}: {}", port, describe_error(errno)), kChooseAnotherPort,
-                     propose(settings::kRendezvous, "tcp://HOST:PORT")});
+    throw CommError({fmt::format("rank 0 cannot listen on port {}: {}", port, describe_error(errno)),
+                     kChooseAnotherPort, propose(settings::kRendezvous, "tcp://HOST:PORT")});
   }
   return listener;
 }
@@ -167,7 +176,8 @@ int port_of(const Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 Descriptor accept_one(const Descriptor& listener, std::string* address) {

@@ -10,8 +10,8 @@ namespace vitrine {
 
 std::string CollectiveRecord::str() const {
   return fmt::format("collective {}{} ({}{}{}, {} bytes, phase {}, step {}{})", sequence,
-                     group == 0 ? std::string() : fmt::format(" of group {}", group), operation, label.empty() ? "" : " of ", label, bytes, phase,
-                     step, in_graph ? ", in a CUDA graph" : "");
+                     group == 0 ? std::string() : fmt::format(" of group {}", group), operation,
+                     label.empty() ? "" : " of ", label, bytes, phase, step, in_graph ? ", in a CUDA graph" : "");
 }
 
 namespace process_group {
@@ -144,13 +144,16 @@ Writer& Writer::reason(const Reason& value) {
 }
 
 std::string_view Reader::take(size_t bytes) {
-  if (bytes > bytes_.size()) throw CommError("a message between processes ends early; do all of them run the same version?");
+  if (bytes > bytes_.size())
+    throw CommError("a message between processes ends early; do all of them run the same version?");
   const std::string_view taken = bytes_.substr(0, bytes);
   bytes_.remove_prefix(bytes);
   return taken;
 }
 
-void Reader::refuse(const char* what) { throw CommError(fmt::format("a message between processes is invalid: it contains {}", what)); }
+void Reader::refuse(const char* what) {
+  throw CommError(fmt::format("a message between processes is invalid: it contains {}", what));
+}
 
 bool Reader::flag() {
   const auto value = number<uint8_t>();
@@ -193,7 +196,8 @@ Reason Reader::reason() {
     if (kind > static_cast<uint8_t>(Reason::Part::Kind::proposed)) refuse("an unknown kind of text");
     const std::string setting = shown();
     const std::string text = printable_lines(take(number<uint64_t>()));
-    if (setting.empty() != (kind == static_cast<uint8_t>(Reason::Part::Kind::text))) refuse("a text with a setting, or a setting without a name");
+    if (setting.empty() != (kind == static_cast<uint8_t>(Reason::Part::Kind::text)))
+      refuse("a text with a setting, or a setting without a name");
     reason.append({static_cast<Reason::Part::Kind>(kind), Setting(setting.c_str()), text});
   }
   return reason;

@@ -93,8 +93,8 @@ struct Join {
   int rank = 0, size = 0;
   std::string name;
 };
-using Message =
-    std::variant<Hello, Refused, Accepted, Welcome, Beat, Devices, Progress, Overdue, Gather, Gathered, Failed, Verdict, Bye, Challenge, Proof, Join>;
+using Message = std::variant<Hello, Refused, Accepted, Welcome, Beat, Devices, Progress, Overdue, Gather, Gathered,
+                             Failed, Verdict, Bye, Challenge, Proof, Join>;
 
 /// Decodes a message from a peer. Checks every length before it allocates memory, and makes text for display printable.
 /// throws CommError for bytes that are not a message, end early, or continue after its end.

@@ -37,10 +37,10 @@ class Deadline {
   void watch(int rank, int64_t deadline_ms) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
-    fmt::print(
-        stderr,
-        "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them was not started or hangs (mpirun knows which were started)\n",
-        rank, deadline_ms / 1000);
+    fmt::print(stderr,
+               "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them was not started or hangs "
+               "(mpirun knows which were started)\n",
+               rank, deadline_ms / 1000);
     std::fflush(stderr);
     _exit(1);
   }
@@ -64,7 +64,8 @@ class OpenSession final : public MpiSession {
       owns_ = true;
     }
     if (provided < MPI_THREAD_SERIALIZED)
-      throw UnsupportedError("MPI: it was initialized for calls from one thread only; initialize it with MPI_THREAD_SERIALIZED or more");
+      throw UnsupportedError(
+          "MPI: it was initialized for calls from one thread only; initialize it with MPI_THREAD_SERIALIZED or more");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -108,6 +109,8 @@ class OpenSession final : public MpiSession {
 
 }  // namespace
 
-std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) { return std::make_unique<OpenSession>(rank, deadline_ms); }
+std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) {
+  return std::make_unique<OpenSession>(rank, deadline_ms);
+}
 
 }  // namespace vitrine::process_group

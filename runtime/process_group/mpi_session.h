@@ -11,8 +11,9 @@ namespace vitrine::process_group {
 /// MPI from initialization to finalization; at most one per process. MPI's errors are returned, not fatal.
 class MpiSession {
  public:
-  /// MPI_Init waits for all processes and cannot be interrupted, so the process exits with a message after `deadline_ms` (0: never).
-  /// throws UnsupportedError if MPI is not built in or does not support calls from several threads; CommError.
+  /// MPI_Init waits for all processes and cannot be interrupted, so the process exits with a message after
+  /// `deadline_ms` (0: never). throws UnsupportedError if MPI is not built in or does not support calls from several
+  /// threads; CommError.
   static std::unique_ptr<MpiSession> open(int rank, int64_t deadline_ms);
   virtual ~MpiSession() = default;
 
@@ -20,7 +21,8 @@ class MpiSession {
   virtual int size() const = 0;
   /// Broadcasts rank 0's text. throws CommError after `timeout_ms`.
   virtual std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) = 0;
-  /// Finalizes MPI once all processes call it. Without this call MPI stays initialized, because finalization would wait forever for a dead peer.
+  /// Finalizes MPI once all processes call it. Without this call MPI stays initialized, because finalization would wait
+  /// forever for a dead peer.
   virtual void finish() = 0;
 };
 

@@ -28,7 +28,8 @@ std::string read_private_file(const std::string& path, size_t most_bytes, std::s
   } else if (status.st_uid != geteuid() && status.st_uid != 0) {
     problem = fmt::format("it belongs to another user (number {}); only your own files are trusted", status.st_uid);
   } else if ((status.st_mode & 077) != 0) {
-    problem = fmt::format("its mode is {:04o}, so other users may open it; use: chmod 600 {}", status.st_mode & 07777, path);
+    problem =
+        fmt::format("its mode is {:04o}, so other users may open it; use: chmod 600 {}", status.st_mode & 07777, path);
   } else if (static_cast<uint64_t>(status.st_size) > most_bytes) {
     problem = fmt::format("it has {} bytes, expected at most {}", status.st_size, most_bytes);
   }
@@ -71,8 +72,10 @@ std::string private_address_path(int port) {
   const std::string folder = fmt::format("/tmp/vitrine-{}", geteuid());
   struct stat status {
   }, network{};
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw CommError(fmt::format("{}: cannot create it: {}", folder, describe_error(errno)));
-  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    throw CommError(fmt::format("{}: cannot create it: {}", folder, describe_error(errno)));
+  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
+      (status.st_mode & 077) != 0) {
     throw CommError(
         fmt::format("{}: expected a folder of this user with mode 0700, for the key of the run; remove it, or set "
                     "VITRINE_SECRET for all processes",

@@ -33,7 +33,8 @@ std::vector<std::string> places_on_machines(const std::vector<std::string>& mach
   std::vector<int> indices;
   for (const std::string& machine : machines) indices.push_back(processes[machine]++);
   std::vector<std::string> places;
-  for (size_t r = 0; r < machines.size(); ++r) places.push_back(fmt::format("{} {} {}", indices[r], processes[machines[r]], processes.size()));
+  for (size_t r = 0; r < machines.size(); ++r)
+    places.push_back(fmt::format("{} {} {}", indices[r], processes[machines[r]], processes.size()));
   return places;
 }
 
@@ -52,14 +53,17 @@ std::vector<std::string> run_lengths(const std::vector<std::string>& counts) {
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : state_(std::make_unique<State>(options)) {
   State& s = *state_;
   if (s.size < 1 || s.rank < 0 || s.rank >= s.size)
-    throw ConfigError(fmt::format("process group: rank is {}, expected 0 to size - 1, where size is {}", s.rank, s.size));
-  if (options.timeout_ms < 1) throw ConfigError(fmt::format("process group: timeout is {} ms, expected more than 0", options.timeout_ms));
+    throw ConfigError(
+        fmt::format("process group: rank is {}, expected 0 to size - 1, where size is {}", s.rank, s.size));
+  if (options.timeout_ms < 1)
+    throw ConfigError(fmt::format("process group: timeout is {} ms, expected more than 0", options.timeout_ms));
   s.machine = machine_identity();
   s.connect();
   s.thread = std::thread([&s] { s.watch(); });
   try {
     std::istringstream place(exchange("the machine it runs on", s.machine, places_on_machines));
-    if (!(place >> s.local_rank >> s.local_size >> s.host_count)) throw CommError("the machine it runs on: rank 0's answer is invalid");
+    if (!(place >> s.local_rank >> s.local_size >> s.host_count))
+      throw CommError("the machine it runs on: rank 0's answer is invalid");
   } catch (...) {
     s.stop();
     throw;
@@ -78,7 +82,8 @@ bool ProcessGroup::over_mpi() const { return state_->mpi != nullptr; }
 std::string ProcessGroup::description() const {
   const State& s = *state_;
   if (s.size == 1) return "1 process on 1 host";
-  return fmt::format("{} processes on {} {}, connected {}", s.size, s.host_count, s.host_count == 1 ? "host" : "hosts", s.connected_text);
+  return fmt::format("{} processes on {} {}, connected {}", s.size, s.host_count, s.host_count == 1 ? "host" : "hosts",
+                     s.connected_text);
 }
 
 std::string ProcessGroup::exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer) {
@@ -100,10 +105,12 @@ std::string ProcessGroup::exchange(const std::string& what, const std::string& m
     try {
       answers = answer(std::move(parts));
     } catch (...) {
-      fail(Reason(fmt::format("the exchange of {}: ", what)) + reason_of(std::current_exception()));  // the others wait for the answer
+      fail(Reason(fmt::format("the exchange of {}: ", what)) +
+           reason_of(std::current_exception()));  // the others wait for the answer
       throw;
     }
-    VITRINE_ASSERT(answers.size() == 1 || answers.size() == static_cast<size_t>(s.size), "an exchange has one answer, or one for each rank");
+    VITRINE_ASSERT(answers.size() == 1 || answers.size() == static_cast<size_t>(s.size),
+                   "an exchange has one answer, or one for each rank");
     lock.lock();
     s.to_answer = std::move(answers);
     s.wake();
@@ -130,7 +137,8 @@ std::string ProcessGroup::broadcast(const std::string& what, const std::string& 
 bool ProcessGroup::all_equal(const std::string& what, std::string_view mine) {
   const uint64_t hash = hash_bytes(0, mine.data(), static_cast<int64_t>(mine.size()));
   const auto compare = [](const std::vector<std::string>& hashes) {
-    const bool equal = std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes.front(); });
+    const bool equal =
+        std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes.front(); });
     return std::vector<std::string>{equal ? "equal" : "different"};
   };
   return exchange(what, fmt::format("{:x} {}", hash, mine.size()), compare) == "equal";
@@ -142,8 +150,9 @@ std::vector<double> ProcessGroup::sum(const std::string& what, const std::vector
   };
   const auto read = [&](const std::string& bytes) {
     if (bytes.size() != mine.size() * sizeof(double)) {
-      throw CommError(fmt::format("the sum of {}: received {} bytes, expected {} numbers; run the same version on all processes", what, bytes.size(),
-                                  mine.size()));
+      throw CommError(
+          fmt::format("the sum of {}: received {} bytes, expected {} numbers; run the same version on all processes",
+                      what, bytes.size(), mine.size()));
     }
     std::vector<double> values(mine.size());
     if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -174,7 +183,8 @@ std::vector<int> ProcessGroup::register_devices(const std::vector<std::string>& 
   std::istringstream runs(exchange("the number of its devices", std::to_string(names.size()), run_lengths));
   std::vector<int> counts;
   const auto size = static_cast<size_t>(s.size);
-  for (size_t length = 0, devices = 0; runs >> length >> devices;) counts.insert(counts.end(), std::min(length, size), static_cast<int>(devices));
+  for (size_t length = 0, devices = 0; runs >> length >> devices;)
+    counts.insert(counts.end(), std::min(length, size), static_cast<int>(devices));
   if (counts.size() != size) throw CommError("the number of its devices: rank 0's answer does not name every process");
   return counts;
 }
@@ -187,7 +197,8 @@ int ProcessGroup::new_group() {
 void ProcessGroup::begin_collective(int device, const CollectiveRecord& record) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(), "devices are registered before they begin a collective");
+  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(),
+                 "devices are registered before they begin a collective");
   State::Slot& slot = s.slots[static_cast<size_t>(device)];
   slot.last = record;
   slot.fresh.push_back(record);
@@ -196,7 +207,8 @@ void ProcessGroup::begin_collective(int device, const CollectiveRecord& record) 
 void ProcessGroup::finish_collective(int device) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(), "devices are registered before they finish a collective");
+  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(),
+                 "devices are registered before they finish a collective");
   ++s.slots[static_cast<size_t>(device)].finished;
 }
 
@@ -266,7 +278,8 @@ void ProcessGroup::close() {
     s.throw_if_failed_locked();
     s.closing = true;
     s.wake();
-    s.changed.wait_for(lock, std::chrono::nanoseconds(2 * State::kByeTimeoutNs), [&] { return s.closed || !s.failure.empty(); });
+    s.changed.wait_for(lock, std::chrono::nanoseconds(2 * State::kByeTimeoutNs),
+                       [&] { return s.closed || !s.failure.empty(); });
     s.throw_if_failed_locked();
   }
   if (s.mpi) s.mpi->finish();

@@ -17,12 +17,12 @@ namespace vitrine {
 /// Options for joining a process group.
 struct ProcessGroupOptions {
   int rank = 0, size = 1;
-  /// Rendezvous: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all processes share, or empty: over MPI, which started
-  /// the process.
+  /// Rendezvous: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all processes share, or
+  /// empty: over MPI, which started the process.
   std::string rendezvous;
-  /// Proves that a process belongs to this run; equal on all processes. Required for a rendezvous at a host name or an address that is not loopback.
-  /// Otherwise rank 0 generates one and stores it where only this user's processes find it. See find_secret() in
-  /// runtime/process_group/secret.h.
+  /// Proves that a process belongs to this run; equal on all processes. Required for a rendezvous at a host name or an
+  /// address that is not loopback. Otherwise rank 0 generates one and stores it where only this user's processes find
+  /// it. See find_secret() in runtime/process_group/secret.h.
   std::string secret = {};
   /// All processes are known to run on this machine, so rank 0 listens only on its loopback interface.
   bool one_machine = false;
@@ -30,21 +30,22 @@ struct ProcessGroupOptions {
   int64_t timeout_ms = 60000;
   /// Exits with status 1 this long after the process group has failed if the process has not ended by itself; 0: never.
   int64_t exit_after_ms = 0;
-  /// Called with the reason in the process that detects the failure of the process group (rank 0, or a rank that lost rank 0), before the others
-  /// learn of it: they may exit then, and a launcher may end this process. Must not block.
+  /// Called with the reason in the process that detects the failure of the process group (rank 0, or a rank that lost
+  /// rank 0), before the others learn of it: they may exit then, and a launcher may end this process. Must not block.
   std::function<void(const Reason&)> on_failure_found = {};
 };
 
-/// The processes of a run, as seen by one of them: small exchanges on the host, and mutual failure detection. A thread keeps a connection to rank 0,
-/// reports which collectives this process's devices have begun and finished, and receives the verdict when the process group fails because a process
-/// died, hangs, is late, failed, or began a different collective. A failure is final: pending and later calls throw CommError, which names the
-/// culprit and its progress.
+/// The processes of a run, as seen by one of them: small exchanges on the host, and mutual failure detection. A thread
+/// keeps a connection to rank 0, reports which collectives this process's devices have begun and finished, and receives
+/// the verdict when the process group fails because a process died, hangs, is late, failed, or began a different
+/// collective. A failure is final: pending and later calls throw CommError, which names the culprit and its progress.
 ///   throws  CommError if the processes do not connect in time, ConfigError, UnsupportedError (MPI is not built in)
 class ProcessGroup {
  public:
   explicit ProcessGroup(const ProcessGroupOptions& options);
 
-  // Virtual, like all functions that DeviceGroup calls, so that programs without communication can link vitrine::runtime without this class.
+  // Virtual, like all functions that DeviceGroup calls, so that programs without communication can link
+  // vitrine::runtime without this class.
   /// Without a preceding close(), the other processes consider this one dead.
   virtual ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -61,10 +62,12 @@ class ProcessGroup {
   std::string description() const;
   bool over_mpi() const;
 
-  /// Exchanges on the host go through rank 0, with one message in each direction. All processes must call the same ones in the same order with the
-  /// same `what`, and all wait for each other. None sends every process's bytes to every process.
+  /// Exchanges on the host go through rank 0, with one message in each direction. All processes must call the same ones
+  /// in the same order with the same `what`, and all wait for each other. None sends every process's bytes to every
+  /// process.
   using MakeAnswer = std::function<std::vector<std::string>(std::vector<std::string>)>;
-  /// `answer` runs on rank 0 with all processes' bytes in rank order and returns one answer for all or one for each rank. Returns this rank's answer.
+  /// `answer` runs on rank 0 with all processes' bytes in rank order and returns one answer for all or one for each
+  /// rank. Returns this rank's answer.
   virtual std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
   /// Returns all processes' bytes in rank order on rank 0, nothing elsewhere.
   std::vector<std::string> gather(const std::string& what, const std::string& mine);
@@ -75,15 +78,19 @@ class ProcessGroup {
   /// Returns the sums over all processes, added in rank order. Integers are exact up to 2^53.
   std::vector<double> sum(const std::string& what, const std::vector<double>& mine);
 
-  /// Names this process's devices; returns the number of devices of each process, in rank order. requires no collective before
+  /// Names this process's devices; returns the number of devices of each process, in rank order. requires no collective
+  /// before
   virtual std::vector<int> register_devices(const std::vector<std::string>& names);
-  /// Returns a number for a group of communicators, equal on all processes, which must create the groups in the same order.
+  /// Returns a number for a group of communicators, equal on all processes, which must create the groups in the same
+  /// order.
   int new_group();
-  /// Called by communicators: device `device` of this process begins a collective, or has finished one more. Thread-safe.
+  /// Called by communicators: device `device` of this process begins a collective, or has finished one more.
+  /// Thread-safe.
   void begin_collective(int device, const CollectiveRecord& record);
   void finish_collective(int device);
 
-  /// While one exists, this process waits for its peers in `what`; the process group fails if that takes longer than the timeout.
+  /// While one exists, this process waits for its peers in `what`; the process group fails if that takes longer than
+  /// the timeout.
   class Waiting {
    public:
     Waiting(ProcessGroup& process_group, std::string what);
@@ -98,19 +105,21 @@ class ProcessGroup {
 
   /// Ends the longer timeout of the first step.
   void set_warm();
-  /// Reports that this process fails, which ends the process group. Returns when the others have been notified and all handlers have been called, at
-  /// the latest after one second; likewise if the process group has failed already. The process may exit afterwards.
+  /// Reports that this process fails, which ends the process group. Returns when the others have been notified and all
+  /// handlers have been called, at the latest after one second; likewise if the process group has failed already. The
+  /// process may exit afterwards.
   ///   patience_ms  how long to wait for the failure of another process of which this one may be a consequence
   void fail(const Reason& reason, int64_t patience_ms = 0);
   /// Why the process group has failed; empty if it has not. Thread-safe.
   Reason failure() const;
-  /// Calls the handler once when the process group fails, on the process group's own thread, or immediately if it has failed. Returns a number for
-  /// remove_handler(), after which the handler is not running and will not be called. A handler may call this object, must not throw, and must not
-  /// destroy it.
+  /// Calls the handler once when the process group fails, on the process group's own thread, or immediately if it has
+  /// failed. Returns a number for remove_handler(), after which the handler is not running and will not be called. A
+  /// handler may call this object, must not throw, and must not destroy it.
   uint64_t on_failure(std::function<void(const Reason&)> handler);
   void remove_handler(uint64_t id);
 
-  /// Waits until all processes are done, and checks that all began the same collectives. Call it once, as the last call. throws CommError.
+  /// Waits until all processes are done, and checks that all began the same collectives. Call it once, as the last
+  /// call. throws CommError.
   void close();
   bool closed() const;
 

@@ -30,7 +30,8 @@ inline constexpr const char* kEndOfRun = "the end of the run";
 std::string process_name(int rank);
 }  // namespace process_group
 
-/// State of a process group. Rank 0 is its server, with a connection to each other process (its members) and the failure detector.
+/// State of a process group. Rank 0 is its server, with a connection to each other process (its members) and the
+/// failure detector.
 struct ProcessGroup::State {
   explicit State(const ProcessGroupOptions& o) : options(o), rank(o.rank), size(o.size), detector(o.size) {}
 
@@ -46,13 +47,13 @@ struct ProcessGroup::State {
   void find_server();
   bool try_server(const process_group::Address& address, std::string& problem);
   /// Runs the handshake with the server. False if it is not rank 0 of this run.
-  bool shake_hands(process_group::Connection& connection, const process_group::Address& address, const std::string& where,
-                   std::string& problem) const;
+  bool shake_hands(process_group::Connection& connection, const process_group::Address& address,
+                   const std::string& where, std::string& problem) const;
   /// Waits for the server's answers until all processes have joined.
   bool wait_for_welcome(process_group::Connection& connection, const std::string& where, std::string& problem);
   /// Returns the next message while the connection is open; without one, `problem` describes it in terms of `where`.
-  std::optional<process_group::Message> wait_for_answer(process_group::Connection& connection, int64_t patience_ms, const std::string& where,
-                                                        std::string& problem) const;
+  std::optional<process_group::Message> wait_for_answer(process_group::Connection& connection, int64_t patience_ms,
+                                                        const std::string& where, std::string& problem) const;
   int64_t rendezvous_ms() const { return options.timeout_ms * kFirstStepFactor; }
 
   // The process group's own thread: watch.cpp.
@@ -62,7 +63,9 @@ struct ProcessGroup::State {
   /// Makes wait_for_something() report received data of a connection, and when it accepts more if it has unsent data.
   void listen_to(int peer);
   void send_to(int peer, const std::string& bytes);
-  std::optional<process_group::Connection>& connection_to(int peer) { return is_server() ? members[static_cast<size_t>(peer)] : server; }
+  std::optional<process_group::Connection>& connection_to(int peer) {
+    return is_server() ? members[static_cast<size_t>(peer)] : server;
+  }
   void report_local(int64_t now_ns);
   void report_progress();
   void check_waits(int64_t now_ns);

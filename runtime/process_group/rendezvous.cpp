@@ -44,8 +44,8 @@ Address Address::parse(const std::string& text) {
   Address address;
   const bool whole = (in >> magic >> digits >> address.port >> address.host_name) && magic == "vitrine";
   address.key = from_hex(digits);
-  if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() || address.port < 1 ||
-      address.port > 65535) {
+  if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() ||
+      address.port < 1 || address.port > 65535) {
     throw CommError("'" + printable(text.substr(0, 80)) + "' is not the address of a Vitrine run");
   }
   if (address.key.size() != kKeyBytes) address.key.clear();
@@ -64,7 +64,8 @@ std::vector<std::string> interface_addresses() {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return addresses;
   for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0 || at->ifa_addr->sa_family != AF_INET)
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0 ||
+        at->ifa_addr->sa_family != AF_INET)
       continue;
     std::array<char, INET_ADDRSTRLEN> text{};
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr, text.data(), text.size());
@@ -87,8 +88,8 @@ std::string read_address(const std::string& path) {
   if (!file) return {};
   struct stat status {};
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw CommError(
-        {given(settings::kRendezvous, "file:" + path), ": it is not a regular file; give a new file in a folder that all processes share"});
+    throw CommError({given(settings::kRendezvous, "file:" + path),
+                     ": it is not a regular file; give a new file in a folder that all processes share"});
   }
   std::string text(kLongestAddress, '\0');
   size_t size = 0;
@@ -109,10 +110,10 @@ std::string read_private_address(const std::string& path, std::string& problem) 
 
 InitMethod parse_init_method(const std::string& text) {
   const auto bad = [&](const char* why) {
-    return ConfigError(
-        {given(settings::kRendezvous, text), fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
-                                                         "that all processes share",
-                                                         why)});
+    return ConfigError({given(settings::kRendezvous, text),
+                        fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
+                                    "that all processes share",
+                                    why)});
   };
   InitMethod method;
   if (text.rfind("file:", 0) == 0) {
@@ -124,7 +125,8 @@ InitMethod parse_init_method(const std::string& text) {
   const size_t colon = text.rfind(':');
   if (colon < 6 || colon == 6) throw bad("host and port are missing");
   method.host = text.substr(6, colon - 6);
-  if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']') method.host = method.host.substr(1, method.host.size() - 2);
+  if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']')
+    method.host = method.host.substr(1, method.host.size() - 2);
   method.port = parse_number<int>(std::string_view(text).substr(colon + 1)).value_or(0);
   if (method.port < 1 || method.port > 65535) throw bad("the port is not a number from 1 to 65535");
   return method;
@@ -144,7 +146,8 @@ Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, b
   if (!names_loopback(plan.method.host)) {
     throw ConfigError(
         {given(settings::kRendezvous, init),
-         ": a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or VITRINE_SECRET_FILE to a "
+         ": a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or "
+         "VITRINE_SECRET_FILE to a "
          "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32"});
   }
   plan.address_file = private_address_path(plan.method.port);

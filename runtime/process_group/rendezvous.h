@@ -31,8 +31,8 @@ void write_address(const std::string& path, const Address& address);
 std::string read_address(const std::string& path);
 /// Problem of an address file that has not been written yet.
 inline constexpr const char* kNoAddressFile = "the file does not exist";
-/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. The writer of the file controls
-/// the rendezvous.
+/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. The
+/// writer of the file controls the rendezvous.
 std::string read_private_address(const std::string& path, std::string& problem);
 
 /// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
@@ -48,8 +48,8 @@ struct Rendezvous {
   std::string address_file;  // where rank 0 stores its address and the run's key; empty: nowhere
   std::string secret;        // the user's secret, if it is used
 };
-/// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if the file for processes of one
-/// machine cannot be used.
+/// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if
+/// the file for processes of one machine cannot be used.
 Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine);
 
 }  // namespace vitrine::process_group

@@ -37,8 +37,9 @@ namespace process_group {
 
 void check_secret(std::string_view secret, const char* name) {
   if (secret.empty() || secret.size() >= kLeastSecretBytes) return;
-  throw ConfigError(fmt::format("{}: the secret has {} bytes, expected at least {}; create one with: openssl rand -hex 32", name, secret.size(),
-                                kLeastSecretBytes));
+  throw ConfigError(
+      fmt::format("{}: the secret has {} bytes, expected at least {}; create one with: openssl rand -hex 32", name,
+                  secret.size(), kLeastSecretBytes));
 }
 
 }  // namespace process_group

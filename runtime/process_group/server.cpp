@@ -43,7 +43,9 @@ class AddressFile {
 
 }  // namespace
 
-std::string process_group::process_name(int rank) { return fmt::format("rank {} (pid {} on {})", rank, getpid(), host_name()); }
+std::string process_group::process_name(int rank) {
+  return fmt::format("rank {} (pid {} on {})", rank, getpid(), host_name());
+}
 
 void ProcessGroup::State::connect() {
   if (size == 1) {
@@ -57,7 +59,8 @@ void ProcessGroup::State::connect() {
     mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? rendezvous_ms() : 0);
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
-          fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by mpirun (under Slurm: "
+          fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by "
+                      "mpirun (under Slurm: "
                       "srun --mpi=pmix)?",
                       mpi->rank(), mpi->size(), rank, size));
     }
@@ -83,7 +86,8 @@ Acceptor ProcessGroup::State::open_acceptor(Address& address) {
   address.port = port_of(listeners.front());
   address.host_name = host_name();
   if (!options.one_machine) address.hosts = interface_addresses();
-  return {std::move(listeners), run_key(rendezvous.secret, address.key), static_cast<size_t>(size) + Acceptor::kSparePeers};
+  return {std::move(listeners), run_key(rendezvous.secret, address.key),
+          static_cast<size_t>(size) + Acceptor::kSparePeers};
 }
 
 void ProcessGroup::State::wait_for_members() {
@@ -100,10 +104,12 @@ void ProcessGroup::State::wait_for_members() {
     if (late || detector.complete()) drop_disconnected();
     if (detector.complete()) break;
     if (late) {
-      const std::string reason =
-          fmt::format("rank 0 waited {:g} s, but {} of {} processes did not join; were they started, and can they reach {} (port {})?{}{}",
-                      static_cast<double>(rendezvous_ms()) * 1e-3, detector.missing(), size,
-                      rendezvous.method.host.empty() ? host_name() : rendezvous.method.host, address.port, last_refusal, acceptor.last_refusal());
+      const std::string reason = fmt::format(
+          "rank 0 waited {:g} s, but {} of {} processes did not join; were they started, and can they reach {} (port "
+          "{})?{}{}",
+          static_cast<double>(rendezvous_ms()) * 1e-3, detector.missing(), size,
+          rendezvous.method.host.empty() ? host_name() : rendezvous.method.host, address.port, last_refusal,
+          acceptor.last_refusal());
       send_to_members(Writer(MessageKind::verdict).reason(reason).bytes());
       throw CommError(reason);
     }

@@ -56,7 +56,9 @@ std::optional<std::string> first_slurm_host(std::string_view list) {
     const auto* digits_end = std::find_if_not(list.begin(), list.end(), is_digit);
     const auto digits = static_cast<size_t>(digits_end - list.begin());
     const size_t close = list.find(']');
-    if (digits == 0 || close == std::string_view::npos || std::string_view("-,]").find(list[digits]) == std::string_view::npos) return std::nullopt;
+    if (digits == 0 || close == std::string_view::npos ||
+        std::string_view("-,]").find(list[digits]) == std::string_view::npos)
+      return std::nullopt;
     host += list.substr(0, digits);
     list.remove_prefix(close + 1);
   }

@@ -83,7 +83,8 @@ void ProcessGroup::State::listen_to_all() {
 void ProcessGroup::State::wait_for_something() {
   constexpr int kMostEvents = 256;
   std::array<epoll_event, kMostEvents> events{};
-  // A process that was stopped resumes with EINTR: it reads the messages that arrived meanwhile before it judges the silence of others.
+  // A process that was stopped resumes with EINTR: it reads the messages that arrived meanwhile before it judges the
+  // silence of others.
   int count = 0;
   do {
     count = epoll_wait(poll_set.get(), events.data(), kMostEvents, kTickMs);
@@ -107,7 +108,8 @@ void ProcessGroup::State::watch() {
     try {
       first ? listen_to_all() : wait_for_something();
       now_ns = steady_now_ns();
-      if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
+      if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs)
+        detector.was_stopped(now_ns - watched_ns, now_ns);
       watched_ns = now_ns;
       for (const int peer : ready) is_server() ? serve_member(peer, now_ns) : serve_members(now_ns);
       report_local(now_ns);
@@ -124,7 +126,8 @@ void ProcessGroup::State::watch() {
 }
 
 bool ProcessGroup::State::has_unsent() const {
-  return (server && server->has_unsent()) || std::any_of(members.begin(), members.end(), [](const auto& m) { return m && m->has_unsent(); });
+  return (server && server->has_unsent()) ||
+         std::any_of(members.begin(), members.end(), [](const auto& m) { return m && m->has_unsent(); });
 }
 
 bool ProcessGroup::State::done(int64_t now_ns) {
@@ -171,7 +174,8 @@ void ProcessGroup::State::send_to_members(const std::string& bytes) {
 
 void ProcessGroup::State::send_answers(const std::vector<std::string>& answers) {
   for (int peer = 1; peer < size; ++peer) {
-    send_to(peer, Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(peer)]).bytes());
+    send_to(peer,
+            Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(peer)]).bytes());
   }
   take_answer(answers.front());
 }
@@ -214,7 +218,9 @@ void ProcessGroup::State::report_local(int64_t now_ns) {
   // Progress first: when a gathering is complete, everything begun before it has been compared.
   report_progress();
   if (answers) send_answers(*answers);
-  if (gathering) send_to_server(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
+  if (gathering)
+    send_to_server(
+        Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
   if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
   if (now_ns - last_beat_ns < kBeatNs) return;
   last_beat_ns = now_ns;
@@ -243,8 +249,10 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   if (longest != complaint) send_to_server(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
   complaint = longest;
   if (is_server() || longest == 0 || now_ns - server_heard_ns < kServerSilentNs) return;
-  declare(fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine unreachable?); {}{}",
-                      server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
+  declare(
+      fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "
+                  "machine unreachable?); {}{}",
+                  server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
 }
 
 void ProcessGroup::State::serve_member(int peer, int64_t now_ns) {
@@ -269,7 +277,8 @@ void ProcessGroup::State::handle_from_member(int from, const std::string& bytes,
   detector.hear(from, now_ns);
   const auto gather = [&](Gather& m) {
     const bool ends = m.what == kEndOfRun;
-    std::optional<std::vector<std::string>> parts = detector.gather(from, m.sequence, std::move(m.what), std::move(m.part));
+    std::optional<std::vector<std::string>> parts =
+        detector.gather(from, m.sequence, std::move(m.what), std::move(m.part));
     if (!parts) return;
     if (ends) detector.compare_counts();
     if (!detector.verdict().empty()) return;
@@ -277,12 +286,16 @@ void ProcessGroup::State::handle_from_member(int from, const std::string& bytes,
     gathered = std::move(parts);
     changed.notify_all();
   };
-  std::visit(Cases{[](const Beat&) {}, [&](Devices& m) { detector.set_devices(from, std::move(m.names)); },
-                   [&](const Progress& m) { detector.progress(from, m.device, m.finished, m.begun); },
-                   [&](Overdue& m) { m.what.empty() ? detector.not_overdue(from) : detector.overdue(from, std::move(m.what), m.waited_ms, now_ns); },
-                   gather, [&](const Failed& m) { detector.fail(from, m.reason); }, [&](const Bye&) { detector.bye(from); },
-                   [](const auto&) { throw CommError("a message that only rank 0 sends"); }},
-             message);
+  std::visit(
+      Cases{[](const Beat&) {}, [&](Devices& m) { detector.set_devices(from, std::move(m.names)); },
+            [&](const Progress& m) { detector.progress(from, m.device, m.finished, m.begun); },
+            [&](Overdue& m) {
+              m.what.empty() ? detector.not_overdue(from)
+                             : detector.overdue(from, std::move(m.what), m.waited_ms, now_ns);
+            },
+            gather, [&](const Failed& m) { detector.fail(from, m.reason); }, [&](const Bye&) { detector.bye(from); },
+            [](const auto&) { throw CommError("a message that only rank 0 sends"); }},
+      message);
 }
 
 void ProcessGroup::State::serve_members(int64_t now_ns) {
@@ -294,7 +307,8 @@ void ProcessGroup::State::serve_members(int64_t now_ns) {
     handle_from_server(*bytes);
   }
   if (!open && !said_bye && !server_said_bye)
-    declare(fmt::format("{} died: its connection closed unexpectedly; {}{}", server_name, server_position, own_position()));
+    declare(
+        fmt::format("{} died: its connection closed unexpectedly; {}{}", server_name, server_position, own_position()));
 }
 
 std::string ProcessGroup::State::own_position() const {
@@ -307,7 +321,8 @@ std::string ProcessGroup::State::own_position() const {
 
 void ProcessGroup::State::handle_from_server(const std::string& bytes) {
   Message message = decode(bytes);
-  std::visit(Cases{[&](Beat& m) { server_position = std::move(m.position); }, [&](Gathered& m) { take_answer(std::move(m.answer)); },
+  std::visit(Cases{[&](Beat& m) { server_position = std::move(m.position); },
+                   [&](Gathered& m) { take_answer(std::move(m.answer)); },
                    [&](const Verdict& m) { declare(m.reason, false); }, [&](const Bye&) { server_said_bye = true; },
                    [](const auto&) { throw CommError("a message that only other processes send"); }},
              message);
@@ -351,7 +366,8 @@ void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
 
 void ProcessGroup::State::exit_in_time() {
   std::unique_lock lock(mutex);
-  const bool ended = changed.wait_for(lock, std::chrono::milliseconds(options.exit_after_ms), [&] { return stopping || closed; });
+  const bool ended =
+      changed.wait_for(lock, std::chrono::milliseconds(options.exit_after_ms), [&] { return stopping || closed; });
   if (!ended) _exit(1);
 }
 

@@ -18,12 +18,14 @@ using Json = nlohmann::json;
 /// The format's time unit. A double holds the nanoseconds of a trace of some days exactly.
 double microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-/// Names the most specific thing that the span stands for. The name of a layer without a phase around it includes its phase: "reduce bucket 3".
+/// Names the most specific thing that the span stands for. The name of a layer without a phase around it includes its
+/// phase: "reduce bucket 3".
 std::string slice_name(const SpanRecord& span) {
   const SpanInfo& info = span.info;
   if (info.phase == Phase::wait) return std::string("wait: ") + info.cause;
   if (info.operation[0] != '\0') return info.operation;
-  if (info.layer[0] != '\0') return span.depth > 0 ? info.layer : fmt::format("{} {}", phase_name(info.phase), info.layer);
+  if (info.layer[0] != '\0')
+    return span.depth > 0 ? info.layer : fmt::format("{} {}", phase_name(info.phase), info.layer);
   return phase_name(info.phase);
 }
 
@@ -31,13 +33,16 @@ std::string slice_name(const SpanRecord& span) {
 std::optional<int64_t> begin_of(const MemoryHistory& history) {
   std::optional<int64_t> begin;
   if (!history.changes.empty()) begin = history.changes.front().time_ns;
-  if (!history.steps.empty()) begin = std::min(begin.value_or(history.steps.front().time_ns), history.steps.front().time_ns);
+  if (!history.steps.empty())
+    begin = std::min(begin.value_or(history.steps.front().time_ns), history.steps.front().time_ns);
   return begin;
 }
 
 class TraceWriter {
  public:
-  TraceWriter(std::ostream& out, int64_t start_ns) : out_(out), start_ns_(start_ns) { out_ << R"({"displayTimeUnit": "ns", "traceEvents": [)"; }
+  TraceWriter(std::ostream& out, int64_t start_ns) : out_(out), start_ns_(start_ns) {
+    out_ << R"({"displayTimeUnit": "ns", "traceEvents": [)";
+  }
   void finish() { out_ << "\n]}\n"; }
 
   void metadata(size_t pid, size_t tid, const char* what, const Json& args) {
@@ -47,14 +52,19 @@ class TraceWriter {
   void slice(size_t pid, size_t tid, const SpanRecord& span) {
     const SpanInfo& info = span.info;
     const char* const phase = phase_name(info.phase);
-    Json event = {{"pid", pid}, {"tid", tid}, {"ts", microseconds(span.begin_ns - start_ns_)}, {"name", slice_name(span)}, {"cat", phase}};
+    Json event = {{"pid", pid},
+                  {"tid", tid},
+                  {"ts", microseconds(span.begin_ns - start_ns_)},
+                  {"name", slice_name(span)},
+                  {"cat", phase}};
     Json args = {{"step", info.step}};
     if (info.phase == Phase::step) {
       event.update({{"ph", "i"}, {"s", "p"}});
     } else {
       event.update({{"ph", "X"}, {"dur", microseconds(span.end_ns - span.begin_ns)}});
       args.update({{"phase", phase}, {"bytes", span.bytes}});
-      for (const auto& [key, value] : {std::pair{"layer", info.layer}, {"operation", info.operation}, {"cause", info.cause}}) {
+      for (const auto& [key, value] :
+           {std::pair{"layer", info.layer}, {"operation", info.operation}, {"cause", info.cause}}) {
         if (*value != '\0') args[key] = value;
       }
     }
@@ -76,7 +86,11 @@ class TraceWriter {
   void counter(size_t pid, const BytesByCategory& held, int64_t time_ns) {
     Json args;
     for (size_t c = 0; c < held.size(); ++c) args[category_name(static_cast<Category>(c))] = held[c];
-    write({{"ph", "C"}, {"pid", pid}, {"ts", microseconds(time_ns - start_ns_)}, {"name", "memory"}, {"args", std::move(args)}});
+    write({{"ph", "C"},
+           {"pid", pid},
+           {"ts", microseconds(time_ns - start_ns_)},
+           {"name", "memory"},
+           {"args", std::move(args)}});
   }
 
   void write(const Json& event) {
@@ -100,8 +114,8 @@ int64_t first_time_ns(std::span<const TraceProcess> processes) {
   return first;
 }
 
-/// Sorts spans by begin, outer ones first, because viewers nest slices in the order of the file. Cuts a span at the end of the one around it and at
-/// the beginning of the next.
+/// Sorts spans by begin, outer ones first, because viewers nest slices in the order of the file. Cuts a span at the end
+/// of the one around it and at the beginning of the next.
 std::vector<SpanRecord> outermost_first(std::vector<SpanRecord> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const SpanRecord& a, const SpanRecord& b) {
     if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;

@@ -24,10 +24,11 @@ struct TraceProcess {
   MemoryHistory memory;              // Pool::history()
 };
 
-/// Writes the spans as Chrome's Trace Event JSON, which Perfetto opens: a process for each device, a thread for each stream, a complete event for
-/// each span (args: phase, layer, operation, cause, step, bytes), an instant for each step, and a counter of memory by category for the period of the
-/// history. Slices of a thread nest strictly: a span that, due to clock rounding, outlasts the one around it or overlaps the next one is cut. Times
-/// start at the first event.
+/// Writes the spans as Chrome's Trace Event JSON, which Perfetto opens: a process for each device, a thread for each
+/// stream, a complete event for each span (args: phase, layer, operation, cause, step, bytes), an instant for each
+/// step, and a counter of memory by category for the period of the history. Slices of a thread nest strictly: a span
+/// that, due to clock rounding, outlasts the one around it or overlaps the next one is cut. Times start at the first
+/// event.
 void write_chrome_trace(std::ostream& out, std::span<const TraceProcess> processes);
 
 }  // namespace vitrine

@@ -12,7 +12,9 @@ namespace {
 
 bool is_collective(Phase phase) { return phase == Phase::reduce || phase == Phase::broadcast; }
 
-bool waits_for_peer(const SpanInfo& info) { return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos; }
+bool waits_for_peer(const SpanInfo& info) {
+  return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos;
+}
 
 bool is_all_reduce(const SpanInfo& info, const CommunicationGroup& group) {
   return info.phase == Phase::reduce && (group.all_reduce || std::string_view(info.layer) == kBatchStatistics);
@@ -33,7 +35,8 @@ double bus_factor(const SpanInfo& info, const CommunicationGroup& group) {
 
 /// Returns the row with that name; adds it if there is none.
 CommunicationRow& row_of(std::vector<CommunicationRow>& rows, Phase phase, std::string_view layer, double factor) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const CommunicationRow& row) { return row.phase == phase && row.layer == layer; });
+  const auto found = std::find_if(
+      rows.begin(), rows.end(), [&](const CommunicationRow& row) { return row.phase == phase && row.layer == layer; });
   if (found != rows.end()) return *found;
   CommunicationRow row;
   row.phase = phase;
@@ -59,7 +62,8 @@ void split(const Segment& segment, Cursor& compute, CommunicationRow& row) {
     int64_t next = segment.end_ns;
     const SpanInfo* const beside = compute.at(now, next);
     const bool hidden = is_work(beside) && !is_collective(beside->phase);
-    double& seconds = late ? (hidden ? row.late_hidden_seconds : row.late_exposed_seconds) : (hidden ? row.hidden_seconds : row.exposed_seconds);
+    double& seconds = late ? (hidden ? row.late_hidden_seconds : row.late_exposed_seconds)
+                           : (hidden ? row.hidden_seconds : row.exposed_seconds);
     seconds += static_cast<double>(next - now) * 1e-9;
     now = next;
   }
@@ -67,7 +71,8 @@ void split(const Segment& segment, Cursor& compute, CommunicationRow& row) {
 
 }  // namespace
 
-CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range) {
+CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group,
+                                            StepRange range) {
   std::set<int64_t> steps;
   for (const StepTime& step : find_steps(spans.compute, range)) steps.insert(step.step);
   const auto counts = [&](const SpanInfo& info) { return is_collective(info.phase) && steps.contains(info.step); };
@@ -75,7 +80,9 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
   CommunicationTable table;
   table.ordinal = spans.ordinal;
   table.steps = static_cast<int64_t>(steps.size());
-  const auto row = [&](const SpanInfo& info) -> CommunicationRow& { return row_of(table.rows, info.phase, info.layer, bus_factor(info, group)); };
+  const auto row = [&](const SpanInfo& info) -> CommunicationRow& {
+    return row_of(table.rows, info.phase, info.layer, bus_factor(info, group));
+  };
   const StreamTimeline compute(spans.compute), communication(spans.communication);
   for (const NestedSpan& span : communication.spans) {
     const SpanInfo& info = span.record.info;
@@ -101,7 +108,9 @@ CommunicationRow CommunicationTable::total() const {
 }
 
 size_t least_late(std::span<const CommunicationTable> tables) {
-  const auto later = [](const CommunicationTable& a, const CommunicationTable& b) { return a.total().late_seconds() < b.total().late_seconds(); };
+  const auto later = [](const CommunicationTable& a, const CommunicationTable& b) {
+    return a.total().late_seconds() < b.total().late_seconds();
+  };
   const auto least = std::min_element(tables.begin(), tables.end(), later);
   return static_cast<size_t>(least - tables.begin());
 }

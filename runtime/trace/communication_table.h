@@ -16,24 +16,28 @@ inline constexpr const char* kBatchStatistics = "batch statistics";
 /// The ranks that take part in the collectives, and how they reduce.
 struct CommunicationGroup {
   int ranks = 1;
-  bool all_reduce = true;  // Phase::reduce is an all_reduce; otherwise a reduce to ordinal 0, whose result Phase::broadcast sends
+  bool all_reduce =
+      true;  // Phase::reduce is an all_reduce; otherwise a reduce to ordinal 0, whose result Phase::broadcast sends
 };
 
 /// One bucket, or another named reduction or broadcast, on one device.
 struct CommunicationRow {
   Phase phase = Phase::reduce;
-  std::string layer;         // "bucket 3"
-  int64_t calls = 0;         // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and totals in f32);
-                             // of batch statistics, one for each sum
+  std::string layer;  // "bucket 3"
+  int64_t calls = 0;  // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and
+                      // totals in f32); of batch statistics, one for each sum
   int64_t moved_bytes = 0;   // sent by the device (its share in a ring): for an all_reduce of B bytes 2 B (n - 1) / n
   int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
   /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.
-  double hidden_seconds = 0;   // meanwhile the compute stream worked, in a span other than a wait, a reduction or a broadcast
+  double hidden_seconds =
+      0;  // meanwhile the compute stream worked, in a span other than a wait, a reduction or a broadcast
   double exposed_seconds = 0;  // it did not
-  /// Waits for late peers (cause "cpu:2 in all_reduce"), split in the same way. Zero on GPUs, where they are part of the collectives.
+  /// Waits for late peers (cause "cpu:2 in all_reduce"), split in the same way. Zero on GPUs, where they are part of
+  /// the collectives.
   double late_hidden_seconds = 0;
   double late_exposed_seconds = 0;
-  double bus_factor = 0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
+  double bus_factor =
+      0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
 
   /// The layer, or the phase if there is no layer.
   std::string name() const { return layer.empty() ? phase_name(phase) : layer; }
@@ -57,12 +61,15 @@ struct CommunicationTable {
   CommunicationRow total() const;
 };
 
-/// Uses the outermost spans of Phase::reduce and Phase::broadcast on the communication stream that belong to a complete step of the range (see
-/// make_phase_table()). They are found by their step, not by time: the stream may wait in the next step's first bucket before that step begins.
-/// Waits for the device's own streams ("backward", "optimizer") do not count as communication.
-CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range = {});
+/// Uses the outermost spans of Phase::reduce and Phase::broadcast on the communication stream that belong to a complete
+/// step of the range (see make_phase_table()). They are found by their step, not by time: the stream may wait in the
+/// next step's first bucket before that step begins. Waits for the device's own streams ("backward", "optimizer") do
+/// not count as communication.
+CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group,
+                                            StepRange range = {});
 
-/// Index of the device that waited least for its peers. The others waited for it, so its exposed time is what the step paid.
+/// Index of the device that waited least for its peers. The others waited for it, so its exposed time is what the step
+/// paid.
 ///   requires  at least one table
 size_t least_late(std::span<const CommunicationTable> tables);
 

@@ -44,7 +44,8 @@ DeviceTrace follow(const SnapshotDevice& device) {
     held[event.offset] = &event;
   };
   const MemoryEvent* first = !history.at_start.empty() ? history.at_start.data() : history.changes.data();
-  if (!history.at_start.empty() || !history.changes.empty()) trace.entries.push_back({"segment_alloc", 0, device.reserved_bytes, first->time_ns});
+  if (!history.at_start.empty() || !history.changes.empty())
+    trace.entries.push_back({"segment_alloc", 0, device.reserved_bytes, first->time_ns});
   for (const MemoryEvent& block : history.at_start) take(block);
   for (const MemoryEvent& change : history.changes) {
     if (change.bytes > 0) {
@@ -78,7 +79,8 @@ class SnapshotWriter {
       pickle_.text("segments");
       pickle_.list(indices, [&](size_t d) { segment(d, devices[d].reserved_bytes, traces[d].ranges); });
       pickle_.text("device_traces");
-      pickle_.list(indices, [&](size_t d) { pickle_.list(traces[d].entries, [&](const TraceEntry& e) { entry(d, e); }); });
+      pickle_.list(indices,
+                   [&](size_t d) { pickle_.list(traces[d].entries, [&](const TraceEntry& e) { entry(d, e); }); });
       pickle_.text("allocator_settings");
       pickle_.dict([] {});
       pickle_.text("external_annotations");

@@ -27,7 +27,8 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
   for (const SpanRecord& span : host) {
     if (span.info.phase == Phase::data && span.end_ns > span.begin_ns) spans.push_back(&span);
   }
-  std::sort(spans.begin(), spans.end(), [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
+  std::sort(spans.begin(), spans.end(),
+            [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
   std::vector<Segment> segments;
   for (const SpanRecord* span : spans) {
     if (!segments.empty() && span->begin_ns <= segments.back().end_ns) {
@@ -39,13 +40,15 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
   return segments;
 }
 
-/// Attributes `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
+/// Attributes `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans,
+/// to one phase.
 void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, PhaseSums& sums) {
   Phase phase = Phase::wait;
   std::string cause = "host";
   if (const auto working = std::find_if(streams.begin(), streams.end(), is_work); working != streams.end()) {
     phase = (*working)->phase;
-  } else if (const auto waiting = std::find_if(streams.begin(), streams.end(), [](const SpanInfo* s) { return s != nullptr; });
+  } else if (const auto waiting =
+                 std::find_if(streams.begin(), streams.end(), [](const SpanInfo* s) { return s != nullptr; });
              waiting != streams.end()) {
     cause = (*waiting)->cause;
   } else if (host != nullptr) {
@@ -100,7 +103,8 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
     wall_ns += static_cast<double>(step.end_ns - step.begin_ns);
     for (int64_t now = step.begin_ns; now < step.end_ns;) {
       int64_t next = step.end_ns;
-      const std::array<const SpanInfo*, 3> streams = {at_compute.at(now, next), at_communication.at(now, next), at_copy.at(now, next)};
+      const std::array<const SpanInfo*, 3> streams = {at_compute.at(now, next), at_communication.at(now, next),
+                                                      at_copy.at(now, next)};
       const SpanInfo* const loading = at_data.at(now, next);
       attribute(streams, loading, static_cast<double>(next - now), sums);
       now = next;
@@ -114,11 +118,13 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
     const double ns = sums.exclusive_ns[p];
     named_ns += ns;
     if (ns == 0 && sums.hidden_ns[p] == 0 && sums.calls[p] == 0) continue;
-    table.rows.push_back({static_cast<Phase>(p), spans.ordinal, ns * 1e-9, share(ns), sums.bytes[p], sums.calls[p], sums.hidden_ns[p] * 1e-9});
+    table.rows.push_back({static_cast<Phase>(p), spans.ordinal, ns * 1e-9, share(ns), sums.bytes[p], sums.calls[p],
+                          sums.hidden_ns[p] * 1e-9});
   }
   if (wall_ns > 0) table.named_share = share(named_ns);
   for (const auto& [cause, ns] : sums.wait_ns) table.waits.push_back({cause, ns * 1e-9, share(ns)});
-  std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+  std::stable_sort(table.waits.begin(), table.waits.end(),
+                   [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
   return table;
 }
 

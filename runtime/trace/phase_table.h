@@ -52,8 +52,8 @@ struct PhaseTable {
   double named_share = 1;      // sum of the rows' shares
 };
 
-/// A step lasts from its mark (a span of Phase::step) on the compute stream to the next mark of any step; the last mark only ends a step.
-/// Each moment of a step belongs to
+/// A step lasts from its mark (a span of Phase::step) on the compute stream to the next mark of any step; the last mark
+/// only ends a step. Each moment of a step belongs to
 ///   1. the innermost span of the compute stream, unless it is a wait or there is none; else
 ///   2. the innermost span of the communication stream, likewise; else of the copy stream; else
 ///   3. a wait with its cause: that of the compute stream, else of the communication, else of the copy stream; else

@@ -10,7 +10,8 @@
 /// Private to runtime/trace.
 namespace vitrine {
 
-/// Writes values in Python's pickle protocol 2: dicts, lists, integers, booleans, text. Repeated text refers to its first occurrence.
+/// Writes values in Python's pickle protocol 2: dicts, lists, integers, booleans, text. Repeated text refers to its
+/// first occurrence.
 class PickleWriter {
  public:
   explicit PickleWriter(std::ostream& out) : out_(out) { put("\x80\x02"); }

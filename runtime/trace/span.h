@@ -9,10 +9,10 @@ namespace vitrine {
 /// Level of tracing: nothing, the phases of a step, or also every operation.
 enum class TraceLevel : uint8_t { off, phase, operation };
 
-/// Named parts of a training step. `recompute` is the second computation of activation checkpointing, within backward and not part of it. `decide`
-/// checks the reduced gradients, decides whether the step is taken, clips them and updates the loss scale. `checkpoint` is the copy of the training
-/// state to the host. `wait` is time in which a stream waited for another stream, a peer or the host. `step` marks the start of a step on a compute
-/// stream and lasts no time.
+/// Named parts of a training step. `recompute` is the second computation of activation checkpointing, within backward
+/// and not part of it. `decide` checks the reduced gradients, decides whether the step is taken, clips them and updates
+/// the loss scale. `checkpoint` is the copy of the training state to the host. `wait` is time in which a stream waited
+/// for another stream, a peer or the host. `step` marks the start of a step on a compute stream and lasts no time.
 enum class Phase : uint8_t {
   data,
   stage,
@@ -40,7 +40,8 @@ inline constexpr int kPhaseCount = 21;
 /// "forward", "scatter_grad", ...
 const char* phase_name(Phase phase);
 
-/// Description of a span, given when it is opened. Strings are literals or outlive the tracer's user (layer names of a model).
+/// Description of a span, given when it is opened. Strings are literals or outlive the tracer's user (layer names of a
+/// model).
 struct SpanInfo {
   Phase phase = Phase::setup;
   const char* layer = "";      // name of the layer, or empty

@@ -11,7 +11,8 @@
 
 namespace vitrine {
 
-/// Closed spans of a stream until they are taken. Keeps the latest ones, so that a program that never takes them holds a bounded number. Thread-safe.
+/// Closed spans of a stream until they are taken. Keeps the latest ones, so that a program that never takes them holds
+/// a bounded number. Thread-safe.
 class SpanLog {
  public:
   static constexpr size_t kMostSpans = size_t{1} << 14;

@@ -12,13 +12,15 @@
 namespace vitrine {
 namespace {
 
-// When a step begins, all work of the fourth step before it has ended on all streams: the host issues at most three steps ahead, and a step's
-// computation waits for its copies and for the collectives of the step before. Before a step's spans are dropped, those of the next two steps are
-// processed too, because a collective may open its span that early.
+// When a step begins, all work of the fourth step before it has ended on all streams: the host issues at most three
+// steps ahead, and a step's computation waits for its copies and for the collectives of the step before. Before a
+// step's spans are dropped, those of the next two steps are processed too, because a collective may open its span that
+// early.
 constexpr size_t kStepsInFlight = 4, kStepsOfOverlap = 2;
 
 using StreamSpans = std::vector<SpanRecord> DeviceSpans::*;
-constexpr std::array<StreamSpans, 4> kStreams = {&DeviceSpans::compute, &DeviceSpans::copy, &DeviceSpans::communication, &DeviceSpans::host};
+constexpr std::array<StreamSpans, 4> kStreams = {&DeviceSpans::compute, &DeviceSpans::copy, &DeviceSpans::communication,
+                                                 &DeviceSpans::host};
 
 }  // namespace
 
@@ -31,8 +33,9 @@ void StepRecorder::add(DeviceSpans spans, int64_t first_step) {
   for (const StreamSpans stream : kStreams) {
     std::vector<SpanRecord>& more = spans.*stream;
     if (keep_) {
-      std::copy_if(more.begin(), more.end(), std::back_inserter(kept_.*stream),
-                   [&](const SpanRecord& span) { return span.info.step >= keep_->first_step && span.info.step <= keep_->last_step; });
+      std::copy_if(more.begin(), more.end(), std::back_inserter(kept_.*stream), [&](const SpanRecord& span) {
+        return span.info.step >= keep_->first_step && span.info.step <= keep_->last_step;
+      });
     }
     std::vector<SpanRecord>& pending = pending_.*stream;
     pending.insert(pending.end(), more.begin(), more.end());
@@ -66,7 +69,8 @@ void StepRecorder::book(StepRange range) {
 
 void StepRecorder::forget_before(int64_t time_ns, int64_t step) {
   for (const StreamSpans stream : kStreams) {
-    std::erase_if(pending_.*stream, [&](const SpanRecord& span) { return span.end_ns < time_ns && span.info.step <= step; });
+    std::erase_if(pending_.*stream,
+                  [&](const SpanRecord& span) { return span.end_ns < time_ns && span.info.step <= step; });
   }
 }
 
@@ -80,8 +84,8 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
   table.steps += more.steps;
   table.wall_seconds += more.wall_seconds;
   for (const PhaseRow& row : more.rows) {
-    const auto place =
-        std::lower_bound(table.rows.begin(), table.rows.end(), row, [](const PhaseRow& a, const PhaseRow& b) { return a.phase < b.phase; });
+    const auto place = std::lower_bound(table.rows.begin(), table.rows.end(), row,
+                                        [](const PhaseRow& a, const PhaseRow& b) { return a.phase < b.phase; });
     if (place == table.rows.end() || place->phase != row.phase) {
       table.rows.insert(place, row);
       continue;
@@ -92,7 +96,8 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
     place->calls += row.calls;
   }
   for (const WaitRow& row : more.waits) {
-    const auto place = std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& known) { return known.cause == row.cause; });
+    const auto place = std::find_if(table.waits.begin(), table.waits.end(),
+                                    [&](const WaitRow& known) { return known.cause == row.cause; });
     if (place == table.waits.end()) {
       table.waits.push_back(row);
     } else {
@@ -103,7 +108,8 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
   table.named_share = 0.0;
   for (PhaseRow& row : table.rows) table.named_share += row.share = row.seconds / table.wall_seconds;
   for (WaitRow& row : table.waits) row.share = row.seconds / table.wall_seconds;
-  std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+  std::stable_sort(table.waits.begin(), table.waits.end(),
+                   [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
 }
 
 }  // namespace vitrine

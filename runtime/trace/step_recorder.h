@@ -8,17 +8,18 @@
 
 namespace vitrine {
 
-/// Accumulates phase and communication tables of a device from spans that arrive piecemeal: completed steps are added to the tables and their spans
-/// are dropped, so that a run of any length holds the spans of a few steps only.
+/// Accumulates phase and communication tables of a device from spans that arrive piecemeal: completed steps are added
+/// to the tables and their spans are dropped, so that a run of any length holds the spans of a few steps only.
 class StepRecorder {
  public:
   /// keep  the steps whose spans are kept, for a trace file or a report
   StepRecorder(int ordinal, CommunicationGroup group, std::optional<StepRange> keep = {});
 
-  /// Adds spans from the streams' poll_spans() and take_spans(). requires the compute stream to be polled before the others. Steps before
-  /// `first_step` are not part of the tables.
+  /// Adds spans from the streams' poll_spans() and take_spans(). requires the compute stream to be polled before the
+  /// others. Steps before `first_step` are not part of the tables.
   void add(DeviceSpans spans, int64_t first_step);
-  /// Called when no more spans of these steps will come: adds all complete steps to the tables and drops the other spans.
+  /// Called when no more spans of these steps will come: adds all complete steps to the tables and drops the other
+  /// spans.
   void finish(int64_t first_step);
   /// Drops the spans of steps that are not in the tables yet.
   void discard();

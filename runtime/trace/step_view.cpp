@@ -10,7 +10,8 @@ namespace {
 
 /// Copies the strings that a span points to: those of buckets and peers belong to the engine and the communicator.
 void own_strings(SpanInfo& info, std::set<std::string>& names) {
-  for (const char** string : {&info.layer, &info.operation, &info.cause}) *string = names.insert(*string).first->c_str();
+  for (const char** string : {&info.layer, &info.operation, &info.cause})
+    *string = names.insert(*string).first->c_str();
 }
 
 std::vector<SpanRecord> cut(const std::vector<SpanRecord>& spans, const StepTime& step, std::set<std::string>& names) {

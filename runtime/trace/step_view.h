@@ -11,8 +11,8 @@
 
 namespace vitrine {
 
-/// One step of a device, for a chart. Spans are cut to the step, nest strictly, and are sorted outermost first. What view_step() returns stays valid
-/// after the devices, the engine and the model are gone.
+/// One step of a device, for a chart. Spans are cut to the step, nest strictly, and are sorted outermost first. What
+/// view_step() returns stays valid after the devices, the engine and the model are gone.
 struct StepView {
   int64_t step = 0;
   int64_t begin_ns = 0, end_ns = 0;  // from its mark to the next one

@@ -20,11 +20,13 @@ void StreamTimeline::nest() {
   std::vector<const NestedSpan*> open;
   int64_t cursor = 0;
   const auto emit_until = [&](int64_t time_ns) {
-    if (!open.empty() && time_ns > cursor) segments.push_back({cursor, time_ns, &open.back()->record.info, open.back()});
+    if (!open.empty() && time_ns > cursor)
+      segments.push_back({cursor, time_ns, &open.back()->record.info, open.back()});
     cursor = std::max(cursor, time_ns);
   };
   const auto close_before = [&](const SpanRecord* next) {
-    while (!open.empty() && (next == nullptr || open.back()->record.end_ns <= next->begin_ns || open.back()->record.depth >= next->depth)) {
+    while (!open.empty() && (next == nullptr || open.back()->record.end_ns <= next->begin_ns ||
+                             open.back()->record.depth >= next->depth)) {
       emit_until(open.back()->record.end_ns);
       open.pop_back();
     }
@@ -46,11 +48,13 @@ std::vector<StepTime> find_steps(const std::vector<SpanRecord>& compute, StepRan
   for (const SpanRecord& span : compute) {
     if (span.info.phase == Phase::step) marks.push_back(&span);
   }
-  std::stable_sort(marks.begin(), marks.end(), [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
+  std::stable_sort(marks.begin(), marks.end(),
+                   [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
   std::vector<StepTime> steps;
   for (size_t i = 0; i + 1 < marks.size(); ++i) {
     const int64_t step = marks[i]->info.step;
-    if (step >= range.first_step && step <= range.last_step) steps.push_back({step, marks[i]->begin_ns, marks[i + 1]->begin_ns});
+    if (step >= range.first_step && step <= range.last_step)
+      steps.push_back({step, marks[i]->begin_ns, marks[i + 1]->begin_ns});
   }
   return steps;
 }

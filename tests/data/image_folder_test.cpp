@@ -29,7 +29,8 @@ std::vector<uint8_t> filled(int64_t width, int64_t height, const Pixel& pixel) {
   return pixels;
 }
 
-void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t> pixels, J_COLOR_SPACE space = JCS_RGB) {
+void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t> pixels,
+                J_COLOR_SPACE space = JCS_RGB) {
   fs::create_directories(path.parent_path());
   std::FILE* file = std::fopen(path.c_str(), "wb");
   ASSERT_NE(file, nullptr) << path;
@@ -55,15 +56,16 @@ void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t
   std::fclose(file);
 }
 
-void write_png(const fs::path& path, int width, int height, std::vector<uint8_t> pixels, int color = PNG_COLOR_TYPE_RGB, int bits = 8) {
+void write_png(const fs::path& path, int width, int height, std::vector<uint8_t> pixels, int color = PNG_COLOR_TYPE_RGB,
+               int bits = 8) {
   fs::create_directories(path.parent_path());
   std::FILE* file = std::fopen(path.c_str(), "wb");
   ASSERT_NE(file, nullptr) << path;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
   png_infop info = png_create_info_struct(png);
   png_init_io(png, file);
-  png_set_IHDR(png, info, static_cast<png_uint_32>(width), static_cast<png_uint_32>(height), bits, color, PNG_INTERLACE_NONE,
-               PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+  png_set_IHDR(png, info, static_cast<png_uint_32>(width), static_cast<png_uint_32>(height), bits, color,
+               PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
   const std::array<png_color, 2> palette{{{10, 20, 30}, {200, 100, 50}}};
   if (color == PNG_COLOR_TYPE_PALETTE) png_set_PLTE(png, info, palette.data(), 2);
   std::vector<png_bytep> rows;
@@ -95,7 +97,8 @@ void expect_refused(const std::function<void()>& work, const std::vector<std::st
     work();
     ADD_FAILURE() << "not refused: " << parts.back();
   } catch (const Error& error) {
-    for (const std::string& part : parts) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
 }
 
@@ -182,7 +185,8 @@ TEST(ImageFile, EveryKindOfJpegBecomesRgb) {
 
 TEST(ImageFile, DamagedFilesAreRefusedByName) {
   const TempFolder folder;
-  const fs::path jpeg = folder.path() / "photo.jpg", png = folder.path() / "drawing.png", other = folder.path() / "other.jpg";
+  const fs::path jpeg = folder.path() / "photo.jpg", png = folder.path() / "drawing.png",
+                 other = folder.path() / "other.jpg";
   std::vector<uint8_t> noise;
   for (int i = 0; i < 64 * 64 * 3; ++i) noise.push_back(static_cast<uint8_t>(i * 7919 >> 3));
   write_jpeg(jpeg, 64, 64, noise);
@@ -229,13 +233,15 @@ TEST(ImageFolder, RefusesOtherLayouts) {
     change(folder.path());
     expect_refused([&] { open_dataset(folder.description(), 0, 8); }, parts);
   };
-  refuses([](const fs::path& f) { fs::remove_all(f / "train"); }, {"it has no folder train", "DIR/train/CLASS/IMAGE.jpg"});
+  refuses([](const fs::path& f) { fs::remove_all(f / "train"); },
+          {"it has no folder train", "DIR/train/CLASS/IMAGE.jpg"});
   refuses([](const fs::path& f) { fs::remove_all(f / "val"); }, {"neither val nor test"});
   refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"); }, {"classes differ", "ant"});
   refuses([](const fs::path& f) { fs::create_directory(f / "val/cat"); }, {"classes differ", "cat"});
   refuses([](const fs::path& f) { fs::remove(f / "val/ant/1.png"); }, {"val/ant", "no image"});
   refuses([](const fs::path& f) { write_file(f / "train/ant/x.bmp", Bytes{1}); }, {"x.bmp", "only JPEG and PNG"});
-  refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"), fs::remove_all(f / "val/beetle"); }, {"val", "no class folders"});
+  refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"), fs::remove_all(f / "val/beetle"); },
+          {"val", "no class folders"});
   const Folder folder;
   expect_refused([&] { open_dataset(folder.description(), 0); }, {"open_dataset::image_size 64"});
   expect_refused([&] { open_dataset("image-folder:/no/such", 0, 8); }, {"/no/such is not a folder"});
@@ -261,13 +267,17 @@ std::vector<double> resized_line(const std::vector<double>& line, int64_t target
 }
 
 TEST(ResizeAndCrop, EqualsTheTriangleFilterOfTheShorterSide) {
-  for (const auto& [width, height, side] : std::vector<std::array<int64_t, 3>>{{37, 23, 8}, {20, 31, 10}, {12, 12, 12}, {7, 5, 16}, {64, 16, 16}}) {
+  for (const auto& [width, height, side] :
+       std::vector<std::array<int64_t, 3>>{{37, 23, 8}, {20, 31, 10}, {12, 12, 12}, {7, 5, 16}, {64, 16, 16}}) {
     RgbImage image{width, height, {}};
-    for (int64_t i = 0; i < width * height * 3; ++i) image.pixels.push_back(static_cast<uint8_t>((i * i * 31 + i * 7) >> 2));
+    for (int64_t i = 0; i < width * height * 3; ++i)
+      image.pixels.push_back(static_cast<uint8_t>((i * i * 31 + i * 7) >> 2));
     std::vector<uint8_t> found(static_cast<size_t>(side * side * 3));
     resize_and_crop(image, side, found);
-    const int64_t to_width = width > height ? side * width / height : side, to_height = width > height ? side : side * height / width;
-    const int64_t left = std::lrint(static_cast<double>(to_width - side) / 2), top = std::lrint(static_cast<double>(to_height - side) / 2);
+    const int64_t to_width = width > height ? side * width / height : side,
+                  to_height = width > height ? side : side * height / width;
+    const int64_t left = std::lrint(static_cast<double>(to_width - side) / 2),
+                  top = std::lrint(static_cast<double>(to_height - side) / 2);
     for (int64_t c = 0; c < 3; ++c) {
       std::vector<std::vector<double>> rows;
       for (int64_t y = 0; y < height; ++y) {

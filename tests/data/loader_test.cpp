@@ -33,8 +33,13 @@ TEST(Loader, FollowsTheSamplerWithAnyNumberOfWorkers) {
   for (const bool shuffle : {false, true}) {
     for (const bool drop_last : {false, true}) {
       for (int workers = 1; workers <= 4; ++workers) {
-        Loader loader(set,
-                      {.batch_size = 5, .shuffle = shuffle, .drop_last = drop_last, .seed = 9, .first_epoch = 2, .epochs = 3, .workers = workers});
+        Loader loader(set, {.batch_size = 5,
+                            .shuffle = shuffle,
+                            .drop_last = drop_last,
+                            .seed = 9,
+                            .first_epoch = 2,
+                            .epochs = 3,
+                            .workers = workers});
         for (int64_t epoch = 2; epoch < 5; ++epoch) {
           const auto order = samples_of(EpochOrder({.shuffle = shuffle, .seed = 9}, 23, epoch));
           const int64_t batches = drop_last ? 4 : 5;
@@ -109,7 +114,8 @@ TEST(Loader, ABatchReleasedBeforeTheDeviceHasReadItIsAnError) {
         loader.next();
         FAIL() << "the batch was reused while a copy may read it";
       } catch (const OrderError& error) {
-        EXPECT_NE(std::string(error.what()).find("Loader: the next batch on host writes"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("Loader: the next batch on host writes"), std::string::npos)
+            << error.what();
       }
     }
     group.synchronize();
@@ -140,7 +146,8 @@ TEST(Loader, LeavesOutTheImagesOnRequest) {
   Loader with(set, {.batch_size = 4, .seed = 3, .epochs = 2, .workers = 2, .sample_indices = true});
   Dataset labels = set;
   labels.samples = std::make_shared<NoImages>();
-  Loader without(labels, {.batch_size = 4, .seed = 3, .epochs = 2, .workers = 2, .sample_indices = true, .images = false});
+  Loader without(labels,
+                 {.batch_size = 4, .seed = 3, .epochs = 2, .workers = 2, .sample_indices = true, .images = false});
   while (const auto batch = without.next()) {
     const auto same = with.next();
     EXPECT_FALSE(batch->images);
@@ -183,7 +190,8 @@ TEST(Loader, TransformsImages) {
     ASSERT_EQ(batch->images.dtype, DType::f32);
     const auto labels = labels_of(*batch);
     for (size_t row = 0; row < labels.size(); ++row) {
-      for (size_t i = 0; i < 4; ++i) EXPECT_EQ(batch->images.as<float>()[row * 4 + i], static_cast<float>(set.image(labels[row])[i]) / 2);
+      for (size_t i = 0; i < 4; ++i)
+        EXPECT_EQ(batch->images.as<float>()[row * 4 + i], static_cast<float>(set.image(labels[row])[i]) / 2);
     }
   }
 }
@@ -228,7 +236,10 @@ TEST(Loader, CanBeDestroyedAtAnyPoint) {
   PhiloxSequence random(11, 0);
   for (int round = 0; round < 60; ++round) {
     const int workers = 1 + static_cast<int>(random.next_below(4));
-    Loader loader(set, {.batch_size = 3, .epochs = 4, .workers = workers, .queue_batches = 1 + static_cast<int>(random.next_below(5))});
+    Loader loader(set, {.batch_size = 3,
+                        .epochs = 4,
+                        .workers = workers,
+                        .queue_batches = 1 + static_cast<int>(random.next_below(5))});
     for (uint64_t i = random.next_below(30); i > 0; --i) ASSERT_TRUE(loader.next());
     if (random.next_below(2) == 0) std::this_thread::sleep_for(std::chrono::microseconds(random.next_below(300)));
   }
@@ -264,7 +275,9 @@ TEST(Loader, PrefetchesNoFurtherThanItsBuffers) {
   const Dataset set = make_set(100);
   std::atomic<int> filled{0};
   const ImageTransform count = [&](std::span<const uint8_t>, std::span<float>) { ++filled; };
-  Loader loader(set, {.batch_size = 2, .workers = 4, .queue_batches = 3, .transform = count, .transformed_shape = Shape{1, 1, 1}});
+  Loader loader(
+      set,
+      {.batch_size = 2, .workers = 4, .queue_batches = 3, .transform = count, .transformed_shape = Shape{1, 1, 1}});
   for (int taken = 1; taken <= 20; ++taken) {
     const auto batch = loader.next();
     // `taken` have been returned and this one is held, so two buffers are left.
@@ -276,7 +289,8 @@ TEST(Loader, WorkersRunInParallel) {
   const Dataset set = make_set(30);
   Gate gate;
   const ImageTransform hold = [&](std::span<const uint8_t>, std::span<float>) { gate.pass(); };
-  Loader loader(set, {.batch_size = 1, .workers = 3, .queue_batches = 3, .transform = hold, .transformed_shape = Shape{1, 1, 1}});
+  Loader loader(
+      set, {.batch_size = 1, .workers = 3, .queue_batches = 3, .transform = hold, .transformed_shape = Shape{1, 1, 1}});
   gate.await(3);
   gate.open();
   int count = 0;
@@ -290,9 +304,12 @@ TEST(Loader, RethrowsAnErrorAtItsBatch) {
     if (std::ranges::equal(image, set.image(9))) throw DataError("image 9 is bad");
   };
   for (int workers = 1; workers <= 4; ++workers) {
-    Loader loader(
-        set,
-        {.batch_size = 2, .shuffle = false, .workers = workers, .queue_batches = 5, .transform = fail_at_9, .transformed_shape = Shape{1, 1, 1}});
+    Loader loader(set, {.batch_size = 2,
+                        .shuffle = false,
+                        .workers = workers,
+                        .queue_batches = 5,
+                        .transform = fail_at_9,
+                        .transformed_shape = Shape{1, 1, 1}});
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(loader.next());
     EXPECT_THROW(loader.next(), DataError);
     EXPECT_THROW(loader.next(), DataError);
@@ -305,7 +322,9 @@ TEST(Loader, NamesInvalidOptions) {
   const auto message = [](const Dataset& data, const LoaderConfig& config) -> std::string {
     return error_of<ConfigError>([&] { const Loader loader(data, config); });
   };
-  const auto expect = [](const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  const auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
   expect(message(Dataset{}, {}), "is empty");
   expect(message(set, {.batch_size = 0}), "batch_size is 0");
   expect(message(set, {.batch_size = 21, .drop_last = true}), "drop_last leaves no batch");
@@ -314,8 +333,10 @@ TEST(Loader, NamesInvalidOptions) {
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
   expect(message(set, {.images = false}), "images is false, which needs sample_indices");
-  expect(message(set, {.sample_indices = true, .images = false, .transform = transform, .transformed_shape = Shape{1, 1, 1}}),
-         "there is a transform");
+  expect(
+      message(set,
+              {.sample_indices = true, .images = false, .transform = transform, .transformed_shape = Shape{1, 1, 1}}),
+      "there is a transform");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
   expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }

@@ -38,7 +38,8 @@ std::string message_of(const std::string& description) {
 
 void expect_message(const std::string& description, const std::vector<std::string>& parts) {
   const std::string message = message_of(description);
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nmessage: " << message;
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nmessage: " << message;
 }
 
 void append_u32(Bytes& bytes, uint32_t x) {
@@ -81,15 +82,16 @@ class IdxFolder : public TempFolder {
 };
 
 TEST(OpenDataset, NamesTheKinds) {
-  expect_message("mnist:/x",
-                 {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR", "synthetic[:COUNT]"});
+  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR",
+                              "image-folder:DIR", "synthetic[:COUNT]"});
   expect_message("cifar10", {"ConfigError", "write cifar10:DIR"});
   expect_message("idx:", {"ConfigError", "write idx:DIR"});
   for (const char* text : {"synthetic:", "synthetic:0", "synthetic:-5", "synthetic:x", "synthetic:10k"}) {
     expect_message(text, {"ConfigError", "is not a number of images"});
   }
   expect_message("cifar10:/no/such/folder", {"DataError", "/no/such/folder is not a folder"});
-  EXPECT_EQ(message_of("cifar10:~/x"), "DataError cifar10: ~/x is not a folder; the shell expands ~ only at the start of a word, write $HOME");
+  EXPECT_EQ(message_of("cifar10:~/x"),
+            "DataError cifar10: ~/x is not a folder; the shell expands ~ only at the start of a word, write $HOME");
   expect_message("idx:~/x", {"DataError", "$HOME"});
 }
 
@@ -149,7 +151,8 @@ TEST(Idx, PlainFilesAreReadOnDemand) {
     FAIL() << "the file is too short for it";
   } catch (const DataError& error) {
     EXPECT_EQ(error.what(),
-              folder.train_images().string() + ": at offset 156: expected 35 bytes, found 3; the file became shorter after it was opened");
+              folder.train_images().string() +
+                  ": at offset 156: expected 35 bytes, found 3; the file became shorter after it was opened");
   }
 }
 
@@ -165,7 +168,8 @@ TEST(Idx, AGzipFileAllocatesMemoryAsDataArrives) {
   write_gzip(packed, images);
   ASSERT_GT(fs::file_size(packed), 1'500'000U);
   test::with_memory(int64_t{64} << 20, [&] {
-    expect_message(folder.description(), {"DataError", packed.string(), "at offset 16: expected 1568000000 bytes of pixels", "found 1568000"});
+    expect_message(folder.description(), {"DataError", packed.string(),
+                                          "at offset 16: expected 1568000000 bytes of pixels", "found 1568000"});
   });
 }
 
@@ -175,7 +179,9 @@ TEST(HostMemory, MoreThanIsAvailableIsRefused) {
     require_memory(int64_t{1} << 60, "FILE: pixels");
     FAIL() << "it was not refused";
   } catch (const OutOfMemory& error) {
-    EXPECT_NE(std::string(error.what()).find("FILE: pixels take 1048576.0 TiB of host memory, but only "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("FILE: pixels take 1048576.0 TiB of host memory, but only "),
+              std::string::npos)
+        << error.what();
   }
 }
 
@@ -192,7 +198,8 @@ TEST(Fingerprint, DistinguishesDataSets) {
 
 TEST(Idx, FashionMnistIs28By28) {
   const IdxFolder folder;
-  expect_message("fashion-mnist:" + folder.str(), {"DataError", "train-images-idx3-ubyte: at offset 8", "28 x 28", "found 5 x 7"});
+  expect_message("fashion-mnist:" + folder.str(),
+                 {"DataError", "train-images-idx3-ubyte: at offset 8", "28 x 28", "found 5 x 7"});
   write_file(folder.train_images(), idx_images(6, 28, 28, 1));
   write_file(folder.path() / "t10k-images-idx3-ubyte", idx_images(2, 28, 28, 1));
   const DatasetPair pair = open_dataset("fashion-mnist:" + folder.str(), 0);
@@ -205,7 +212,8 @@ TEST(Idx, FashionMnistIs28By28) {
 TEST(Idx, NamesTheFilesItTried) {
   const IdxFolder folder;
   fs::remove(folder.train_labels());
-  expect_message(folder.description(), {"DataError", "no train-labels-idx1-ubyte", folder.train_labels().string() + " and", "ubyte.gz"});
+  expect_message(folder.description(),
+                 {"DataError", "no train-labels-idx1-ubyte", folder.train_labels().string() + " and", "ubyte.gz"});
 }
 
 struct Damage {
@@ -226,7 +234,10 @@ TEST(Idx, ReportsDamagedFiles) {
       {"columns", true, [](Bytes& b) { b[15] = 0; }, {"at offset 12", "columns from 1 to 4096", "found 0"}},
       {"huge count", true, [](Bytes& b) { b[4] = 0xff; }, {"at offset 16", "bytes of pixels", "too short"}},
       {"cut", true, [](Bytes& b) { b.pop_back(); }, {"at offset 16", "210 bytes of pixels", "too short"}},
-      {"trailing", true, [](Bytes& b) { b.push_back(0); }, {"at offset 226", "the end of the file", "found more bytes"}},
+      {"trailing",
+       true,
+       [](Bytes& b) { b.push_back(0); },
+       {"at offset 226", "the end of the file", "found more bytes"}},
       {"labels cut",
        false,
        [](Bytes& b) { b.erase(b.end() - 2, b.end()); },
@@ -305,7 +316,8 @@ Bytes cifar_records(uint8_t file, size_t count) {
   for (size_t record = 0; record < count; ++record) {
     bytes.push_back(static_cast<uint8_t>((file + record) % 10));
     for (size_t channel = 0; channel < 3; ++channel) {
-      for (size_t i = 0; i < 1024; ++i) bytes.push_back(static_cast<uint8_t>(file * 31 + record * 7 + channel * 83 + i * 3 + i / 32));
+      for (size_t i = 0; i < 1024; ++i)
+        bytes.push_back(static_cast<uint8_t>(file * 31 + record * 7 + channel * 83 + i * 3 + i / 32));
     }
   }
   return bytes;
@@ -353,7 +365,8 @@ TEST(Cifar10, ReadsClassNames) {
 
 TEST(Cifar10, NamesMissingFiles) {
   const TempFolder empty;
-  const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " + (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
+  const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " +
+                           (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
   expect_message("cifar10:" + empty.str(), {"DataError", both, "cifar-10-binary.tar.gz", "test_batch.bin"});
   write_file(empty.path() / "data_batch_1.bin.xz", Bytes{1});
   expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz: unpack it and the other files with xz -dk"});

@@ -24,7 +24,8 @@ std::vector<int32_t> first_labels(const Dataset& set, size_t count) {
 
 void expect_balanced(const Dataset& set, int64_t each) {
   const std::vector<int32_t> labels = labels_of(set);
-  for (int32_t label = 0; label < set.classes; ++label) EXPECT_EQ(std::count(labels.begin(), labels.end(), label), each) << label;
+  for (int32_t label = 0; label < set.classes; ++label)
+    EXPECT_EQ(std::count(labels.begin(), labels.end(), label), each) << label;
 }
 
 TEST(RealData, FashionMnist) {
@@ -47,7 +48,8 @@ TEST(RealData, Cifar10) {
   if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no xz";
   const test::TempFolder unpacked;
   const auto unpack = [&](const std::string& name) {
-    const std::string command = "xz -dc '" + (folder / (name + ".xz")).string() + "' > '" + (unpacked.path() / name).string() + "'";
+    const std::string command =
+        "xz -dc '" + (folder / (name + ".xz")).string() + "' > '" + (unpacked.path() / name).string() + "'";
     ASSERT_EQ(std::system(command.c_str()), 0);
   };
   // One training file under all five names, because unpacking all takes long.

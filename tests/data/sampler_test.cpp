@@ -28,7 +28,8 @@ void expect_permutation(int64_t count, uint64_t seed, int64_t epoch) {
 
 TEST(EpochOrder, IsAPermutationOfEverySize) {
   for (int64_t count = 0; count <= 300; ++count) expect_permutation(count, 5, 3);
-  for (const int64_t count : {1000, 1023, 1024, 1025, 4095, 10'007, 65'536, 65'537, 99'999}) expect_permutation(count, 7, 0);
+  for (const int64_t count : {1000, 1023, 1024, 1025, 4095, 10'007, 65'536, 65'537, 99'999})
+    expect_permutation(count, 7, 0);
   for (int64_t epoch = 0; epoch < 50; ++epoch) expect_permutation(97, static_cast<uint64_t>(epoch) << 33, epoch);
 }
 
@@ -90,7 +91,8 @@ TEST(EpochOrder, NeighborsAreIndependent) {
 // The cost: constant memory, and fewer than two passes through the network per sample.
 TEST(EpochOrder, NeedsConstantMemoryAndNearlyConstantTime) {
   static_assert(std::is_trivially_copyable_v<EpochOrder> && sizeof(EpochOrder) <= 64);
-  for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{100'000'000}, int64_t{1} << 40, INT64_MAX / 2}) {
+  for (const int64_t count :
+       {int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{100'000'000}, int64_t{1} << 40, INT64_MAX / 2}) {
     const EpochOrder order({.seed = 4}, count, 0);
     EXPECT_GE(order.domain(), count);
     EXPECT_LT(static_cast<double>(order.domain() - count), std::sqrt(static_cast<double>(count)) + 1) << count;
@@ -105,9 +107,12 @@ TEST(EpochOrder, NeedsConstantMemoryAndNearlyConstantTime) {
 TEST(EpochOrder, UsesSeparateRandomStreams) {
   EXPECT_NE(random_stream(RandomPurpose::initialization, 3), random_stream(RandomPurpose::shuffle, 3));
   EXPECT_NE(random_stream(RandomPurpose::synthetic_data, 3), random_stream(RandomPurpose::shuffle, 3));
-  EXPECT_EQ(random_stream(RandomPurpose::initialization, (uint64_t{1} << kRandomStreamBits) - 1) >> kRandomStreamBits, 0U);
-  EXPECT_EQ(random_stream(RandomPurpose::shuffle, (uint64_t{1} << kRandomStreamBits) - 1) >> kRandomStreamBits, 0x736875U);
-  PhiloxSequence weights(1, random_stream(RandomPurpose::initialization, 3)), order(1, random_stream(RandomPurpose::shuffle, 3));
+  EXPECT_EQ(random_stream(RandomPurpose::initialization, (uint64_t{1} << kRandomStreamBits) - 1) >> kRandomStreamBits,
+            0U);
+  EXPECT_EQ(random_stream(RandomPurpose::shuffle, (uint64_t{1} << kRandomStreamBits) - 1) >> kRandomStreamBits,
+            0x736875U);
+  PhiloxSequence weights(1, random_stream(RandomPurpose::initialization, 3)),
+      order(1, random_stream(RandomPurpose::shuffle, 3));
   int equal = 0;
   for (int i = 0; i < 1000; ++i) equal += weights.next_u32() == order.next_u32() ? 1 : 0;
   EXPECT_EQ(equal, 0);

@@ -20,7 +20,8 @@ using test::expect_contents;
 using test::labels_of;
 using test::make_set;
 
-/// A batch of `accumulation` micro-batches, each divided into blocks in proportion to `weights`, so each process has several ranges.
+/// A batch of `accumulation` micro-batches, each divided into blocks in proportion to `weights`, so each process has
+/// several ranges.
 ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumulation) {
   return [weights = std::move(weights), rank, accumulation](int64_t global_rows) {
     int64_t before = 0, all = 0;
@@ -35,8 +36,10 @@ ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumu
   };
 }
 
-/// Compares every rank's batches with the unsharded loader's: together they contain all rows, in its order, at their positions.
-void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& config, const std::vector<int64_t>& weights, int64_t accumulation) {
+/// Compares every rank's batches with the unsharded loader's: together they contain all rows, in its order, at their
+/// positions.
+void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& config, const std::vector<int64_t>& weights,
+                                   int64_t accumulation) {
   Loader whole(set, config);
   std::vector<std::unique_ptr<Loader>> shards;
   for (size_t rank = 0; rank < weights.size(); ++rank) {
@@ -74,15 +77,18 @@ void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& confi
 
 TEST(ShardedLoader, ShardsMakeUpTheEpochs) {
   const Dataset set = make_set(53);
-  const std::vector<std::vector<int64_t>> process_groups{{1}, {1, 1}, {1, 1, 1, 1}, {2, 3, 3}, {5, 0, 1}, {1, 1, 1, 1, 1, 1, 1}};
+  const std::vector<std::vector<int64_t>> process_groups{{1},       {1, 1},    {1, 1, 1, 1},
+                                                         {2, 3, 3}, {5, 0, 1}, {1, 1, 1, 1, 1, 1, 1}};
   for (const auto& weights : process_groups) {
     for (const int64_t accumulation : {1, 3}) {
       for (const bool drop_last : {false, true}) {
-        SCOPED_TRACE(testing::Message() << weights.size() << " processes, " << accumulation << " micro-batches, drop_last " << drop_last);
+        SCOPED_TRACE(testing::Message() << weights.size() << " processes, " << accumulation
+                                        << " micro-batches, drop_last " << drop_last);
         // 53 = 4 * 12 + 5 = 3 * 17 + 2: the short batch has fewer rows than some process groups have processes.
         for (const int64_t batch_size : {12, 17, 60}) {
           if (drop_last && batch_size > set.size()) continue;
-          const LoaderConfig config{.batch_size = batch_size, .drop_last = drop_last, .seed = 5, .first_epoch = 1, .epochs = 3};
+          const LoaderConfig config{
+              .batch_size = batch_size, .drop_last = drop_last, .seed = 5, .first_epoch = 1, .epochs = 3};
           expect_shards_make_the_epochs(set, config, weights, accumulation);
         }
       }
@@ -93,7 +99,9 @@ TEST(ShardedLoader, ShardsMakeUpTheEpochs) {
 TEST(ShardedLoader, ShardsMayBeEmpty) {
   const Dataset set = make_set(9);
   // The last two of four rows; nothing of the last row.
-  const ShardFunction tail = [](int64_t rows) { return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{}; };
+  const ShardFunction tail = [](int64_t rows) {
+    return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{};
+  };
   Loader loader(set, {.batch_size = 4, .shuffle = false, .shard = tail});
   EXPECT_EQ(labels_of(*loader.next()), (std::vector<int32_t>{2, 3}));
   EXPECT_EQ(labels_of(*loader.next()), (std::vector<int32_t>{6, 7}));
@@ -144,14 +152,16 @@ TEST(ShardedLoader, TransformsOnlyItsRows) {
                       .transform = first_pixel,
                       .transformed_shape = Shape{1, 1, 1}});
   const EpochOrder order({.seed = 2}, 22, 0);
-  for (const auto& rows : {std::vector<size_t>{0, 4, 5}, std::vector<size_t>{8, 12, 13}, std::vector<size_t>{16, 19, 20}}) {
+  for (const auto& rows :
+       {std::vector<size_t>{0, 4, 5}, std::vector<size_t>{8, 12, 13}, std::vector<size_t>{16, 19, 20}}) {
     const auto batch = loader.next();
     ASSERT_TRUE(batch);
     ASSERT_EQ(batch->images.shape, (Shape{3, 1, 1, 1}));
     ASSERT_EQ(batch->images.dtype, DType::f32);
     for (size_t row = 0; row < 3; ++row) {
       EXPECT_EQ(labels_of(*batch)[row], order[static_cast<int64_t>(rows[row])]);
-      EXPECT_EQ(batch->images.as<float>()[row], static_cast<float>(set.image(order[static_cast<int64_t>(rows[row])])[0]));
+      EXPECT_EQ(batch->images.as<float>()[row],
+                static_cast<float>(set.image(order[static_cast<int64_t>(rows[row])])[0]));
     }
   }
   EXPECT_FALSE(loader.next());
@@ -161,7 +171,8 @@ TEST(ShardedLoader, TransformsOnlyItsRows) {
 /// Counts reads of other samples.
 class CountedSamples final : public Samples {
  public:
-  explicit CountedSamples(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)), reads(static_cast<size_t>(samples_->size())) {}
+  explicit CountedSamples(std::shared_ptr<const Samples> samples)
+      : samples_(std::move(samples)), reads(static_cast<size_t>(samples_->size())) {}
   int64_t size() const override { return samples_->size(); }
   int32_t label(int64_t i) const override { return samples_->label(i); }
   void read_image(int64_t i, std::span<uint8_t> out) const override {
@@ -219,8 +230,9 @@ TEST(ShardedLoader, AsksForTheShardOfEachBatchSize) {
 TEST(ShardedLoader, NamesAnInvalidRange) {
   const Dataset set = make_set(20);
   const auto message = [&](const std::vector<RowRange>& full, const std::vector<RowRange>& last = {}) -> std::string {
-    return error_of<ConfigError>(
-        [&] { const Loader loader(set, {.batch_size = 8, .shard = [&](int64_t rows) { return rows == 8 ? full : last; }}); });
+    return error_of<ConfigError>([&] {
+      const Loader loader(set, {.batch_size = 8, .shard = [&](int64_t rows) { return rows == 8 ? full : last; }});
+    });
   };
   EXPECT_EQ(message({{0, 2}, {2, 2}, {2, 5}, {7, 8}}, {{0, 4}}), "");
   const std::tuple<std::vector<RowRange>, std::vector<RowRange>, const char*> cases[] = {

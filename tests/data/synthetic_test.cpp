@@ -25,7 +25,8 @@ TEST(Synthetic, CountsAndLabels) {
     EXPECT_EQ(set->classes, 10);
     EXPECT_EQ(static_cast<int64_t>(pixels_of(*set).size()), set->size() * 3072);
     const std::vector<int32_t> labels = labels_of(*set);
-    for (int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::count(labels.begin(), labels.end(), label), set->size() / 10);
+    for (int32_t label = 0; label < 10; ++label)
+      EXPECT_EQ(std::count(labels.begin(), labels.end(), label), set->size() / 10);
   }
   const std::set<std::string> names(pair.train.class_names.begin(), pair.train.class_names.end());
   EXPECT_EQ(names.size(), 10U);
@@ -33,7 +34,8 @@ TEST(Synthetic, CountsAndLabels) {
 }
 
 TEST(Synthetic, DependsOnlyOnTheSeed) {
-  const DatasetPair a = open_dataset("synthetic:50", 1), again = open_dataset("synthetic:50", 1), other = open_dataset("synthetic:50", 2);
+  const DatasetPair a = open_dataset("synthetic:50", 1), again = open_dataset("synthetic:50", 1),
+                    other = open_dataset("synthetic:50", 2);
   EXPECT_EQ(pixels_of(a.train), pixels_of(again.train));
   EXPECT_EQ(pixels_of(a.test), pixels_of(again.test));
   EXPECT_NE(pixels_of(a.train), pixels_of(other.train));
@@ -71,7 +73,8 @@ TEST(Synthetic, ImagesAreUnique) {
   }
 }
 
-// The figure and its background must differ, or there would be nothing to learn: the pixels spread well beyond the noise around an image's mean.
+// The figure and its background must differ, or there would be nothing to learn: the pixels spread well beyond the
+// noise around an image's mean.
 TEST(Synthetic, FiguresDifferFromTheBackground) {
   const DatasetPair pair = open_dataset("synthetic:200", 5);
   for (int64_t i = 0; i < pair.train.size(); ++i) {

@@ -52,7 +52,8 @@ inline Bytes read_file(const std::filesystem::path& path) {
 inline void write_gzip(const std::filesystem::path& path, std::span<const uint8_t> bytes) {
   gzFile file = gzopen(path.c_str(), "wb");
   const int written = gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
-  if (gzclose(file) != Z_OK || written != static_cast<int>(bytes.size())) throw std::runtime_error("cannot write " + path.string());
+  if (gzclose(file) != Z_OK || written != static_cast<int>(bytes.size()))
+    throw std::runtime_error("cannot write " + path.string());
 }
 
 }  // namespace vitrine::test

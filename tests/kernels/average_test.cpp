@@ -28,7 +28,8 @@ TEST_F(AverageTest, FollowsTheParametersFromTheFirstUpdateOn) {
         const std::vector<float> param = random_floats(count, static_cast<uint64_t>(number) + 10, -3, 3);
         update_average(ctx(), 0.9, device.tensor({count}, param), average, step(number), control(true));
         if (number == 1) expected.assign(param.begin(), param.end());
-        for (size_t i = 0; number > 1 && i < param.size(); ++i) expected[i] = 0.9 * expected[i] + 0.1 * static_cast<double>(param[i]);
+        for (size_t i = 0; number > 1 && i < param.size(); ++i)
+          expected[i] = 0.9 * expected[i] + 0.1 * static_cast<double>(param[i]);
       }
       expect_close(average.values(), expected, 1e-6, 1e-6, std::to_string(count));
     }

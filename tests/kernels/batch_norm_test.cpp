@@ -23,11 +23,14 @@ constexpr BatchNormConfig kConfig{.eps = 1e-3F, .momentum = 0.2F};
 struct Expected {
   std::vector<double> mean, squares, invstd;
 
-  Expected(Size size, const std::vector<float>& x) : mean(static_cast<size_t>(size.channels)), squares(mean), invstd(mean) {
+  Expected(Size size, const std::vector<float>& x)
+      : mean(static_cast<size_t>(size.channels)), squares(mean), invstd(mean) {
     const auto rows = static_cast<double>(size.rows);
     for (size_t i = 0; i < x.size(); ++i) mean[i % mean.size()] += static_cast<double>(x[i]) / rows;
-    for (size_t i = 0; i < x.size(); ++i) squares[i % mean.size()] += std::pow(static_cast<double>(x[i]) - mean[i % mean.size()], 2);
-    for (size_t c = 0; c < mean.size(); ++c) invstd[c] = 1.0 / std::sqrt(squares[c] / rows + static_cast<double>(kConfig.eps));
+    for (size_t i = 0; i < x.size(); ++i)
+      squares[i % mean.size()] += std::pow(static_cast<double>(x[i]) - mean[i % mean.size()], 2);
+    for (size_t c = 0; c < mean.size(); ++c)
+      invstd[c] = 1.0 / std::sqrt(squares[c] / rows + static_cast<double>(kConfig.eps));
   }
   std::vector<double> statistics() const { return joined(mean, invstd); }
   std::vector<double> moments() const { return joined(mean, squares); }
@@ -45,7 +48,8 @@ class BatchNormTest : public DtypeTest {
   /// Channels with means far from zero compared with their deviations: sums of squares would lose all digits.
   std::vector<float> activations(Size size, uint64_t seed) {
     std::vector<float> x = random_floats(size.rows * size.channels, seed);
-    for (size_t i = 0; i < x.size(); ++i) x[i] += static_cast<float>(i % static_cast<size_t>(size.channels) % 7) * 100.0F;
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] += static_cast<float>(i % static_cast<size_t>(size.channels) % 7) * 100.0F;
     return stored(dtype(), x);
   }
   Tensor floats(const Shape& shape, const std::vector<float>& values) { return device.tensor(shape, values); }
@@ -72,7 +76,8 @@ TEST_P(BatchNormTest, StatisticsOfSeveralDevicesAreThoseOfOne) {
   for (const int64_t count : rows) {
     moments.push_back(floats({2, size.channels}, std::vector<float>(static_cast<size_t>(2 * size.channels))));
     const auto begin = x.begin() + first * size.channels;
-    if (count > 0) batch_norm_moments(ctx(), tensor({count, size.channels}, {begin, begin + count * size.channels}), moments.back());
+    if (count > 0)
+      batch_norm_moments(ctx(), tensor({count, size.channels}, {begin, begin + count * size.channels}), moments.back());
     const GuardedTensor own = device.guarded({size.channels});
     batch_norm_sums(ctx(), count, moments.back(), own);
     const std::vector<float> values = device.values(own);
@@ -86,15 +91,18 @@ TEST_P(BatchNormTest, StatisticsOfSeveralDevicesAreThoseOfOne) {
   }
   device.write(moments[3].rows(1, 2), squares);
   const Expected expected(size, x);
-  const std::vector<float> old_mean = random_floats(size.channels, 3), old_var = random_floats(size.channels, 4, 0.5F, 2.0F);
-  const GuardedTensor mean = device.guarded({size.channels}, old_mean), variance = device.guarded({size.channels}, old_var);
+  const std::vector<float> old_mean = random_floats(size.channels, 3),
+                           old_var = random_floats(size.channels, 4, 0.5F, 2.0F);
+  const GuardedTensor mean = device.guarded({size.channels}, old_mean),
+                      variance = device.guarded({size.channels}, old_var);
   const GuardedTensor statistics = device.guarded({2, size.channels});
   batch_norm_statistics(ctx(), kConfig, size.rows, moments[3], statistics, mean, variance);
   expect_close(device.values(statistics), expected.statistics(), 2e-5, 1e-5, "statistics");
   std::vector<double> new_mean, new_var;
   for (size_t c = 0; c < sums.size(); ++c) {
     new_mean.push_back(0.8 * static_cast<double>(old_mean[c]) + 0.2 * expected.mean[c]);
-    new_var.push_back(0.8 * static_cast<double>(old_var[c]) + 0.2 * expected.squares[c] / static_cast<double>(size.rows - 1));
+    new_var.push_back(0.8 * static_cast<double>(old_var[c]) +
+                      0.2 * expected.squares[c] / static_cast<double>(size.rows - 1));
   }
   expect_close(device.values(mean), new_mean, 1e-5, 1e-6, "running mean");
   expect_close(device.values(variance), new_var, 2e-5, 1e-6, "running variance");
@@ -118,12 +126,14 @@ TEST_P(BatchNormTest, ForwardNormalizes) {
       const GuardedTensor y = guarded({size.rows, size.channels});
       BatchNormConfig config = kConfig;
       config.relu = relu;
-      batch_norm_forward(ctx(), config, tensor({size.rows, size.channels}, x), floats({2, size.channels}, to_floats(expected.statistics())),
-                         floats({size.channels}, weight), floats({size.channels}, bias), y);
+      batch_norm_forward(ctx(), config, tensor({size.rows, size.channels}, x),
+                         floats({2, size.channels}, to_floats(expected.statistics())), floats({size.channels}, weight),
+                         floats({size.channels}, bias), y);
       std::vector<double> wanted;
       for (size_t i = 0; i < x.size(); ++i) {
         const size_t c = i % weight.size();
-        const double value = (static_cast<double>(x[i]) - expected.mean[c]) * expected.invstd[c] * static_cast<double>(weight[c]);
+        const double value =
+            (static_cast<double>(x[i]) - expected.mean[c]) * expected.invstd[c] * static_cast<double>(weight[c]);
         wanted.push_back(std::max(relu ? 0.0 : -1e9, value + static_cast<double>(bias[c])));
       }
       expect_close(values(y), wanted, 4e-6 + roundoff(), 4e-6 + underflow(), relu ? "with ReLU" : "");
@@ -136,7 +146,8 @@ TEST_P(BatchNormTest, EvaluationUsesTheRunningStatistics) {
   const GuardedTensor statistics = device.guarded({2, 19});
   batch_norm_running(ctx(), kConfig, floats({19}, mean), floats({19}, variance), statistics);
   std::vector<double> expected(mean.begin(), mean.end());
-  for (const float v : variance) expected.push_back(1.0 / std::sqrt(static_cast<double>(v) + static_cast<double>(kConfig.eps)));
+  for (const float v : variance)
+    expected.push_back(1.0 / std::sqrt(static_cast<double>(v) + static_cast<double>(kConfig.eps)));
   expect_close(device.values(statistics), expected, 1e-6, 0);
 }
 
@@ -149,7 +160,9 @@ TEST_P(BatchNormTest, BackwardIsTheDerivative) {
     const Shape shape{size.rows, size.channels};
     const Tensor statistics = floats({2, size.channels}, to_floats(expected.statistics()));
     std::vector<double> sum(channels), dot(channels);
-    const auto normal = [&](size_t i) { return (static_cast<double>(x[i]) - expected.mean[i % channels]) * expected.invstd[i % channels]; };
+    const auto normal = [&](size_t i) {
+      return (static_cast<double>(x[i]) - expected.mean[i % channels]) * expected.invstd[i % channels];
+    };
     for (size_t i = 0; i < x.size(); ++i) {
       sum[i % channels] += static_cast<double>(gradient[i]);
       dot[i % channels] += static_cast<double>(gradient[i]) * normal(i);
@@ -159,8 +172,10 @@ TEST_P(BatchNormTest, BackwardIsTheDerivative) {
       const float before = mode == GradMode::accumulate ? 2.0F : 0.0F;
       const std::vector<float> content(channels, mode == GradMode::accumulate ? 2.0F : 77.0F);
       const GuardedTensor sums = device.guarded({2, size.channels});
-      const GuardedTensor to_weight = device.guarded({size.channels}, content), to_bias = device.guarded({size.channels}, content);
-      batch_norm_backward_sums(ctx(), tensor(shape, x), tensor(shape, gradient), statistics, sums, to_weight, to_bias, mode);
+      const GuardedTensor to_weight = device.guarded({size.channels}, content),
+                          to_bias = device.guarded({size.channels}, content);
+      batch_norm_backward_sums(ctx(), tensor(shape, x), tensor(shape, gradient), statistics, sums, to_weight, to_bias,
+                               mode);
       expect_close(device.values(sums), Expected::joined(sum, dot), 1e-5, slack, "sums");
       std::vector<double> added_sum = sum, added_dot = dot;
       for (double& v : added_sum) v += static_cast<double>(before);
@@ -177,10 +192,12 @@ TEST_P(BatchNormTest, BackwardIsTheDerivative) {
     }
     const Tensor sums = floats({2, size.channels}, to_floats(Expected::joined(sum, dot)));
     const GuardedTensor grad_x = guarded(shape);
-    batch_norm_backward_data(ctx(), tensor(shape, x), tensor(shape, gradient), statistics, floats({size.channels}, weight), sums, size.rows, grad_x);
+    batch_norm_backward_data(ctx(), tensor(shape, x), tensor(shape, gradient), statistics,
+                             floats({size.channels}, weight), sums, size.rows, grad_x);
     expect_close(values(grad_x), wanted, 1e-5 + roundoff(), 3e-5 + underflow(), "gradient of the input");
     const GuardedTensor in_place = guarded(shape, gradient);
-    batch_norm_backward_data(ctx(), tensor(shape, x), in_place, statistics, floats({size.channels}, weight), sums, size.rows, in_place);
+    batch_norm_backward_data(ctx(), tensor(shape, x), in_place, statistics, floats({size.channels}, weight), sums,
+                             size.rows, in_place);
     expect_equal(unchecked_values(in_place), unchecked_values(grad_x), "in place");
   }
 }
@@ -191,11 +208,13 @@ TEST(BatchNorm, SumsHaveTheSameBitsForAnyNumberOfThreads) {
   for (const int threads : {1, 2, 3}) {
     TestDevice device(threads);
     device.ctx().reserve_workspace(int64_t{1} << 20);
-    const Tensor moments = device.empty({2, 72}), sums = device.empty({2, 72}), weight = device.empty({72}), bias = device.empty({72});
+    const Tensor moments = device.empty({2, 72}), sums = device.empty({2, 72}), weight = device.empty({72}),
+                 bias = device.empty({72});
     batch_norm_moments(device.ctx(), device.tensor({333, 72}, x), moments);
-    batch_norm_backward_sums(device.ctx(), device.tensor({333, 72}, x), device.tensor({333, 72}, gradient), moments, sums, weight, bias,
-                             GradMode::overwrite);
-    const std::vector<float> moments_values = device.values(ConstView(moments)), sums_values = device.values(ConstView(sums));
+    batch_norm_backward_sums(device.ctx(), device.tensor({333, 72}, x), device.tensor({333, 72}, gradient), moments,
+                             sums, weight, bias, GradMode::overwrite);
+    const std::vector<float> moments_values = device.values(ConstView(moments)),
+                             sums_values = device.values(ConstView(sums));
     if (threads == 1) {
       first_moments = moments_values;
       first_sums = sums_values;
@@ -213,9 +232,11 @@ TEST_P(BatchNormTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(batch_norm_statistics(ctx(), kConfig, 1, moments, device.empty({2, 3}), View{}, View{}), ShapeError);
   EXPECT_THROW(batch_norm_statistics(ctx(), kConfig, 4, moments, moments, View{}, View{}), ShapeError);
   EXPECT_THROW(batch_norm_sums(ctx(), -1, moments, sums), ShapeError);
-  EXPECT_THROW(batch_norm_forward(ctx(), kConfig, x, moments, sums, device.empty({3}, DType::bf16), empty({4, 3})), DtypeError);
+  EXPECT_THROW(batch_norm_forward(ctx(), kConfig, x, moments, sums, device.empty({3}, DType::bf16), empty({4, 3})),
+               DtypeError);
   EXPECT_THROW(batch_norm_forward(ctx(), kConfig, x, moments, sums, device.empty({2}), empty({4, 3})), ShapeError);
-  EXPECT_THROW(batch_norm_backward_data(ctx(), x, empty({4, 3}), moments, sums, device.empty({2, 3}), 4, x), ShapeError);
+  EXPECT_THROW(batch_norm_backward_data(ctx(), x, empty({4, 3}), moments, sums, device.empty({2, 3}), 4, x),
+               ShapeError);
 }
 
 }  // namespace

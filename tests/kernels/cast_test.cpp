@@ -16,7 +16,8 @@ namespace {
 class CastTest : public DtypeTest {
  protected:
   /// Equal bits, or both NaN.
-  void expect_bits(const std::vector<uint16_t>& actual, const std::vector<uint16_t>& expected, DType type, const std::string& what) {
+  void expect_bits(const std::vector<uint16_t>& actual, const std::vector<uint16_t>& expected, DType type,
+                   const std::string& what) {
     ASSERT_EQ(actual.size(), expected.size()) << what;
     for (size_t i = 0; i < actual.size(); ++i) {
       if (std::isnan(from_bits(type, expected[i])) && std::isnan(from_bits(type, actual[i]))) continue;
@@ -58,8 +59,10 @@ TEST_P(CastTest, RoundsToTheNearestWithTiesToEvenAndOverflowsToInfinity) {
     const double b = from_bits(dtype(), all[i]);
     if (!std::isfinite(a)) continue;
     // Beyond the largest number, rounding works as if there were a next one.
-    const auto middle = static_cast<float>(std::isfinite(b) ? (a + b) / 2 : a + (a - from_bits(dtype(), all[i - 2])) / 2);
-    for (const float f : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 2 * middle)}) floats.push_back(f);
+    const auto middle =
+        static_cast<float>(std::isfinite(b) ? (a + b) / 2 : a + (a - from_bits(dtype(), all[i - 2])) / 2);
+    for (const float f : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 2 * middle)})
+      floats.push_back(f);
   }
   std::mt19937_64 engine(3);
   for (int i = 0; i < 100'000; ++i) floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(engine())));
@@ -75,7 +78,8 @@ TEST_P(CastTest, FromTheOtherTypeRoundsOnce) {
   const Shape shape{0x10000};
   const GuardedTensor y = guarded(shape);
   cast(ctx(), device.tensor(shape, all, other), y);
-  expect_bits(device.values<uint16_t>(ConstView(y.view)), to_bits(dtype(), from_bits(other, all)), dtype(), "from the other");
+  expect_bits(device.values<uint16_t>(ConstView(y.view)), to_bits(dtype(), from_bits(other, all)), dtype(),
+              "from the other");
 }
 
 TEST_P(CastTest, AcceptsAnyLengthAndAlignment) {
@@ -101,10 +105,23 @@ TEST_P(CastTest, AcceptsAnyLengthAndAlignment) {
 
 TEST_P(CastTest, RefusesWrongArguments) {
   const Tensor x = device.random({4, 3}, 1);
-  expect_error<ShapeError>([&] { cast(ctx(), x, device.empty({12}, dtype())); }, "cast: y has shape (12), expected (4, 3)");
-  expect_error<DtypeError>([&] { cast(ctx(), x, device.empty({4, 3}, DType::i32)); }, "cast: y is i32, expected f32, f16 or bf16");
-  expect_error<DtypeError>([&] { cast(ctx(), device.empty({4, 3}, DType::u8), x); }, "cast: x is u8, expected f32, f16 or bf16");
-  expect_error<ShapeError>([&] { cast(ctx(), x, View{x.view().data, {4, 3}, dtype(), ctx().device()}); }, "share memory");
+  expect_error<ShapeError>([&] { cast(ctx(), x, device.empty({12}, dtype())); },
+                           "cast: y has shape (12), expected (4, 3)");
+  expect_error<DtypeError>(
+      [&] {
+        cast(ctx(), x, device.empty({4, 3}, DType::i32));
+      },
+      "cast: y is i32, expected f32, f16 or bf16");
+  expect_error<DtypeError>(
+      [&] {
+        cast(ctx(), device.empty({4, 3}, DType::u8), x);
+      },
+      "cast: x is u8, expected f32, f16 or bf16");
+  expect_error<ShapeError>(
+      [&] {
+        cast(ctx(), x, View{x.view().data, {4, 3}, dtype(), ctx().device()});
+      },
+      "share memory");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CastTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);

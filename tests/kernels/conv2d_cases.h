@@ -23,13 +23,16 @@ struct Conv2dCase {
   std::vector<float> x, w, bias, grad_y, old_w, old_bias;
   Tensor x_device, w_device, bias_device, grad_y_device;
 
-  std::string name(const Conv2dPath& path) const { return std::string(path.name) + " " + dtype_name(dtype) + " " + g.x.str() + " * " + g.w.str(); }
+  std::string name(const Conv2dPath& path) const {
+    return std::string(path.name) + " " + dtype_name(dtype) + " " + g.x.str() + " * " + g.w.str();
+  }
   /// Error of rounding a result to the dtype; none for f32.
   double roundoff() const { return dtype == DType::f32 ? 0 : unit_roundoff(dtype); }
   double underflow() const { return dtype == DType::f32 ? 0 : half_smallest(dtype); }
 };
 
-inline Conv2dCase make_case(TestDevice& device, DType dtype, const Shape& x, const Shape& w, const Conv2dConfig& config, uint64_t seed) {
+inline Conv2dCase make_case(TestDevice& device, DType dtype, const Shape& x, const Shape& w, const Conv2dConfig& config,
+                            uint64_t seed) {
   Conv2dCase c;
   c.dtype = dtype;
   c.config = config;
@@ -47,7 +50,8 @@ inline Conv2dCase make_case(TestDevice& device, DType dtype, const Shape& x, con
   return c;
 }
 
-/// Odd sizes, H != W, C = 3 and 1, windows from 1 x 1 to 5 x 4, strides up to 3; sometimes whole blocks of 8 and 16 channels.
+/// Odd sizes, H != W, C = 3 and 1, windows from 1 x 1 to 5 x 4, strides up to 3; sometimes whole blocks of 8 and 16
+/// channels.
 inline Conv2dCase random_case(TestDevice& device, DType dtype, uint64_t seed) {
   const auto r = random_integers<int32_t>(9, seed, 0, 1000);
   const auto pick = [&](size_t i, int64_t low, int64_t high) { return low + r[i] % (high - low + 1); };
@@ -73,21 +77,28 @@ inline void check_forward(TestDevice& device, const Conv2dCase& c, const Conv2dP
 }
 
 /// The same for both gradients, and that of a bias if `with_bias`.
-inline void check_backward(TestDevice& device, const Conv2dCase& c, const Conv2dPath& path, GradMode mode, bool with_bias) {
+inline void check_backward(TestDevice& device, const Conv2dCase& c, const Conv2dPath& path, GradMode mode,
+                           bool with_bias) {
   const std::string what = c.name(path);
   const GuardedTensor grad_x = device.guarded(c.g.x, c.dtype);
   path.backward_data(device.ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
-  expect_rounded(stored_values(device, grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x", c.roundoff(), c.underflow());
+  expect_rounded(stored_values(device, grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x",
+                 c.roundoff(), c.underflow());
 
   const bool accumulate = mode == GradMode::accumulate;
-  const auto initial = [&](const std::vector<float>& old) { return accumulate ? std::span<const float>(old) : std::span<const float>(); };
+  const auto initial = [&](const std::vector<float>& old) {
+    return accumulate ? std::span<const float>(old) : std::span<const float>();
+  };
   const int64_t outputs = c.g.w[0];
   const GuardedTensor grad_w = accumulate ? device.guarded(c.g.w, c.old_w) : device.guarded(c.g.w);
-  const GuardedTensor grad_bias = accumulate ? device.guarded(Shape{outputs}, c.old_bias) : device.guarded(Shape{outputs});
-  path.backward_weight(device.ctx(), c.config, c.x_device, c.grad_y_device, grad_w, with_bias ? grad_bias.view : View{}, mode);
+  const GuardedTensor grad_bias =
+      accumulate ? device.guarded(Shape{outputs}, c.old_bias) : device.guarded(Shape{outputs});
+  path.backward_weight(device.ctx(), c.config, c.x_device, c.grad_y_device, grad_w, with_bias ? grad_bias.view : View{},
+                       mode);
   // cuDNN may round the gradient of f16 and bf16 images to their dtype before it adds it to the content, of up to 1.
   const double rounded = on_gpu() ? c.roundoff() : 0;
-  expect_rounded(device.values(grad_w), reference_conv2d_backward_weight(c.g, c.x, c.grad_y, initial(c.old_w)), what + " grad_w", rounded, rounded);
+  expect_rounded(device.values(grad_w), reference_conv2d_backward_weight(c.g, c.x, c.grad_y, initial(c.old_w)),
+                 what + " grad_w", rounded, rounded);
   if (!with_bias) return;
   const Reference sums = reference_column_sums(c.g.y.numel() / outputs, outputs, c.grad_y, initial(c.old_bias));
   expect_rounded(device.values(grad_bias), sums, what + " grad_bias");

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kWorkspace = int64_t{16} << 20;
 
-ImageForm form_of(const Conv2dConfig& config, const Shape& x, const Shape& w, InputPacking packing, Backend backend = Backend::cuda,
-                  DType dtype = DType::bf16, bool tf32 = false) {
+ImageForm form_of(const Conv2dConfig& config, const Shape& x, const Shape& w, InputPacking packing,
+                  Backend backend = Backend::cuda, DType dtype = DType::bf16, bool tf32 = false) {
   return conv2d_input_form(config, x, w, {backend, dtype, packing, tf32});
 }
 
@@ -19,10 +19,12 @@ struct FormCase {
   Shape x, w;
   Conv2dConfig config;
 };
-/// AlexNet's and ResNet's first convolutions on smaller images, windows that differ, sizes that the stride does not divide, no padding, and stride 1.
+/// AlexNet's and ResNet's first convolutions on smaller images, windows that differ, sizes that the stride does not
+/// divide, no padding, and stride 1.
 const FormCase kCases[] = {
-    {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{3, 22, 17, 3}, {16, 7, 7, 3}, {2, 3, false}}, {{2, 14, 19, 2}, {9, 5, 3, 2}, {3, 1, true}},
-    {{2, 16, 16, 1}, {8, 4, 4, 1}, {4, 0, false}},   {{3, 12, 11, 3}, {24, 3, 3, 3}, {1, 1, true}},  {{2, 9, 9, 3}, {7, 1, 1, 3}, {2, 0, false}},
+    {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{3, 22, 17, 3}, {16, 7, 7, 3}, {2, 3, false}},
+    {{2, 14, 19, 2}, {9, 5, 3, 2}, {3, 1, true}},    {{2, 16, 16, 1}, {8, 4, 4, 1}, {4, 0, false}},
+    {{3, 12, 11, 3}, {24, 3, 3, 3}, {1, 1, true}},   {{2, 9, 9, 3}, {7, 1, 1, 3}, {2, 0, false}},
 };
 
 class Conv2dFormTest : public DtypeTest {};
@@ -37,8 +39,10 @@ TEST_P(Conv2dFormTest, EqualsTheReferenceOfTheImages) {
     ASSERT_TRUE(form);
     const FormedConv2d formed = formed_conv2d(c.config, form, c.w);
     const int64_t outputs = c.w[0];
-    ASSERT_EQ(conv2d_output_shape(formed.config, form.packed_shape(c.x[0]), formed.weight.packed_shape(outputs)), g.y) << form.str();
-    const std::vector<float> x = random(c.x.numel(), ++seed), w = random(c.w.numel(), ++seed), bias = random(outputs, ++seed);
+    ASSERT_EQ(conv2d_output_shape(formed.config, form.packed_shape(c.x[0]), formed.weight.packed_shape(outputs)), g.y)
+        << form.str();
+    const std::vector<float> x = random(c.x.numel(), ++seed), w = random(c.w.numel(), ++seed),
+                             bias = random(outputs, ++seed);
     const std::vector<float> grad_y = random(g.y.numel(), ++seed), old = random_floats(c.w.numel(), ++seed);
     const Tensor packed = empty(form.packed_shape(c.x[0])), weight = empty(formed.weight.packed_shape(outputs));
     pack_images(ctx(), form, tensor(c.x, x), packed);
@@ -60,7 +64,8 @@ TEST_P(Conv2dFormTest, EqualsTheReferenceOfTheImages) {
       const bool accumulate = mode == GradMode::accumulate;
       const GuardedTensor grad_w = device.guarded(c.w, old);
       unpack_images(ctx(), formed.weight, grad, grad_w, mode);
-      const Reference sums = reference_conv2d_backward_weight(g, x, grad_y, accumulate ? std::span<const float>(old) : std::span<const float>());
+      const Reference sums = reference_conv2d_backward_weight(
+          g, x, grad_y, accumulate ? std::span<const float>(old) : std::span<const float>());
       expect_rounded(device.values(grad_w), sums, what + " grad_w", rounded, rounded);
     }
 
@@ -75,7 +80,10 @@ TEST_P(Conv2dFormTest, EqualsTheReferenceOfTheImages) {
 
 TEST(InputForm, BlocksForStridesAndChannelsOfZerosOtherwise) {
   const ImageForm alexnet = form_of({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}, InputPacking::automatic);
-  EXPECT_EQ(alexnet, (ImageForm{.height = 227, .width = 227, .channels = 3, .block = 4, .pad = 2, .rows = 58, .columns = 58, .depth = 48}));
+  EXPECT_EQ(
+      alexnet,
+      (ImageForm{
+          .height = 227, .width = 227, .channels = 3, .block = 4, .pad = 2, .rows = 58, .columns = 58, .depth = 48}));
   EXPECT_EQ(formed_conv2d({4, 2, true}, alexnet, {64, 11, 11, 3}).weight.packed_shape(64), (Shape{64, 3, 3, 48}));
   const ImageForm resnet = form_of({2, 3, false}, {1, 224, 224, 3}, {64, 7, 7, 3}, InputPacking::automatic);
   EXPECT_EQ(resnet.packed_shape(1), (Shape{1, 115, 115, 16}));
@@ -99,7 +107,8 @@ TEST(InputForm, ImagesStayAsTheyAreWhereNothingIsGained) {
   EXPECT_FALSE(form(Backend::cpu, DType::bf16, InputPacking::automatic));
   EXPECT_FALSE(form(Backend::cuda, DType::f32, InputPacking::automatic));
   EXPECT_TRUE(form(Backend::cuda, DType::f16, InputPacking::automatic));
-  EXPECT_FALSE(form_of({1, 1, false}, {1, 224, 224, 3}, {64, 3, 3, 3}, InputPacking::automatic, Backend::cuda, DType::f32, true));
+  EXPECT_FALSE(form_of({1, 1, false}, {1, 224, 224, 3}, {64, 3, 3, 3}, InputPacking::automatic, Backend::cuda,
+                       DType::f32, true));
   EXPECT_FALSE(form_of({1, 1, false}, {1, 32, 32, 4}, {64, 3, 3, 4}, InputPacking::on, Backend::cuda, DType::f32));
   EXPECT_FALSE(form(Backend::cuda, DType::f16, InputPacking::off));
   EXPECT_TRUE(form(Backend::cpu, DType::f32, InputPacking::on));

@@ -14,7 +14,8 @@ struct Conv2dPath {
   decltype(&vitrine::conv2d_backward_data) backward_data;
   decltype(&vitrine::conv2d_backward_weight) backward_weight;
 };
-inline constexpr Conv2dPath kDispatched = {"dispatched", &conv2d_forward, &conv2d_backward_data, &conv2d_backward_weight};
+inline constexpr Conv2dPath kDispatched = {"dispatched", &conv2d_forward, &conv2d_backward_data,
+                                           &conv2d_backward_weight};
 
 /// The operation itself and im2col, which cuDNN otherwise hides. Empty in builds without CUDA.
 std::span<const Conv2dPath> gpu_conv2d_paths();

@@ -12,9 +12,11 @@ void forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstVie
 }
 void backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   ctx.dispatch(
-      {"conv2d_backward_data", {grad_y, w}, {grad_x}}, [] {}, [&] { cuda::im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
+      {"conv2d_backward_data", {grad_y, w}, {grad_x}}, [] {},
+      [&] { cuda::im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
 }
-void backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                     View grad_bias, GradMode mode) {
   ctx.dispatch(
       {"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [] {},
       [&] {

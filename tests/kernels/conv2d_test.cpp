@@ -17,31 +17,37 @@ namespace vitrine::test {
 namespace {
 
 void portable_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y); });
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}},
+               [=, &ctx] { cpu::portable::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y); });
 }
 void portable_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
                [=, &ctx] { cpu::portable::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x); });
 }
-void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
-                              GradMode mode) {
-  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode); });
+void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                              View grad_bias, GradMode mode) {
+  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [=, &ctx] {
+    cpu::portable::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode);
+  });
 }
 void widened_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::widened::conv2d_forward(ctx, config, x, w, bias, y); });
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}},
+               [=, &ctx] { cpu::widened::conv2d_forward(ctx, config, x, w, bias, y); });
 }
 void widened_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
+  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
+               [=, &ctx] { cpu::widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
 }
-void widened_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
-                             GradMode mode) {
+void widened_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                             View grad_bias, GradMode mode) {
   ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
                [=, &ctx] { cpu::widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode); });
 }
 
-constexpr Conv2dPath kFloatPaths[] = {kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
-constexpr Conv2dPath kHalfPaths[] = {kDispatched, {"widened", &widened_forward, &widened_backward_data, &widened_backward_weight}};
+constexpr Conv2dPath kFloatPaths[] = {
+    kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+constexpr Conv2dPath kHalfPaths[] = {kDispatched,
+                                     {"widened", &widened_forward, &widened_backward_data, &widened_backward_weight}};
 /// The operation itself, and the implementation that it may hide: without oneDNN on the CPU, without cuDNN on GPUs.
 std::span<const Conv2dPath> paths(DType dtype) {
   if (on_gpu()) return gpu_conv2d_paths();
@@ -79,9 +85,11 @@ TEST_P(Conv2dTest, EqualsTheReferenceOnShapesOfModels) {
     Shape x, w;
     Conv2dConfig config;
   } cases[] = {
-      {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{1, 9, 9, 64}, {48, 5, 5, 64}, {1, 2, true}},  {{3, 7, 7, 48}, {40, 3, 3, 48}, {1, 1, true}},
-      {{5, 8, 8, 3}, {32, 3, 3, 3}, {1, 1, false}},    {{3, 9, 7, 16}, {24, 1, 1, 16}, {1, 0, false}}, {{4, 9, 9, 16}, {24, 1, 1, 16}, {2, 0, false}},
-      {{2, 28, 28, 1}, {6, 5, 5, 1}, {1, 2, false}},   {{3, 6, 11, 7}, {9, 2, 3, 7}, {3, 2, true}},    {{1, 4, 4, 8}, {8, 4, 4, 8}, {1, 0, true}},
+      {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{1, 9, 9, 64}, {48, 5, 5, 64}, {1, 2, true}},
+      {{3, 7, 7, 48}, {40, 3, 3, 48}, {1, 1, true}},   {{5, 8, 8, 3}, {32, 3, 3, 3}, {1, 1, false}},
+      {{3, 9, 7, 16}, {24, 1, 1, 16}, {1, 0, false}},  {{4, 9, 9, 16}, {24, 1, 1, 16}, {2, 0, false}},
+      {{2, 28, 28, 1}, {6, 5, 5, 1}, {1, 2, false}},   {{3, 6, 11, 7}, {9, 2, 3, 7}, {3, 2, true}},
+      {{1, 4, 4, 8}, {8, 4, 4, 8}, {1, 0, true}},
   };
   for (const int threads : {1, 2, 3}) {
     if (on_gpu() && threads > 1) continue;
@@ -125,7 +133,8 @@ TEST_P(Conv2dTest, AcceptsAnyAlignment) {
   apply_relu(expected);
   for (const int64_t offset : {0, 1, 3}) {
     const ShiftedStored out = shifted(c.g.y, offset);
-    conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w), shifted({17}, offset, c.bias), out);
+    conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w),
+                   shifted({17}, offset, c.bias), out);
     expect_stored(out.values(), expected, "shifted by " + std::to_string(offset));
     if (offset == 0) expect_same_bits(out.bits(), bits(y), "repeated");
   }
@@ -153,7 +162,8 @@ TEST_P(Conv2dTest, PropagatesNonFiniteNumbersToTheirWindowsOnly) {
 }
 
 TEST_F(DeviceTest, Conv2dRunsInASmallWorkspace) {
-  // One row of columns for each of one or two threads, then a few more; GPUs need whole output lines, of 8 rows of columns.
+  // One row of columns for each of one or two threads, then a few more; GPUs need whole output lines, of 8 rows of
+  // columns.
   const Shape x{2, 9, 8, 5}, w{7, 3, 3, 5};
   for (const int64_t rows : {1, 2, 3, 11}) {
     ctx().reserve_workspace(rows * (on_gpu() ? 8 : 1) * 3 * 3 * 5 * 4);
@@ -188,8 +198,8 @@ TEST_F(DeviceTest, Conv2dWithoutWorkspaceNamesTheBytesNeeded) {
         paths(DType::f32)[on_gpu() ? 1 : 0].forward(ctx(), c.config, c.x_device, c.w_device, {}, y);
         device.synchronize();
       },
-      std::string("conv2d_forward: x (2, 9, 8, 5) with a window of 3 x 3 needs a workspace of at least ") + (on_gpu() ? "1440" : "180") +
-          " bytes, but 0 bytes are reserved");
+      std::string("conv2d_forward: x (2, 9, 8, 5) with a window of 3 x 3 needs a workspace of at least ") +
+          (on_gpu() ? "1440" : "180") + " bytes, but 0 bytes are reserved");
 }
 
 class Conv2dHalfTest : public Conv2dTest {};
@@ -227,7 +237,8 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
   const Shape y_shape = conv2d_output_shape(layer.config, layer.x, layer.w);
   const Tensor x = tensor(layer.x, random(layer.x.numel(), 1)), w = tensor(layer.w, random(layer.w.numel(), 2));
   const Tensor grad_y = tensor(y_shape, random(y_shape.numel(), 3));
-  const Tensor y = device.empty(y_shape, dtype()), grad_x = device.empty(layer.x, dtype()), grad_w = device.empty(layer.w);
+  const Tensor y = device.empty(y_shape, dtype()), grad_x = device.empty(layer.x, dtype()),
+               grad_w = device.empty(layer.w);
   const auto refused = [&](const char* name, bool backward_weight, const auto& pass) {
     const int64_t least = least_bytes(layer, backward_weight, false);
     ctx().release_workspace();
@@ -237,8 +248,8 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
           pass();
           device.synchronize();
         },
-        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " + std::to_string(least) +
-            " bytes, but " + std::to_string(least - 1) + " bytes are reserved");
+        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " +
+            std::to_string(least) + " bytes, but " + std::to_string(least - 1) + " bytes are reserved");
     ctx().release_workspace();
     ctx().reserve_workspace(least);
     pass();
@@ -246,7 +257,8 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
   };
   refused("conv2d_forward", false, [&] { widened_forward(ctx(), layer.config, x, w, {}, y); });
   refused("conv2d_backward_data", false, [&] { widened_backward_data(ctx(), layer.config, grad_y, w, grad_x); });
-  refused("conv2d_backward_weight", true, [&] { widened_backward_weight(ctx(), layer.config, x, grad_y, grad_w, {}, GradMode::overwrite); });
+  refused("conv2d_backward_weight", true,
+          [&] { widened_backward_weight(ctx(), layer.config, x, grad_y, grad_w, {}, GradMode::overwrite); });
 }
 
 /// AlexNet's first layer in the default arena of a CPU device; all images are equal.
@@ -255,8 +267,10 @@ TEST_P(Conv2dHalfTest, AlexNetsFirstLayerFitsTheDefaultWorkspace) {
   constexpr int64_t kImages = 16;  // their patches take 35 MiB
   const Layer layer{{kImages, 227, 227, 3}, {64, 11, 11, 3}, {4, 2, false}};
   const Shape y_shape = conv2d_output_shape(layer.config, layer.x, layer.w);
-  const ConvolutionGeometry one{layer.x.with_dim0(1), layer.w, y_shape.with_dim0(1), layer.config.stride, layer.config.pad};
-  const std::vector<float> w = random(layer.w.numel(), 1), image = random(one.x.numel(), 2), gradient = random(one.y.numel(), 3);
+  const ConvolutionGeometry one{layer.x.with_dim0(1), layer.w, y_shape.with_dim0(1), layer.config.stride,
+                                layer.config.pad};
+  const std::vector<float> w = random(layer.w.numel(), 1), image = random(one.x.numel(), 2),
+                           gradient = random(one.y.numel(), 3);
   const auto repeated = [](const std::vector<float>& values) {
     std::vector<float> all;
     for (int64_t n = 0; n < kImages; ++n) all.insert(all.end(), values.begin(), values.end());
@@ -304,7 +318,11 @@ TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
         conv2d_forward(ctx(), {}, x, device.empty({4, 3, 7, 3}), {}, y);
       },
       "conv2d_forward: x has shape (2, 8, 6, 3), padded 8 x 6, but w (4, 3, 7, 3) needs at least 3 x 7");
-  expect_error<ShapeError>([&] { conv2d_forward(ctx(), {0, 0, false}, x, w, {}, y); }, "conv2d_forward: stride is 0 and pad is 0");
+  expect_error<ShapeError>(
+      [&] {
+        conv2d_forward(ctx(), {0, 0, false}, x, w, {}, y);
+      },
+      "conv2d_forward: stride is 0 and pad is 0");
   expect_error<ShapeError>(
       [&] {
         conv2d_forward(ctx(), {2, 0, false}, x, w, {}, y);
@@ -315,7 +333,8 @@ TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
         conv2d_forward(ctx(), {}, x.reshape({16, 6, 3}), w, {}, y);
       },
       "conv2d_forward: x has shape (16, 6, 3), expected (N, H, W, C)");
-  expect_error<ShapeError>([&] { conv2d_backward_data(ctx(), {}, y, w, y); }, "conv2d_backward_data: x has shape (2, 6, 4, 4)");
+  expect_error<ShapeError>([&] { conv2d_backward_data(ctx(), {}, y, w, y); },
+                           "conv2d_backward_data: x has shape (2, 6, 4, 4)");
   expect_error<ShapeError>([&] { conv2d_backward_weight(ctx(), {}, x, y, w, w, GradMode::overwrite); },
                            "conv2d_backward_weight: grad_bias has shape (4, 3, 3, 3), expected (4)");
   EXPECT_EQ(conv2d_output_shape({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}), (Shape{1, 56, 56, 64}));
@@ -332,7 +351,10 @@ TEST_F(DeviceTest, Conv2dUsesOneDnnWhenTheWorkspaceSuffices) {
   ctx().dispatch({"conv2d", {x, w, grad_y}, {y_view, grad_x_view, grad_w_view}}, [&, this] {
     served += cpu::onednn::conv2d_forward(ctx(), ctx().workspace(), c.config, x, w, {}, y_view) ? 1 : 0;
     served += cpu::onednn::conv2d_backward_data(ctx(), ctx().workspace(), c.config, grad_y, w, grad_x_view) ? 1 : 0;
-    served += cpu::onednn::conv2d_backward_weight(ctx(), ctx().workspace(), c.config, x, grad_y, grad_w_view, {}, GradMode::accumulate) ? 1 : 0;
+    served += cpu::onednn::conv2d_backward_weight(ctx(), ctx().workspace(), c.config, x, grad_y, grad_w_view, {},
+                                                  GradMode::accumulate)
+                  ? 1
+                  : 0;
   });
   device.synchronize();
   EXPECT_EQ(served, 3);

@@ -19,21 +19,26 @@ class CrossEntropyTest : public DeviceTest {
  protected:
   CrossEntropyTest() { ctx().reserve_workspace(kCrossEntropyWorkspaceBytes); }
 
-  GuardedTensor zero_totals() { return device.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F)); }
+  GuardedTensor zero_totals() {
+    return device.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F));
+  }
 
   void expect_totals(const GuardedTensor& totals, const reference::CrossEntropy& expected, double times = 1.0) {
     const std::vector<float> values = device.values(totals);
-    EXPECT_NEAR(values[LossTotals::kLossSum], times * expected.loss_sum, 1e-6 * times * std::abs(expected.loss_sum) + 1e-6);
+    EXPECT_NEAR(values[LossTotals::kLossSum], times * expected.loss_sum,
+                1e-6 * times * std::abs(expected.loss_sum) + 1e-6);
     EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kValid), times * static_cast<double>(expected.valid));
     EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), times * static_cast<double>(expected.correct));
     EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kTop5), times * static_cast<double>(expected.top5));
-    for (size_t i = LossTotals::kTop5 + LossTotals::kDigits * LossTotals::kDigitStep; i < values.size(); ++i) EXPECT_EQ(values[i], 0.0F);
+    for (size_t i = LossTotals::kTop5 + LossTotals::kDigits * LossTotals::kDigitStep; i < values.size(); ++i)
+      EXPECT_EQ(values[i], 0.0F);
   }
 };
 
 TEST_F(CrossEntropyTest, LossGradientAndCountsEqualTheReference) {
   uint64_t seed = 0;
-  for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {63, 3}, {64, 7}, {65, 10}, {200, 10}, {9, 1003}}) {
+  for (const auto& [rows, classes] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {63, 3}, {64, 7}, {65, 10}, {200, 10}, {9, 1003}}) {
     for (const float range : {1.0F, 30.0F, 10000.0F}) {
       const CrossEntropyConfig config{static_cast<int32_t>(seed % 2 == 0 ? -100 : 0), 0.37F};
       const std::vector<float> logits = random_floats(rows * classes, ++seed, -range, range);
@@ -74,7 +79,8 @@ TEST_F(CrossEntropyTest, AcceptsAnyNumberOfClassesAndAlignment) {
     for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {0, 3}, {3, 3}}) {
       const GuardedTensor totals = zero_totals();
       const Shifted<> grad(device, {rows, classes}, out);
-      softmax_cross_entropy(ctx(), config, Shifted<>(device, {rows, classes}, in, logits), targets_device, {}, grad, totals);
+      softmax_cross_entropy(ctx(), config, Shifted<>(device, {rows, classes}, in, logits), targets_device, {}, grad,
+                            totals);
       expect_close(grad.values(), expected.grad, 2e-6, 1e-7, std::to_string(classes) + " classes");
       expect_totals(totals, expected);
     }
@@ -98,7 +104,8 @@ TEST_F(CrossEntropyTest, SmoothedLabelsEqualTheReference) {
     const reference::CrossEntropy expected = reference::cross_entropy(config, classes, logits, targets);
     const GuardedTensor totals = zero_totals();
     const Shifted<> grad(device, {rows, classes}, classes % 3);
-    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, grad, totals);
+    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {},
+                          grad, totals);
     expect_close(grad.values(), expected.grad, 2e-6, 1e-7, std::to_string(classes) + " classes");
     expect_totals(totals, expected);
   }
@@ -115,7 +122,8 @@ TEST_F(CrossEntropyTest, SmoothedLabelsEqualPyTorchs) {
     const auto rows = static_cast<int64_t>(targets.size()), classes = static_cast<int64_t>(logits.size()) / rows;
     const CrossEntropyConfig config{-100, 1.0F, c.at("label_smoothing").get<float>()};
     const GuardedTensor totals = zero_totals(), grad = device.guarded({rows, classes});
-    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, grad, totals);
+    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {},
+                          grad, totals);
     const double loss = c.at("loss_sum").get<double>();
     EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], loss, 1e-5 * loss);
     expect_close(device.values(grad), c.at("gradient").get<std::vector<double>>(), 2e-6, 1e-6);
@@ -125,16 +133,18 @@ TEST_F(CrossEntropyTest, SmoothedLabelsEqualPyTorchs) {
 TEST_F(CrossEntropyTest, CountsTheFiveLargest) {
   const std::vector<float> logits{9, 8, 7, 6, 5, 4, 3, 9, 8, 7, 6, 5, 5, 3, 9, 8, 7, 6, 5, 5, 3};
   const GuardedTensor totals = zero_totals();
-  softmax_cross_entropy(ctx(), {}, device.tensor({3, 7}, logits), device.tensor({3}, std::vector<int32_t>{4, 5, 4}), {}, View{}, totals);
+  softmax_cross_entropy(ctx(), {}, device.tensor({3, 7}, logits), device.tensor({3}, std::vector<int32_t>{4, 5, 4}), {},
+                        View{}, totals);
   const std::vector<float> values = device.values(totals);
-  EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kTop5), 2.0);  // of two equal fifth logits the first one is among them
+  EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kTop5),
+            2.0);  // of two equal fifth logits the first one is among them
   EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), 0.0);
 }
 
 TEST_F(CrossEntropyTest, RefusesSmoothingOutsideOfZeroToOne) {
   for (const float smoothing : {-0.1F, 1.5F, std::numeric_limits<float>::quiet_NaN()}) {
-    EXPECT_THROW(softmax_cross_entropy(ctx(), {-100, 1.0F, smoothing}, device.empty({1, 3}), device.tensor({1}, std::vector<int32_t>{0}), {}, View{},
-                                       zero_totals()),
+    EXPECT_THROW(softmax_cross_entropy(ctx(), {-100, 1.0F, smoothing}, device.empty({1, 3}),
+                                       device.tensor({1}, std::vector<int32_t>{0}), {}, View{}, zero_totals()),
                  ConfigError);
   }
 }
@@ -157,10 +167,12 @@ TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
     std::vector<float> logits(static_cast<size_t>(2 * classes), 0.25F);
     const GuardedTensor totals = zero_totals();
     const std::vector<int32_t> targets{0, static_cast<int32_t>(classes - 1)};
-    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{},
+                          totals);
     EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 1.0F) << classes;
     logits[static_cast<size_t>(2 * classes - 1)] = 0.5F;
-    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{},
+                          totals);
     EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 3.0F) << classes;
   }
 }
@@ -178,7 +190,8 @@ TEST_F(CrossEntropyTest, SpecialLogitsAffectOnlyTheirRow) {
     const std::vector<int32_t> targets{0, 1, 2, 0, static_cast<int32_t>(classes - 1), 5};
     const GuardedTensor totals = zero_totals();
     const GuardedTensor grad = device.guarded({6, classes});
-    softmax_cross_entropy(ctx(), {}, device.tensor({6, classes}, logits), device.tensor({6}, targets), {}, grad, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({6, classes}, logits), device.tensor({6}, targets), {}, grad,
+                          totals);
     const std::vector<float> totals_read = device.values(totals);
     EXPECT_TRUE(std::isnan(totals_read[LossTotals::kLossSum]));
     EXPECT_EQ(totals_read[LossTotals::kValid], 6.0F);
@@ -186,11 +199,14 @@ TEST_F(CrossEntropyTest, SpecialLogitsAffectOnlyTheirRow) {
     for (const int64_t i : {0, 4, 5}) {
       const auto begin = static_cast<int64_t>(row(i));
       const std::vector<float> alone(logits.begin() + begin, logits.begin() + begin + classes);
-      const reference::CrossEntropy expected = reference::cross_entropy({}, classes, alone, {targets[static_cast<size_t>(i)]});
-      expect_close(std::vector<float>(values.begin() + begin, values.begin() + begin + classes), expected.grad, 2e-6, 1e-7);
+      const reference::CrossEntropy expected =
+          reference::cross_entropy({}, classes, alone, {targets[static_cast<size_t>(i)]});
+      expect_close(std::vector<float>(values.begin() + begin, values.begin() + begin + classes), expected.grad, 2e-6,
+                   1e-7);
     }
     for (const int64_t i : {1, 2, 3}) {
-      for (size_t j = row(i); j < row(i + 1); ++j) ASSERT_TRUE(std::isnan(values[j])) << "row " << i << " of " << classes << " classes";
+      for (size_t j = row(i); j < row(i + 1); ++j)
+        ASSERT_TRUE(std::isnan(values[j])) << "row " << i << " of " << classes << " classes";
     }
   }
 }
@@ -208,7 +224,8 @@ TEST_F(CrossEntropyTest, CountsAllOfManyRows) {
     const std::vector<float> logits = random_floats(rows * classes, 12, -3, 3);
     const std::vector<int32_t> targets = random_integers<int32_t>(rows, 13, 0, classes - 1);
     const GuardedTensor totals = zero_totals();
-    softmax_cross_entropy(ctx(), {}, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, View{},
+                          totals);
     expect_totals(totals, reference::cross_entropy({}, classes, logits, targets));
   }
 }
@@ -221,7 +238,8 @@ TEST_F(CrossEntropyTest, TotalsDoNotDependOnTheNumberOfThreads) {
     TestDevice other(threads);
     other.ctx().reserve_workspace(kCrossEntropyWorkspaceBytes);
     const GuardedTensor totals = other.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F));
-    softmax_cross_entropy(other.ctx(), {}, other.tensor({997, 31}, logits), other.tensor({997}, targets), {}, View{}, totals);
+    softmax_cross_entropy(other.ctx(), {}, other.tensor({997, 31}, logits), other.tensor({997}, targets), {}, View{},
+                          totals);
     results.push_back(other.values(totals));
     expect_same_bits(results.back(), results.front());
   }
@@ -233,7 +251,8 @@ TEST_F(CrossEntropyTest, PropagatesNanLogitsToTheLossAndTheirRowOnly) {
   logits[5] = std::numeric_limits<float>::quiet_NaN();
   const GuardedTensor totals = zero_totals();
   const GuardedTensor grad = device.guarded({3, 4});
-  softmax_cross_entropy(ctx(), {}, device.tensor({3, 4}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {}, grad, totals);
+  softmax_cross_entropy(ctx(), {}, device.tensor({3, 4}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {},
+                        grad, totals);
   EXPECT_TRUE(std::isnan(device.values(totals)[LossTotals::kLossSum]));
   const std::vector<float> values = device.values(grad);
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i / 4 == 1) << i;
@@ -243,18 +262,21 @@ TEST_F(CrossEntropyTest, MinusInfinityHasNoProbability) {
   const float lowest = -std::numeric_limits<float>::infinity();
   const GuardedTensor totals = zero_totals();
   const GuardedTensor grad = device.guarded({1, 3});
-  softmax_cross_entropy(ctx(), {}, device.tensor({1, 3}, std::vector<float>{1.0F, lowest, 1.0F}), device.tensor({1}, std::vector<int32_t>{0}), {},
-                        grad, totals);
+  softmax_cross_entropy(ctx(), {}, device.tensor({1, 3}, std::vector<float>{1.0F, lowest, 1.0F}),
+                        device.tensor({1}, std::vector<int32_t>{0}), {}, grad, totals);
   expect_close(device.values(grad), std::vector<float>{-0.5F, 0.0F, 0.5F}, 1e-6, 0);
   EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], std::log(2.0), 1e-6);
 }
 
-/// From counts that f32 cannot increment by one, through those of an optimizer step on one device, to the largest that can be stored.
+/// From counts that f32 cannot increment by one, through those of an optimizer step on one device, to the largest that
+/// can be stored.
 TEST_F(CrossEntropyTest, CountsAreExact) {
   std::vector<float> logits(3 * 2, 0.0F);
   for (size_t row = 0; row < 3; ++row) logits[2 * row] = 1.0F;
-  const Tensor logits_device = device.tensor({3, 2}, logits), targets = device.tensor({3}, std::vector<int32_t>{0, 0, 1});
-  for (const int64_t start : {int64_t{0}, int64_t{1022}, (int64_t{1} << 24) - 1, (int64_t{1} << 24) + 1, (int64_t{1} << 30) - 1, int64_t{1} << 45}) {
+  const Tensor logits_device = device.tensor({3, 2}, logits),
+               targets = device.tensor({3}, std::vector<int32_t>{0, 0, 1});
+  for (const int64_t start : {int64_t{0}, int64_t{1022}, (int64_t{1} << 24) - 1, (int64_t{1} << 24) + 1,
+                              (int64_t{1} << 30) - 1, int64_t{1} << 45}) {
     std::vector<float> before(LossTotals::kCount, 0.0F);
     LossTotals::add_to_count(before.data(), LossTotals::kValid, start);
     LossTotals::add_to_count(before.data(), LossTotals::kCorrect, start);
@@ -263,7 +285,8 @@ TEST_F(CrossEntropyTest, CountsAreExact) {
       softmax_cross_entropy(ctx(), {}, logits_device, targets, {}, View{}, totals);
       const std::vector<float> values = device.values(totals);
       EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kValid), static_cast<double>(start + 3 * round)) << start;
-      EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), static_cast<double>(start + 2 * round)) << start;
+      EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), static_cast<double>(start + 2 * round))
+          << start;
     }
   }
 }
@@ -281,8 +304,8 @@ TEST_F(CrossEntropyTest, TargetOutOfRangeIsADataErrorThatNamesRowAndValue) {
       device.synchronize();
       FAIL() << "no error for target " << wrong;
     } catch (const DataError& e) {
-      const std::string text =
-          "softmax_cross_entropy: target " + std::to_string(wrong) + " in row 71 is out of range, expected 0 <= target < 10 or ignore_index -100";
+      const std::string text = "softmax_cross_entropy: target " + std::to_string(wrong) +
+                               " in row 71 is out of range, expected 0 <= target < 10 or ignore_index -100";
       EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
     }
     const std::vector<float> values = device.values(totals);
@@ -320,8 +343,10 @@ TEST_F(CrossEntropyTest, LossScaleMultipliesTheGradientAndNothingElse) {
   const Tensor targets = device.tensor({37}, random_integers<int32_t>(37, 2, 0, 20));
   const GuardedTensor plain = device.guarded(shape), scaled = device.guarded(shape);
   const std::vector<float> zeros(LossTotals::kCount, 0.0F);
-  const GuardedTensor plain_totals = device.guarded({LossTotals::kCount}, zeros), scaled_totals = device.guarded({LossTotals::kCount}, zeros);
-  softmax_cross_entropy(ctx(), {.grad_scale = 0.37F}, logits, targets, device.tensor({1}, std::vector<float>{1024.0F}), scaled, scaled_totals);
+  const GuardedTensor plain_totals = device.guarded({LossTotals::kCount}, zeros),
+                      scaled_totals = device.guarded({LossTotals::kCount}, zeros);
+  softmax_cross_entropy(ctx(), {.grad_scale = 0.37F}, logits, targets, device.tensor({1}, std::vector<float>{1024.0F}),
+                        scaled, scaled_totals);
   softmax_cross_entropy(ctx(), {.grad_scale = 0.37F * 1024.0F}, logits, targets, {}, plain, plain_totals);
   expect_same_bits(device.values(scaled), device.values(plain));
   expect_same_bits(device.values(scaled_totals), device.values(plain_totals));
@@ -330,14 +355,17 @@ TEST_F(CrossEntropyTest, LossScaleMultipliesTheGradientAndNothingElse) {
 class CrossEntropyDtypeTest : public DtypeTest {
  protected:
   CrossEntropyDtypeTest() { ctx().reserve_workspace(kCrossEntropyWorkspaceBytes); }
-  GuardedTensor zero_totals() { return device.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F)); }
+  GuardedTensor zero_totals() {
+    return device.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F));
+  }
   Tensor scale_of(float scale) { return device.tensor({1}, std::vector<float>{scale}); }
 };
 INSTANTIATE_TEST_SUITE_P(Dtypes, CrossEntropyDtypeTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
 
 TEST_P(CrossEntropyDtypeTest, RoundsTheF32GradientOnce) {
   uint64_t seed = 0;
-  for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {65, 7}, {200, 31}, {9, 1003}, {3, 9001}}) {
+  for (const auto& [rows, classes] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {65, 7}, {200, 31}, {9, 1003}, {3, 9001}}) {
     for (const float range : {1.0F, 30.0F}) {
       CrossEntropyConfig config{-100, 0.37F};
       const float scale = 64.0F;
@@ -376,7 +404,8 @@ TEST_P(CrossEntropyDtypeTest, RoundsTheF32GradientOnce) {
 /// In f16 the gradient overflows to infinity, for which the step is skipped; in f32 and bf16 it does not.
 TEST_P(CrossEntropyDtypeTest, OverflowsInF16WhenTheLossScaleIsTooLarge) {
   const GuardedTensor grad = guarded({1, 2}), totals = zero_totals();
-  softmax_cross_entropy(ctx(), {}, tensor({1, 2}, {0.0F, 0.0F}), device.tensor({1}, std::vector<int32_t>{0}), scale_of(0x1p18F), grad, totals);
+  softmax_cross_entropy(ctx(), {}, tensor({1, 2}, {0.0F, 0.0F}), device.tensor({1}, std::vector<int32_t>{0}),
+                        scale_of(0x1p18F), grad, totals);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float expected = dtype() == DType::f16 ? kInfinity : 0x1p17F;
   expect_close(values(grad), std::vector<float>{-expected, expected}, 0, 0);
@@ -387,7 +416,8 @@ TEST_P(CrossEntropyDtypeTest, PropagatesNonFiniteLogitsToTheirRowOnly) {
     std::vector<float> logits = random(3 * 40, 7);
     logits[45] = bad;
     const GuardedTensor totals = zero_totals(), grad = guarded({3, 40});
-    softmax_cross_entropy(ctx(), {}, tensor({3, 40}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {}, grad, totals);
+    softmax_cross_entropy(ctx(), {}, tensor({3, 40}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {},
+                          grad, totals);
     EXPECT_FALSE(std::isfinite(device.values(totals)[LossTotals::kLossSum]));
     const std::vector<float> g = values(grad);
     for (size_t i = 0; i < g.size(); ++i) {
@@ -399,16 +429,21 @@ TEST_P(CrossEntropyDtypeTest, PropagatesNonFiniteLogitsToTheirRowOnly) {
 }
 
 TEST_P(CrossEntropyDtypeTest, RefusesArgumentsOfWrongTypes) {
-  const Tensor logits = empty({4, 10}), targets = device.empty({4}, DType::i32), totals = device.empty({LossTotals::kCount});
+  const Tensor logits = empty({4, 10}), targets = device.empty({4}, DType::i32),
+               totals = device.empty({LossTotals::kCount});
   expect_error<DtypeError>(
       [&] {
         softmax_cross_entropy(ctx(), {}, logits, targets, {}, device.empty({4, 10}, other()), totals);
       },
       std::string("grad_logits is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()));
-  expect_error<ShapeError>([&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({2}), View{}, totals); },
-                           "loss_scale has shape (2), expected (1)");
+  expect_error<ShapeError>(
+      [&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({2}), View{}, totals); },
+      "loss_scale has shape (2), expected (1)");
   expect_error<DtypeError>(
-      [&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, is_half() ? dtype() : DType::i32), View{}, totals); },
+      [&] {
+        softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, is_half() ? dtype() : DType::i32), View{},
+                              totals);
+      },
       "loss_scale is");
 }
 

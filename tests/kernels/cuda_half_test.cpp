@@ -13,7 +13,8 @@ namespace vitrine::test {
 namespace {
 
 float rounded(float value, DType dtype) {
-  return dtype == DType::f16 ? cpu::to_float(cpu::from_float<cpu::Half>(value)) : cpu::to_float(cpu::from_float<cpu::BFloat16>(value));
+  return dtype == DType::f16 ? cpu::to_float(cpu::from_float<cpu::Half>(value))
+                             : cpu::to_float(cpu::from_float<cpu::BFloat16>(value));
 }
 
 class CudaHalfTest : public DeviceTest, public ::testing::WithParamInterface<DType> {
@@ -39,7 +40,8 @@ class CudaHalfTest : public DeviceTest, public ::testing::WithParamInterface<DTy
     return device.values(ConstView(wide));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Dtypes, CudaHalfTest, ::testing::Values(DType::f16, DType::bf16), [](const auto& of) { return dtype_name(of.param); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaHalfTest, ::testing::Values(DType::f16, DType::bf16),
+                         [](const auto& of) { return dtype_name(of.param); });
 
 TEST_P(CudaHalfTest, WidenedGradientsOverwriteOrAreAdded) {
   for (const int64_t count : {1, 7, 8, 1029, 5000}) {
@@ -69,13 +71,14 @@ TEST_P(CudaHalfTest, TheGradientOfAPixelIsRoundedOnce) {
     Shape x, w;
     Conv2dConfig config;
   };
-  for (const Case& c :
-       {Case{{3, 9, 8, 5}, {4, 3, 3, 5}, {1, 1}}, Case{{2, 13, 11, 8}, {6, 5, 3, 8}, {2, 1}}, Case{{2, 20, 9, 8}, {3, 2, 2, 8}, {5, 0}}}) {
+  for (const Case& c : {Case{{3, 9, 8, 5}, {4, 3, 3, 5}, {1, 1}}, Case{{2, 13, 11, 8}, {6, 5, 3, 8}, {2, 1}},
+                        Case{{2, 20, 9, 8}, {3, 2, 2, 8}, {5, 0}}}) {
     const Shape y = conv2d_output_shape(c.config, c.x, c.w);
     const std::vector<float> grad = random_halves(y.numel(), 1), weights = random_halves(c.w.numel(), 2);
     const auto backward = [&](const Tensor& grad_y, const Tensor& w, const Tensor& grad_x) {
       ctx().dispatch(
-          {"conv2d_backward_data", {grad_y, w}, {grad_x}}, [] {}, [&] { cuda::im2col_conv2d_backward_data(ctx(), c.config, grad_y, w, grad_x); });
+          {"conv2d_backward_data", {grad_y, w}, {grad_x}}, [] {},
+          [&] { cuda::im2col_conv2d_backward_data(ctx(), c.config, grad_y, w, grad_x); });
     };
     ctx().reserve_workspace(int64_t{1} << 20);
     const Tensor wide = device.empty(c.x);

@@ -22,8 +22,9 @@ using Fault = ConvolutionEngine::Fault;
 constexpr int64_t kScratch = 4096;
 constexpr int64_t kPiece = 256;  // of the arena, for a few channels or weights
 /// The first is for tensor cores, which f32 may not use.
-const std::vector<ConvolutionEngine> kEngines = {{.index = 1, .knobs = {{2, 3}, {18, 1}}, .workspace_bytes = kScratch, .tensor_cores = true},
-                                                 {.index = 2, .workspace_bytes = kScratch}};
+const std::vector<ConvolutionEngine> kEngines = {
+    {.index = 1, .knobs = {{2, 3}, {18, 1}}, .workspace_bytes = kScratch, .tensor_cores = true},
+    {.index = 2, .workspace_bytes = kScratch}};
 
 /// The implementations that ran the operation whose name begins so, and the reasons.
 std::set<std::string> implementations(ExecContext& ctx, const std::string& operation) {
@@ -50,11 +51,14 @@ class CudnnConv2dTest : public DtypeTest {
   }
   void TearDown() override { standins::set_convolution_engines({}); }
 
-  Conv2dCase small_case(bool relu = true) { return make_case(device, dtype(), {3, 11, 9, 13}, {17, 3, 3, 13}, {1, 1, relu}, 1); }
+  Conv2dCase small_case(bool relu = true) {
+    return make_case(device, dtype(), {3, 11, 9, 13}, {17, 3, 3, 13}, {1, 1, relu}, 1);
+  }
   /// Each pass, with and without a bias.
   void check_all(const Conv2dCase& c) {
     for (const bool with_bias : {true, false}) check_forward(device, c, kDispatched, with_bias);
-    for (const GradMode mode : {GradMode::overwrite, GradMode::accumulate}) check_backward(device, c, kDispatched, mode, true);
+    for (const GradMode mode : {GradMode::overwrite, GradMode::accumulate})
+      check_backward(device, c, kDispatched, mode, true);
   }
   void reserve(int64_t bytes) {
     ctx().release_workspace();
@@ -76,7 +80,8 @@ TEST_P(CudnnConv2dTest, EveryPassEqualsTheReference) {
   EXPECT_EQ(implementations_of("conv2d_backward_data"), Names{"cuDNN"});
   EXPECT_EQ(reasons_of("conv2d_forward"), Names{""});
   EXPECT_EQ(implementations_of("conv2d_backward_weight"), Names{is_half() ? rounded_name() : "cuDNN"});
-  EXPECT_EQ(reasons_of("conv2d_backward_weight"), Names{is_half() ? "for a gradient in f32 cuDNN proposes no engine" : ""});
+  EXPECT_EQ(reasons_of("conv2d_backward_weight"),
+            Names{is_half() ? "for a gradient in f32 cuDNN proposes no engine" : ""});
 }
 
 TEST_P(CudnnConv2dTest, RunsAsOneCallAndGivesTheSameBitsEveryTime) {
@@ -103,9 +108,11 @@ TEST_P(CudnnConv2dTest, RunsAsOneCallAndGivesTheSameBitsEveryTime) {
   }
 }
 
-/// What lies in the arena beside the workspace of the plan: zeros for a bias, and rounded gradients. The plan fills its workspace with garbage.
+/// What lies in the arena beside the workspace of the plan: zeros for a bias, and rounded gradients. The plan fills its
+/// workspace with garbage.
 TEST_P(CudnnConv2dTest, PiecesOfTheArenaDoNotOverlap) {
-  standins::set_convolution_engines({{.index = 1, .workspace_bytes = kScratch + kPiece}, {.index = 2, .workspace_bytes = kScratch}});
+  standins::set_convolution_engines(
+      {{.index = 1, .workspace_bytes = kScratch + kPiece}, {.index = 2, .workspace_bytes = kScratch}});
   const Conv2dCase c = make_case(device, dtype(), {3, 11, 9, 3}, {8, 2, 2, 3}, {1, 1, true}, 1);
   reserve(kScratch + kPiece);
   check_all(c);
@@ -119,10 +126,11 @@ TEST_P(CudnnConv2dTest, AnArenaThatIsTooSmallForAPieceIsNamed) {
   check_forward(device, c, kDispatched, false);
   EXPECT_EQ(implementations_of("conv2d_forward"), Names{"im2col + cuBLASLt"});
   const std::string why = " with a workspace of 4096 bytes or more, of 3840 reserved";
-  EXPECT_EQ(reasons_of("conv2d_forward"), Names{is_half() ? "none of the 2 engines that cuDNN proposes serves: 2" + why
-                                                          : "none of the 2 engines that cuDNN proposes serves: 1 on tensor cores only "
-                                                            "(DeviceGroupOptions::tf32 allows them), 1" +
-                                                                why});
+  EXPECT_EQ(reasons_of("conv2d_forward"),
+            Names{is_half() ? "none of the 2 engines that cuDNN proposes serves: 2" + why
+                            : "none of the 2 engines that cuDNN proposes serves: 1 on tensor cores only "
+                              "(DeviceGroupOptions::tf32 allows them), 1" +
+                                  why});
 }
 
 TEST_P(CudnnConv2dTest, WithoutAnArenaReluWithoutABiasIsOurs) {
@@ -131,11 +139,13 @@ TEST_P(CudnnConv2dTest, WithoutAnArenaReluWithoutABiasIsOurs) {
   const Conv2dCase c = make_case(device, dtype(), {3, 4, 5, 8}, {16, 1, 1, 8}, {1, 0, true}, 1);
   check_forward(device, c, kDispatched, false);
   EXPECT_EQ(implementations_of("conv2d_forward"), Names{"im2col + cuBLASLt"});
-  EXPECT_EQ(reasons_of("conv2d_forward"), Names{"ReLU without a bias takes " + std::to_string(16 * size_of(dtype())) +
-                                                " bytes of workspace; reserve more with ExecContext::reserve_workspace"});
+  EXPECT_EQ(reasons_of("conv2d_forward"),
+            Names{"ReLU without a bias takes " + std::to_string(16 * size_of(dtype())) +
+                  " bytes of workspace; reserve more with ExecContext::reserve_workspace"});
   check_backward(device, c, kDispatched, GradMode::accumulate, false);
   EXPECT_EQ(implementations_of("conv2d_backward_data"), Names{"cuDNN"});
-  EXPECT_EQ(implementations_of("conv2d_backward_weight"), Names{is_half() ? "im2col + cuBLASLt" : "cuDNN"}) << "a rounded gradient has no place";
+  EXPECT_EQ(implementations_of("conv2d_backward_weight"), Names{is_half() ? "im2col + cuBLASLt" : "cuDNN"})
+      << "a rounded gradient has no place";
 }
 
 TEST_P(CudnnConv2dTest, TheNeedIsExact) {
@@ -144,8 +154,11 @@ TEST_P(CudnnConv2dTest, TheNeedIsExact) {
   gpu.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, int32_t{0});
   gpu.finalize();
   for (const Conv2dPass pass : {Conv2dPass::forward, Conv2dPass::backward_weight}) {
-    const RecordedConv2d recorded{.pass = pass, .config = c.config, .dtype = dtype(), .x = c.g.x, .w = c.g.w, .y = c.g.y};
-    const auto need_within = [&](int64_t bytes) { return cuda::cudnn_conv2d_need(recorded, false, {nullptr, &gpu}, bytes).bytes; };
+    const RecordedConv2d recorded{
+        .pass = pass, .config = c.config, .dtype = dtype(), .x = c.g.x, .w = c.g.w, .y = c.g.y};
+    const auto need_within = [&](int64_t bytes) {
+      return cuda::cudnn_conv2d_need(recorded, false, {nullptr, &gpu}, bytes).bytes;
+    };
     const int64_t need = need_within(kWorkspace);
     const bool has_piece = pass == Conv2dPass::forward || is_half();
     EXPECT_EQ(need, kScratch + (has_piece ? kPiece : 0));
@@ -163,7 +176,8 @@ TEST_P(CudnnConv2dTest, MisalignedTensorsTakeAnotherEngine) {
   std::vector<std::vector<uint32_t>> results;
   for (const int64_t offset : {0, 1, 3, 4}) {
     const ShiftedStored y = shifted(c.g.y, offset);
-    conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w), shifted({17}, offset, c.bias), y);
+    conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w),
+                   shifted({17}, offset, c.bias), y);
     expect_stored(y.values(), expected, "shifted by " + std::to_string(offset));
     results.push_back(y.bits());
   }
@@ -177,7 +191,8 @@ TEST_P(CudnnConv2dTest, MisalignedTensorsTakeAnotherEngine) {
 
 TEST_P(CudnnConv2dTest, EnginesOfTheFallbackHeuristicServeIfNoOtherDoes) {
   using Proposed = ConvolutionEngine::Proposed;
-  standins::set_convolution_engines({{.index = 1, .deterministic = false, .proposed = Proposed::both}, {.index = 2, .proposed = Proposed::fallback}});
+  standins::set_convolution_engines(
+      {{.index = 1, .deterministic = false, .proposed = Proposed::both}, {.index = 2, .proposed = Proposed::fallback}});
   reserve(kWorkspace);
   check_all(small_case());
   EXPECT_EQ(implementations_of("conv2d_forward"), Names{"cuDNN"});
@@ -196,7 +211,8 @@ TEST_P(CudnnConv2dTest, AnEngineThatFailsWhenItRunsIsAnError) {
 TEST_P(CudnnConv2dTest, ATunedPlanThatCudnnRefusesIsAnError) {
   reserve(kWorkspace);
   const Conv2dCase c = small_case();
-  cuda::CudnnConv2d convolution{.dtype = dtype(), .x = {3, 11, 9, 13}, .w = {17, 3, 3, 13}, .y = {3, 11, 9, 17}, .pad = 1};
+  cuda::CudnnConv2d convolution{
+      .dtype = dtype(), .x = {3, 11, 9, 13}, .w = {17, 3, 3, 13}, .y = {3, 11, 9, 17}, .pad = 1};
   convolution.workspace_bytes = kWorkspace;
   convolution.bias = convolution.relu = true;
   const GuardedTensor y = guarded(c.g.y);
@@ -207,7 +223,8 @@ TEST_P(CudnnConv2dTest, ATunedPlanThatCudnnRefusesIsAnError) {
     conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
   };
   for (const char* plan : {"engine 99 knobs ", "engine 1 knobs 2=3", "algorithm 1"}) {
-    expect_error<CudaError>([&] { run_by(plan); }, std::string("cuDNN refuses its stored plan, ") + plan + "; time the plans again");
+    expect_error<CudaError>([&] { run_by(plan); },
+                            std::string("cuDNN refuses its stored plan, ") + plan + "; time the plans again");
   }
   run_by("engine 2 knobs ");
   EXPECT_EQ(untuned_operations(ctx()), std::vector<std::string>());
@@ -221,7 +238,9 @@ TEST_P(CudnnConv2dTest, ChangingAddressesMakeABoundedNumberOfObjects) {
   reserve(kWorkspace);
   const Conv2dCase c = make_case(device, dtype(), {1, 4, 4, 8}, {8, 3, 3, 8}, {1, 1, false}, 1);
   const Tensor all = empty({200, 4, 4, 8});
-  const auto run = [&](int64_t i) { conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, all.rows(i, i + 1)); };
+  const auto run = [&](int64_t i) {
+    conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, all.rows(i, i + 1));
+  };
   run(0);
   const int64_t before = standins::live_objects();
   run(0);
@@ -272,14 +291,21 @@ TEST_P(CudnnRefusal, IsReportedAndOurOwnConvolutionServes) {
 INSTANTIATE_TEST_SUITE_P(
     Engines, CudnnRefusal,
     ::testing::Values(
-        Refusal{"NoEngines", {}, "cuDNN refuses the graph: CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH: the stand-in has no engines"},
+        Refusal{"NoEngines",
+                {},
+                "cuDNN refuses the graph: CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH: the stand-in has no engines"},
         Refusal{"NotDeterministic", {{.index = 1, .deterministic = false}}, kNone + "not deterministic"},
-        Refusal{"TensorCores", {{.index = 1, .tensor_cores = true}}, kNone + "on tensor cores only (DeviceGroupOptions::tf32 allows them)"},
+        Refusal{"TensorCores",
+                {{.index = 1, .tensor_cores = true}},
+                kNone + "on tensor cores only (DeviceGroupOptions::tf32 allows them)"},
         Refusal{"Winograd", {{.index = 1, .winograd = true}}, kNone + "of lower accuracy"},
         Refusal{"Compiled", {{.index = 1, .compiled = true}}, kNone + "compiled at run time"},
-        Refusal{"TooLarge", {{.index = 1, .workspace_bytes = 1 << 30}}, kNone + "with a workspace of 1073741824 bytes or more, of 1677"},
-        Refusal{
-            "NoPlan", {{.index = 5, .fault = Fault::at_finalization}}, kNone + "not supported (CUDNN_STATUS_NOT_SUPPORTED: engine 5 makes no plan)"}),
+        Refusal{"TooLarge",
+                {{.index = 1, .workspace_bytes = 1 << 30}},
+                kNone + "with a workspace of 1073741824 bytes or more, of 1677"},
+        Refusal{"NoPlan",
+                {{.index = 5, .fault = Fault::at_finalization}},
+                kNone + "not supported (CUDNN_STATUS_NOT_SUPPORTED: engine 5 makes no plan)"}),
     [](const auto& refusal) { return refusal.param.name; });
 
 TEST(CudnnMemory, AHandleThatHasNoRoomNamesTheRemedy) {
@@ -290,8 +316,9 @@ TEST(CudnnMemory, AHandleThatHasNoRoomNamesTheRemedy) {
     TestDevice device(1, kPool);
     const Conv2dCase c = make_case(device, DType::f32, {1, 4, 4, 8}, {8, 3, 3, 8}, {1, 1, false}, 1);
     const Tensor y = device.empty(c.g.y);
-    expect_error<CudaError>([&] { conv2d_forward(device.ctx(), c.config, c.x_device, c.w_device, {}, y); },
-                            "the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)");
+    expect_error<CudaError>(
+        [&] { conv2d_forward(device.ctx(), c.config, c.x_device, c.w_device, {}, y); },
+        "the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)");
   }
   standins::reset();
 }

@@ -46,8 +46,8 @@ CudnnDescriptor describe(const Gpu& gpu) {
       R"("maxCtasPerSM":{},"maxThreadsPerBlock":1024,"maxThreadsPerSM":{},"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,)"
       R"("totalGlobalMem":{},"smClockRateKHz":{},"memClockRateKHz":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000,)"
       R"("deviceName":"{}"}})",
-      gpu.multiprocessors, gpu.shared_bytes, gpu.compute_capability >= 800 ? 1024 : 0, gpu.blocks, gpu.threads, gpu.memory_bytes, gpu.clock_khz,
-      gpu.memory_khz, gpu.l2_bytes, gpu.compute_capability, gpu.name);
+      gpu.multiprocessors, gpu.shared_bytes, gpu.compute_capability >= 800 ? 1024 : 0, gpu.blocks, gpu.threads,
+      gpu.memory_bytes, gpu.clock_khz, gpu.memory_khz, gpu.l2_bytes, gpu.compute_capability, gpu.name);
   CudnnDescriptor descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   descriptor.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, std::span<const char>(json));
   descriptor.finalize();
@@ -68,11 +68,12 @@ CudnnConv2d convolution(const Shape& x, const Shape& w, int64_t stride, int64_t 
 
 /// The layers of AlexNet and small-cnn, a pointwise one, and odd sizes.
 std::vector<CudnnConv2d> convolutions() {
-  return {convolution({64, 227, 227, 3}, {64, 11, 11, 3}, 4, 2),  convolution({64, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
-          convolution({64, 13, 13, 192}, {384, 3, 3, 192}, 1, 1), convolution({64, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
-          convolution({64, 13, 13, 256}, {256, 3, 3, 256}, 1, 1), convolution({128, 32, 32, 3}, {32, 3, 3, 3}, 1, 1),
-          convolution({128, 16, 16, 32}, {64, 3, 3, 32}, 1, 1),   convolution({8, 14, 14, 256}, {64, 1, 1, 256}, 1, 0),
-          convolution({3, 28, 20, 5}, {7, 5, 4, 5}, 2, 1)};
+  return {
+      convolution({64, 227, 227, 3}, {64, 11, 11, 3}, 4, 2),  convolution({64, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
+      convolution({64, 13, 13, 192}, {384, 3, 3, 192}, 1, 1), convolution({64, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
+      convolution({64, 13, 13, 256}, {256, 3, 3, 256}, 1, 1), convolution({128, 32, 32, 3}, {32, 3, 3, 3}, 1, 1),
+      convolution({128, 16, 16, 32}, {64, 3, 3, 32}, 1, 1),   convolution({8, 14, 14, 256}, {64, 1, 1, 256}, 1, 0),
+      convolution({3, 28, 20, 5}, {7, 5, 4, 5}, 2, 1)};
 }
 
 class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
@@ -83,13 +84,14 @@ class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
   CudnnChoice choose(const CudnnConv2d& c) { return cuda::choose_conv2d_plan(c, {nullptr, &gpu_}); }
   void expect_plan(const CudnnConv2d& c, const char* what) {
     const CudnnChoice choice = choose(c);
-    EXPECT_TRUE(choice.plan != nullptr) << what << " of " << dtype_name(c.dtype) << " x " << c.x[0] << " " << c.x[1] << " " << c.x[2] << " " << c.x[3]
-                                        << ": " << choice.refusal.str();
+    EXPECT_TRUE(choice.plan != nullptr) << what << " of " << dtype_name(c.dtype) << " x " << c.x[0] << " " << c.x[1]
+                                        << " " << c.x[2] << " " << c.x[3] << ": " << choice.refusal.str();
     if (choice.plan == nullptr) return;
     EXPECT_LE(choice.plan->workspace_bytes(), c.workspace_bytes) << what;
     const bool tensor_cores = c.tf32 || c.dtype != DType::f32;
     for (const auto note : choice.plan->numerical_notes()) {
-      EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && tensor_cores))
+      EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP ||
+                  (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && tensor_cores))
           << what << ": note " << note;
       tensor_cores_ += note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     }
@@ -129,7 +131,8 @@ TEST_P(CudnnPlanTest, FindsTensorCorePlansIfTheyAreAllowed) {
   EXPECT_EQ(tensor_cores_ > 0, kGpus[GetParam()].compute_capability >= 800);
 }
 
-/// What --autotune times: the passes of AlexNet at a batch of 512, of which training does not need the gradient of the images.
+/// What --autotune times: the passes of AlexNet at a batch of 512, of which training does not need the gradient of the
+/// images.
 class CudnnCandidates : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -137,9 +140,11 @@ class CudnnCandidates : public ::testing::Test {
   }
   static std::vector<CudnnConv2d> passes(DType dtype, bool tf32) {
     std::vector<CudnnConv2d> all;
-    for (CudnnConv2d c : {convolution({512, 227, 227, 3}, {64, 11, 11, 3}, 4, 2), convolution({512, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
-                          convolution({512, 13, 13, 192}, {384, 3, 3, 192}, 1, 1), convolution({512, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
-                          convolution({512, 13, 13, 256}, {256, 3, 3, 256}, 1, 1)}) {
+    for (CudnnConv2d c :
+         {convolution({512, 227, 227, 3}, {64, 11, 11, 3}, 4, 2), convolution({512, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
+          convolution({512, 13, 13, 192}, {384, 3, 3, 192}, 1, 1),
+          convolution({512, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
+          convolution({512, 13, 13, 256}, {256, 3, 3, 256}, 1, 1)}) {
       c.dtype = dtype;
       c.dw_dtype = dtype;
       c.tf32 = tf32;
@@ -173,7 +178,8 @@ TEST_F(CudnnCandidates, ConvolutionsOfAlexNetOnAnH100HaveSeveralAllowedPlans) {
         EXPECT_TRUE(texts.insert(plan->text()).second) << "twice: " << plan->text();
         EXPECT_LE(plan->workspace_bytes(), c.workspace_bytes);
         for (const auto note : plan->numerical_notes()) {
-          EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) << "note " << note;
+          EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE)
+              << "note " << note;
         }
       }
     }
@@ -194,7 +200,8 @@ TEST_F(CudnnCandidates, APlanIsMadeAgainFromItsText) {
 
 TEST_F(CudnnCandidates, PlansThatAreNotAllowedAreNotMadeFromTheirText) {
   const CudnnConv2d c = passes(DType::bf16, false).front();
-  for (const char* text : {"", "engine", "engine x knobs 1=2", "engine 0 knobs 1", "engine 0 knobs 1:2", "algorithm 1"}) {
+  for (const char* text :
+       {"", "engine", "engine x knobs 1=2", "engine 0 knobs 1", "engine 0 knobs 1:2", "algorithm 1"}) {
     EXPECT_EQ(cuda::restore_conv2d_plan(c, h100_, text).plan, nullptr) << text;
   }
   const CudnnChoice unknown = cuda::restore_conv2d_plan(c, h100_, "engine 99999 knobs ");
@@ -277,7 +284,8 @@ TEST_P(CudnnPlanTest, StaysWithinTheWorkspace) {
         if (choice.plan != nullptr) {
           EXPECT_LE(choice.plan->workspace_bytes(), bytes);
         } else {
-          EXPECT_NE(choice.refusal.str().find(fmt::format("of {} reserved", bytes)), std::string::npos) << choice.refusal.str();
+          EXPECT_NE(choice.refusal.str().find(fmt::format("of {} reserved", bytes)), std::string::npos)
+              << choice.refusal.str();
         }
       }
     }
@@ -308,7 +316,13 @@ std::vector<RecordedConv2d> recorded(const TrainedLayer& layer, int64_t batch, D
   std::vector<RecordedConv2d> all;
   for (const auto pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
     if (layer.first && pass == Conv2dPass::backward_data) continue;
-    all.push_back({pass, {layer.stride, layer.pad, pass == Conv2dPass::forward}, dtype, x, layer.w, y, pass != Conv2dPass::backward_data});
+    all.push_back({pass,
+                   {layer.stride, layer.pad, pass == Conv2dPass::forward},
+                   dtype,
+                   x,
+                   layer.w,
+                   y,
+                   pass != Conv2dPass::backward_data});
   }
   return all;
 }
@@ -333,13 +347,14 @@ bool on_tensor_cores(const CudnnChoice& choice) {
   return std::ranges::find(notes, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != notes.end();
 }
 
-/// The arena is sized by what cuDNN asks for all layers, as Engine::plan() does. In f32 without TF32 most of cuDNN's own proposals are not allowed,
-/// so that some layers have only fallback engines in any arena.
+/// The arena is sized by what cuDNN asks for all layers, as Engine::plan() does. In f32 without TF32 most of cuDNN's
+/// own proposals are not allowed, so that some layers have only fallback engines in any arena.
 TEST_P(CudnnPlanTest, ThePlannedWorkspaceGivesEveryLayerTheBestPlanAndTensorCores) {
   const cuda::CudnnTarget target{nullptr, &gpu_};
   const bool ampere = kGpus[GetParam()].compute_capability >= 800;
-  for (const auto& [dtype, tf32, supported] : {std::tuple{DType::f32, false, true}, std::tuple{DType::f32, true, ampere},
-                                               std::tuple{DType::f16, false, true}, std::tuple{DType::bf16, false, ampere}}) {
+  for (const auto& [dtype, tf32, supported] :
+       {std::tuple{DType::f32, false, true}, std::tuple{DType::f32, true, ampere}, std::tuple{DType::f16, false, true},
+        std::tuple{DType::bf16, false, ampere}}) {
     if (!supported) continue;
     for (const int64_t batch : kBatches) {
       std::vector<RecordedConv2d> all;
@@ -347,10 +362,12 @@ TEST_P(CudnnPlanTest, ThePlannedWorkspaceGivesEveryLayerTheBestPlanAndTensorCore
         for (const RecordedConv2d& c : recorded(layer, batch, dtype)) all.push_back(c);
       }
       int64_t arena = 0;
-      for (const RecordedConv2d& c : all) arena = std::max(arena, cuda::cudnn_conv2d_need(c, tf32, target, kUnlimited).best_bytes);
+      for (const RecordedConv2d& c : all)
+        arena = std::max(arena, cuda::cudnn_conv2d_need(c, tf32, target, kUnlimited).best_bytes);
       for (const RecordedConv2d& c : all) {
         const std::string what = fmt::format("{}{} in {} bytes", c.str(), tf32 ? ", TF32" : "", arena);
-        const CudnnChoice choice = chosen_in(c, tf32, arena, target), unlimited = chosen_in(c, tf32, kUnlimited, target);
+        const CudnnChoice choice = chosen_in(c, tf32, arena, target),
+                          unlimited = chosen_in(c, tf32, kUnlimited, target);
         ASSERT_TRUE(choice.plan != nullptr) << what << ": " << choice.refusal.str();
         EXPECT_EQ(choice.plan->engine(), unlimited.plan->engine()) << what;
         EXPECT_EQ(choice.plan->workspace_bytes(), unlimited.plan->workspace_bytes()) << what;
@@ -379,13 +396,15 @@ TEST_P(CudnnPlanTest, ASmallerWorkspaceThanPlannedCostsTensorCores) {
 /// What the engine runs for a layer whose images have the form that the rule chooses on GPUs.
 TrainedLayer formed(const TrainedLayer& layer, DType dtype, bool tf32) {
   const Conv2dConfig config{layer.stride, layer.pad, false};
-  const ImageForm form = conv2d_input_form(config, layer.x, layer.w, {Backend::cuda, dtype, InputPacking::automatic, tf32});
+  const ImageForm form =
+      conv2d_input_form(config, layer.x, layer.w, {Backend::cuda, dtype, InputPacking::automatic, tf32});
   EXPECT_TRUE(form) << layer.x.str();
   const FormedConv2d f = formed_conv2d(config, form, layer.w);
   return {form.packed_shape(1), f.weight.packed_shape(layer.w[0]), f.config.stride, f.config.pad, true};
 }
 
-int64_t arena_of(const std::vector<TrainedLayer>& layers, int64_t batch, DType dtype, bool tf32, const cuda::CudnnTarget& target) {
+int64_t arena_of(const std::vector<TrainedLayer>& layers, int64_t batch, DType dtype, bool tf32,
+                 const cuda::CudnnTarget& target) {
   int64_t bytes = 0;
   for (const TrainedLayer& layer : layers) {
     for (const RecordedConv2d& c : recorded(layer, batch, dtype)) {
@@ -407,7 +426,8 @@ TEST_P(CudnnPlanTest, TheFormOfTheInputGivesTensorCoresInASmallWorkspace) {
     for (const TrainedLayer& layer : firsts) {
       const TrainedLayer form = formed(layer, dtype, false);
       for (const RecordedConv2d& c : recorded(form, kBatch, dtype)) {
-        const CudnnChoice choice = chosen_in(c, false, kSmall, target), unlimited = chosen_in(c, false, kUnlimited, target);
+        const CudnnChoice choice = chosen_in(c, false, kSmall, target),
+                          unlimited = chosen_in(c, false, kUnlimited, target);
         ASSERT_TRUE(choice.plan != nullptr) << c.str() << ": " << choice.refusal.str();
         EXPECT_EQ(choice.plan->engine(), unlimited.plan->engine()) << c.str();
         EXPECT_FALSE(choice.plan->fallback()) << c.str();
@@ -424,11 +444,13 @@ TEST_P(CudnnPlanTest, TheFormOfTheInputShrinksTheWorkspaceInTf32) {
   if (kGpus[GetParam()].compute_capability < 800) GTEST_SKIP() << "no TF32";
   constexpr int64_t kBatch = 512;
   const cuda::CudnnTarget target{nullptr, &gpu_};
-  const TrainedLayer alexnet{{1, 227, 227, 3}, {64, 11, 11, 3}, 4, 2, true}, resnet{{1, 224, 224, 3}, {64, 7, 7, 3}, 2, 3, true};
+  const TrainedLayer alexnet{{1, 227, 227, 3}, {64, 11, 11, 3}, 4, 2, true},
+      resnet{{1, 224, 224, 3}, {64, 7, 7, 3}, 2, 3, true};
   for (const TrainedLayer& layer : {alexnet, resnet}) {
     const int64_t plain = arena_of({layer}, kBatch, DType::f32, true, target);
     const int64_t bytes = arena_of({formed(layer, DType::f32, true)}, kBatch, DType::f32, true, target);
-    RecordProperty(fmt::format("first_of_{}", layer.w[1]), fmt::format("{} bytes, {} with images as they are", bytes, plain));
+    RecordProperty(fmt::format("first_of_{}", layer.w[1]),
+                   fmt::format("{} bytes, {} with images as they are", bytes, plain));
     EXPECT_LT(bytes, plain) << layer.x.str();
   }
   if (kGpus[GetParam()].compute_capability < 900) return;  // A100's best engine copies in either case
@@ -443,12 +465,14 @@ TEST_P(CudnnPlanTest, TheFormOfTheInputShrinksTheArenaOfAlexNet) {
     const int64_t plain = arena_of(layers, batch, DType::f16, false, target);
     layers[0] = formed(layers[0], DType::f16, false);
     const int64_t bytes = arena_of(layers, batch, DType::f16, false, target);
-    RecordProperty(fmt::format("arena_of_batch_{}", batch), fmt::format("{} bytes, {} with images as they are", bytes, plain));
+    RecordProperty(fmt::format("arena_of_batch_{}", batch),
+                   fmt::format("{} bytes, {} with images as they are", bytes, plain));
     EXPECT_LT(batch == 512 ? 4 * bytes : bytes, plain) << batch;
   }
 }
 
-/// In exactly the bytes that a convolution is said to need it gets the plan that it was asked for; with one less it does not.
+/// In exactly the bytes that a convolution is said to need it gets the plan that it was asked for; with one less it
+/// does not.
 TEST_P(CudnnPlanTest, TheNeedIsExact) {
   const cuda::CudnnTarget target{nullptr, &gpu_};
   int larger = 0;
@@ -491,11 +515,13 @@ TEST_P(CudnnPlanTest, RefusesEmptyTensors) {
 TEST_P(CudnnPlanTest, ErrorsNameTheCall) {
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   expect_error<CudaError>([&] { tensor.finalize(); }, "cudnnBackendFinalize(descriptor_): CUDNN_STATUS_BAD_PARAM");
-  expect_error<CudaError>([&] { tensor.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT); }, "cudnnBackendSetAttribute(100, type 1, 1 values)");
+  expect_error<CudaError>([&] { tensor.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT); },
+                          "cudnnBackendSetAttribute(100, type 1, 1 values)");
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlanTest, ::testing::Range(size_t{0}, std::size(kGpus)),
-                         [](const auto& gpu) { return fmt::format("sm_{}", kGpus[gpu.param].compute_capability / 10); });
+INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlanTest, ::testing::Range(size_t{0}, std::size(kGpus)), [](const auto& gpu) {
+  return fmt::format("sm_{}", kGpus[gpu.param].compute_capability / 10);
+});
 
 }  // namespace
 }  // namespace vitrine::test

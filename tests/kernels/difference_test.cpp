@@ -41,7 +41,8 @@ TEST_F(DifferenceTest, NormsEqualTheReference) {
       }
       const GuardedTensor norms = device.guarded(Shape{2});
       difference_norms(ctx(), stored(quarters, dtype), device.tensor({count}, reference), norms);
-      expect_close(device.values(norms), std::vector<double>{std::sqrt(difference), std::sqrt(norm)}, 1e-6, 0, dtype_name(dtype));
+      expect_close(device.values(norms), std::vector<double>{std::sqrt(difference), std::sqrt(norm)}, 1e-6, 0,
+                   dtype_name(dtype));
     }
   }
 }
@@ -57,7 +58,8 @@ TEST_F(DeviceTest, FindNonFiniteKeepsTheFirstTag) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const Tensor found = device.tensor({1}, std::vector<int32_t>{-1});
     const auto search = [&](const std::vector<float>& values, int32_t tag) {
-      const Tensor wide = device.tensor({static_cast<int64_t>(values.size())}, values), x = device.empty(wide.shape(), dtype);
+      const Tensor wide = device.tensor({static_cast<int64_t>(values.size())}, values),
+                   x = device.empty(wide.shape(), dtype);
       if (dtype != DType::f32) cast(ctx(), wide, x);
       find_non_finite(ctx(), dtype == DType::f32 ? wide : x, tag, found);
       return device.values<int32_t>(ConstView(found))[0];

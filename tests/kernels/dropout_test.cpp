@@ -28,10 +28,10 @@ std::vector<double> expected_dropout(const DropoutConfig& config, int64_t sample
   const auto elements = x.size() / static_cast<size_t>(samples);
   for (size_t i = 0; i < x.size(); ++i) {
     const size_t element = i % elements;
-    const auto words =
-        philox4x32({static_cast<uint32_t>(config.seed), static_cast<uint32_t>(config.seed >> 32)},
-                   {static_cast<uint32_t>(element / 4), static_cast<uint32_t>(config.first_sample) + static_cast<uint32_t>(i / elements),
-                    static_cast<uint32_t>(config.step), static_cast<uint32_t>(config.layer)});
+    const auto words = philox4x32({static_cast<uint32_t>(config.seed), static_cast<uint32_t>(config.seed >> 32)},
+                                  {static_cast<uint32_t>(element / 4),
+                                   static_cast<uint32_t>(config.first_sample) + static_cast<uint32_t>(i / elements),
+                                   static_cast<uint32_t>(config.step), static_cast<uint32_t>(config.layer)});
     const bool kept = static_cast<double>(words[element % 4]) >= static_cast<double>(config.p) * 4294967296.0;
     y.push_back(kept ? static_cast<double>(x[i]) / (1.0 - static_cast<double>(config.p)) : 0.0);
   }
@@ -78,7 +78,8 @@ TEST_P(DropoutTest, OnCudaTheValuesReplaceStepAndFirstSample) {
   const std::vector<float> x = random(shape.numel(), 1);
   const GuardedTensor expected = guarded(shape), y = guarded(shape);
   dropout(ctx(), config, tensor(shape, x), expected);
-  const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(StepValues{.step = config.step, .first_sample = config.first_sample});
+  const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(
+      StepValues{.step = config.step, .first_sample = config.first_sample});
   const Tensor step_values = device.tensor({StepValues::kCount}, std::vector<int32_t>(words.begin(), words.end()));
   if (ctx().backend() == Backend::cuda) config.step = config.first_sample = 0;
   dropout(ctx(), config, tensor(shape, x), y, step_values);
@@ -121,8 +122,9 @@ TEST_P(DropoutTest, KeepsTheFractionAskedForAndDropsNan) {
 TEST_P(DropoutTest, StepLayerAndSeedDrawDifferentMasks) {
   const Tensor x = tensor({1, 256}, std::vector<float>(256, 1.0F));
   std::vector<std::vector<float>> masks;
-  for (const DropoutConfig& config : {DropoutConfig{0.5F, 1, 0, 0, 0}, DropoutConfig{0.5F, 2, 0, 0, 0}, DropoutConfig{0.5F, 1ULL << 32 | 1, 0, 0, 0},
-                                      DropoutConfig{0.5F, 1, 1, 0, 0}, DropoutConfig{0.5F, 1, 0, 1, 0}, DropoutConfig{0.5F, 1, 0, 0, 1}}) {
+  for (const DropoutConfig& config :
+       {DropoutConfig{0.5F, 1, 0, 0, 0}, DropoutConfig{0.5F, 2, 0, 0, 0}, DropoutConfig{0.5F, 1ULL << 32 | 1, 0, 0, 0},
+        DropoutConfig{0.5F, 1, 1, 0, 0}, DropoutConfig{0.5F, 1, 0, 1, 0}, DropoutConfig{0.5F, 1, 0, 0, 1}}) {
     const GuardedTensor y = guarded({1, 256});
     dropout(ctx(), config, x, y);
     masks.push_back(values(y));
@@ -152,8 +154,17 @@ TEST_P(DropoutHalfTest, RoundsTheF32ResultOnce) {
   const float largest = dtype() == DType::f16 ? 65504.0F : 0x1.FEp127F;
   const auto smallest = static_cast<float>(2 * half_smallest(dtype()));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const float specials[] = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 0.0F, -0.0F, largest, -largest, smallest, -smallest};
-  for (const auto& [samples, elements] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 31}, {5, 64}, {2, 4099}, {40, 1030}}) {
+  const float specials[] = {std::numeric_limits<float>::quiet_NaN(),
+                            kInfinity,
+                            -kInfinity,
+                            0.0F,
+                            -0.0F,
+                            largest,
+                            -largest,
+                            smallest,
+                            -smallest};
+  for (const auto& [samples, elements] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 31}, {5, 64}, {2, 4099}, {40, 1030}}) {
     const Shape shape{samples, elements};
     std::vector<float> x = random(shape.numel(), 13);
     for (size_t i = 0; i < x.size(); i += 5) x[i] = specials[(i / 5 + 13) % std::size(specials)];

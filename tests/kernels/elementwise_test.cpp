@@ -24,10 +24,20 @@ class ElementwiseTest : public DtypeTest {
   /// Random numbers, every fifth of which is NaN, an infinity, a zero, the largest or the smallest number (a denormal).
   std::vector<float> with_specials(int64_t count, uint64_t seed) {
     std::vector<float> x = random(count, seed);
-    const float largest = dtype() == DType::f32 ? std::numeric_limits<float>::max() : dtype() == DType::f16 ? 65504.0F : 0x1.FEp127F;
+    const float largest = dtype() == DType::f32   ? std::numeric_limits<float>::max()
+                          : dtype() == DType::f16 ? 65504.0F
+                                                  : 0x1.FEp127F;
     const auto smallest = static_cast<float>(2 * half_smallest(dtype()));
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const float specials[] = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 0.0F, -0.0F, largest, -largest, smallest, -smallest};
+    const float specials[] = {std::numeric_limits<float>::quiet_NaN(),
+                              kInfinity,
+                              -kInfinity,
+                              0.0F,
+                              -0.0F,
+                              largest,
+                              -largest,
+                              smallest,
+                              -smallest};
     for (size_t i = 0; i < x.size(); i += 5) x[i] = specials[(i / 5 + seed) % std::size(specials)];
     return x;
   }
@@ -88,11 +98,13 @@ TEST_P(ElementwiseTest, ReluBackwardPassesTheGradientWhereTheOutputIsPositive) {
 /// Lengths around those of packs and tiles, at equal and different alignments of the arguments.
 TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
   using Offsets = std::array<int64_t, 3>;
-  const std::vector<Offsets> offsets{{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {0, 1, 0}, {1, 2, 1}, {2, 3, 2}, {3, 0, 3}, {0, 1, 5}, {7, 2, 0}};
+  const std::vector<Offsets> offsets{{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {0, 1, 0},
+                                     {1, 2, 1}, {2, 3, 2}, {3, 0, 3}, {0, 1, 5}, {7, 2, 0}};
   for (const int64_t count : {1, 2, 3, 4, 5, 7, 8, 15, 1023, 1025, 4100}) {
     const std::vector<float> a = with_specials(count, 11), b = with_specials(count, 12);
     for (const auto& [i, j, k] : offsets) {
-      const std::string what = std::to_string(count) + " at " + std::to_string(i) + ", " + std::to_string(j) + " and " + std::to_string(k);
+      const std::string what =
+          std::to_string(count) + " at " + std::to_string(i) + ", " + std::to_string(j) + " and " + std::to_string(k);
       const ShiftedStored x = shifted({count}, i, a), z = shifted({count}, j, b), y = shifted({count}, k);
       add(ctx(), x, z, y);
       expect_equal(y.values(), rounded(a, b, sum_of), "add " + what);
@@ -106,14 +118,23 @@ TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
   }
 }
 
-/// Rows below and above those of a thread, a strip and the most strips; columns with and without packs, of one chunk and several.
+/// Rows below and above those of a thread, a strip and the most strips; columns with and without packs, of one chunk
+/// and several.
 TEST_P(ElementwiseTest, ReluBackwardAlsoSumsTheColumnsOfTheGradient) {
   struct Case {
     int64_t rows, columns, offset;
   };
-  for (const auto& [rows, columns, offset] :
-       {Case{1, 1, 0}, {4, 128, 0}, {37, 10, 0}, {1000, 64, 0}, {333, 24, 0}, {333, 24, 1}, {70, 1000, 0}, {5000, 6, 0}, {30000, 8, 0}}) {
-    const std::vector<float> y = random(rows * columns, 21), gradient = random(rows * columns, 22), before = random_floats(columns, 23);
+  for (const auto& [rows, columns, offset] : {Case{1, 1, 0},
+                                              {4, 128, 0},
+                                              {37, 10, 0},
+                                              {1000, 64, 0},
+                                              {333, 24, 0},
+                                              {333, 24, 1},
+                                              {70, 1000, 0},
+                                              {5000, 6, 0},
+                                              {30000, 8, 0}}) {
+    const std::vector<float> y = random(rows * columns, 21), gradient = random(rows * columns, 22),
+                             before = random_floats(columns, 23);
     const std::vector<float> expected = rounded(y, gradient, masked);
     std::vector<float> without_workspace;
     for (const int64_t workspace : {int64_t{0}, int64_t{8} << 20}) {
@@ -121,18 +142,23 @@ TEST_P(ElementwiseTest, ReluBackwardAlsoSumsTheColumnsOfTheGradient) {
       if (workspace > 0) device.ctx().reserve_workspace(workspace);
       for (const GradMode mode : {GradMode::overwrite, GradMode::accumulate}) {
         const bool adds = mode == GradMode::accumulate;
-        const std::string what = fmt::format("{} x {} at {}, workspace {}{}", rows, columns, offset, workspace, adds ? ", added" : "");
-        const ShiftedStored from = shifted({rows, columns}, offset, y), in_place = shifted({rows, columns}, offset, gradient);
+        const std::string what =
+            fmt::format("{} x {} at {}, workspace {}{}", rows, columns, offset, workspace, adds ? ", added" : "");
+        const ShiftedStored from = shifted({rows, columns}, offset, y),
+                            in_place = shifted({rows, columns}, offset, gradient);
         const GuardedTensor sums = adds ? device.guarded({columns}, before) : device.guarded({columns});
         relu_backward(ctx(), from, in_place, in_place, sums, mode);
         expect_equal(in_place.values(), expected, what);
         const std::vector<float> actual = device.values(sums);
-        expect_rounded(actual, reference_column_sums(rows, columns, expected, adds ? std::span<const float>(before) : std::span<const float>()),
+        expect_rounded(actual,
+                       reference_column_sums(rows, columns, expected,
+                                             adds ? std::span<const float>(before) : std::span<const float>()),
                        dtype_name(dtype()) + (" sums of " + what));
         if (adds) continue;
         const GuardedTensor again = device.guarded({columns});
         relu_backward(ctx(), from, shifted({rows, columns}, offset, gradient), in_place, again);
-        expect_same_bits(stored_bits(DType::f32, device.values(again)), stored_bits(DType::f32, actual), what + " again");
+        expect_same_bits(stored_bits(DType::f32, device.values(again)), stored_bits(DType::f32, actual),
+                         what + " again");
       }
     }
   }

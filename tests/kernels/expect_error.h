@@ -14,7 +14,8 @@ void expect_error(const Action& action, const std::string& text) {
     action();
     ADD_FAILURE() << "nothing thrown, expected: " << text;
   } catch (const E& error) {
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << "got: " << error.what() << "\nexpected: " << text;
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+        << "got: " << error.what() << "\nexpected: " << text;
   }
 }
 

@@ -9,27 +9,32 @@
 namespace vitrine::test {
 namespace {
 
-std::vector<uint8_t> gathered_on_host(const std::vector<uint8_t>& x, int64_t row_bytes, const std::vector<int32_t>& rows) {
+std::vector<uint8_t> gathered_on_host(const std::vector<uint8_t>& x, int64_t row_bytes,
+                                      const std::vector<int32_t>& rows) {
   std::vector<uint8_t> y;
   for (const int32_t row : rows) y.insert(y.end(), x.begin() + row * row_bytes, x.begin() + (row + 1) * row_bytes);
   return y;
 }
 
-/// Rows of 1, 12, 16, 45 and 3072 bytes, which are copied by accesses of different sizes, at aligned and unaligned addresses.
+/// Rows of 1, 12, 16, 45 and 3072 bytes, which are copied by accesses of different sizes, at aligned and unaligned
+/// addresses.
 TEST_F(DeviceTest, GatherRowsCopiesWholeRows) {
   uint64_t seed = 0;
-  for (const Shape& shape : {Shape{300}, Shape{6, 3, 4, 1}, Shape{9, 4, 4, 1}, Shape{7, 3, 5, 3}, Shape{21, 32, 32, 3}}) {
+  for (const Shape& shape :
+       {Shape{300}, Shape{6, 3, 4, 1}, Shape{9, 4, 4, 1}, Shape{7, 3, 5, 3}, Shape{21, 32, 32, 3}}) {
     const int64_t row_bytes = shape.numel() / shape[0];
     for (const int64_t count : {0, 1, 5, 64, 1000}) {
       for (const int64_t offset : {0, 1, 4}) {
-        const std::vector<uint8_t> x = random_integers<uint8_t>(shape.numel(), ++seed, 0, 254);  // 255 is the guards' poison
+        const std::vector<uint8_t> x =
+            random_integers<uint8_t>(shape.numel(), ++seed, 0, 254);  // 255 is the guards' poison
         const std::vector<int32_t> rows = random_integers<int32_t>(count, ++seed, 0, shape[0] - 1);
         const Tensor block = device.empty({shape.numel() + offset}, DType::u8);
         const View source{block.view().as<uint8_t>() + offset, shape, DType::u8, block.view().device};
         device.write(source, x);
         const GuardedTensor y = device.guarded(shape.with_dim0(count), DType::u8);
         gather_rows(ctx(), source, device.tensor({count}, rows), y);
-        EXPECT_EQ(device.values<uint8_t>(y), gathered_on_host(x, row_bytes, rows)) << shape.str() << " " << count << " offset " << offset;
+        EXPECT_EQ(device.values<uint8_t>(y), gathered_on_host(x, row_bytes, rows))
+            << shape.str() << " " << count << " offset " << offset;
       }
     }
   }
@@ -58,7 +63,8 @@ TEST_F(DeviceTest, GatherRowsReportsARowOutOfRangeAndWritesZeros) {
         device.synchronize();
         FAIL() << "row " << wrong << " was accepted";
       } catch (const DataError& error) {
-        const std::string expected = "row " + std::to_string(wrong) + " at place 1 is out of range, expected 0 <= row < 7";
+        const std::string expected =
+            "row " + std::to_string(wrong) + " at place 1 is out of range, expected 0 <= row < 7";
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
       }
       std::vector<uint8_t> expected(static_cast<size_t>(3 * width), 9);

@@ -16,10 +16,13 @@
 namespace vitrine::test {
 namespace {
 
-void portable_gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
-  ctx.dispatch({"gemm", {a, b}, {c}}, [=] { cpu::portable::gemm(transpose_a, transpose_b, a, b, c, c.shape[1], mode); });
+void portable_gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
+                   GradMode mode) {
+  ctx.dispatch({"gemm", {a, b}, {c}},
+               [=] { cpu::portable::gemm(transpose_a, transpose_b, a, b, c, c.shape[1], mode); });
 }
-void widened_gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+void widened_gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
+                  GradMode mode) {
   ctx.dispatch({"gemm", {a, b}, {c}}, [=, &ctx] { cpu::widened::gemm(ctx, transpose_a, transpose_b, a, b, c, mode); });
 }
 
@@ -42,13 +45,16 @@ class GemmTest : public DtypeTest {
 
   /// Every form of c = op(a) op(b): in the dtype, in f32, and added to f32.
   void check(TestDevice& on, int64_t m, int64_t n, int64_t k, bool ta, bool tb, uint64_t seed) {
-    const std::vector<float> a = random(m * k, seed + 1000), b = random(k * n, seed + 2000), old = random_floats(m * n, seed + 3000);
+    const std::vector<float> a = random(m * k, seed + 1000), b = random(k * n, seed + 2000),
+                             old = random_floats(m * n, seed + 3000);
     const Tensor a_device = stored_tensor(on, dtype(), ta ? Shape{k, m} : Shape{m, k}, a);
     const Tensor b_device = stored_tensor(on, dtype(), tb ? Shape{n, k} : Shape{k, n}, b);
     const Reference expected = reference_gemm(ta, tb, m, n, k, a, b), sum = reference_gemm(ta, tb, m, n, k, a, b, old);
     for (const Path& path : paths()) {
-      const std::string what = std::string(path.name) + " " + Shape{m, n, k}.str() + (ta ? " transposed a" : "") + (tb ? " transposed b" : "");
-      const GuardedTensor c = on.guarded(Shape{m, n}, dtype()), wide = on.guarded(Shape{m, n}), added = on.guarded(Shape{m, n}, old);
+      const std::string what = std::string(path.name) + " " + Shape{m, n, k}.str() + (ta ? " transposed a" : "") +
+                               (tb ? " transposed b" : "");
+      const GuardedTensor c = on.guarded(Shape{m, n}, dtype()), wide = on.guarded(Shape{m, n}),
+                          added = on.guarded(Shape{m, n}, old);
       path.gemm(on.ctx(), ta, tb, a_device, b_device, c, GradMode::overwrite);
       path.gemm(on.ctx(), ta, tb, a_device, b_device, wide, GradMode::overwrite);
       path.gemm(on.ctx(), ta, tb, a_device, b_device, added, GradMode::accumulate);
@@ -124,7 +130,9 @@ TEST_P(GemmTest, PropagatesNonFiniteNumbersAndOverflowsToInfinity) {
   a[2 * 40 + 3] = std::numeric_limits<float>::quiet_NaN();
   a[3 * 40] = kInfinity;
   a[3 * 40 + 39] = -kInfinity;
-  const float largest = dtype() == DType::f32 ? std::numeric_limits<float>::max() : dtype() == DType::f16 ? 65504.0F : 0x1.FEp127F;
+  const float largest = dtype() == DType::f32   ? std::numeric_limits<float>::max()
+                        : dtype() == DType::f16 ? 65504.0F
+                                                : 0x1.FEp127F;
   a[4 * 40] = a[4 * 40 + 1] = largest;
   for (const Path& path : paths()) {
     const GuardedTensor c = guarded({5, 19});
@@ -142,12 +150,14 @@ TEST_P(GemmTest, PropagatesNonFiniteNumbersAndOverflowsToInfinity) {
 
 /// Tiles are cut along M, N and K; the sums of a tile are kept over the chunks of K.
 TEST_P(GemmHalfTest, AcceptsAnyWorkspaceAboveTheLeast) {
-  const Shape shapes[] = {{7, 900, 300}, {900, 7, 300}, {300, 290, 64}, {150, 170, 1300}, {3, 5, 9001}, {70, 1, 2111}, {1, 333, 777}};
+  const Shape shapes[] = {{7, 900, 300}, {900, 7, 300}, {300, 290, 64}, {150, 170, 1300},
+                          {3, 5, 9001},  {70, 1, 2111}, {1, 333, 777}};
   for (const int64_t bytes : {kWidenedGemmWorkspaceBytes, kWidenedGemmWorkspaceBytes + 1000, int64_t{300'000}}) {
     ctx().reserve_workspace(bytes);
     uint64_t seed = 50;
     for (const Shape& s : shapes) {
-      for (int transposed = 0; transposed < 4; ++transposed) check(device, s[0], s[1], s[2], transposed % 2 == 1, transposed / 2 == 1, ++seed);
+      for (int transposed = 0; transposed < 4; ++transposed)
+        check(device, s[0], s[1], s[2], transposed % 2 == 1, transposed / 2 == 1, ++seed);
     }
   }
 }
@@ -169,7 +179,8 @@ TEST_P(GemmHalfTest, NamesTheWorkspaceThatItNeeds) {
 }
 
 /// The result of a product that accumulates in 16 bits, rounded after every `step` terms.
-std::vector<float> accumulated_in_16_bits(DType dtype, int64_t n, int64_t k, int64_t step, const std::vector<float>& a, const std::vector<float>& b) {
+std::vector<float> accumulated_in_16_bits(DType dtype, int64_t n, int64_t k, int64_t step, const std::vector<float>& a,
+                                          const std::vector<float>& b) {
   std::vector<float> y;
   for (int64_t j = 0; j < n; ++j) {
     double sum = 0;
@@ -189,7 +200,8 @@ TEST_P(GemmHalfTest, AddsLongSumsInF32) {
   for (const int64_t step : {1, 16}) {
     const std::vector<float> narrow = accumulated_in_16_bits(dtype(), n, k, step, a, b);
     double worst = 0;
-    for (size_t i = 0; i < narrow.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(narrow[i]) / expected.values[i] - 1));
+    for (size_t i = 0; i < narrow.size(); ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(narrow[i]) / expected.values[i] - 1));
     ASSERT_GT(worst, 1.5 * unit_roundoff(dtype())) << "the test would not see sums in 16 bits, rounded after " << step;
   }
   for (const Path& path : paths()) {
@@ -208,28 +220,43 @@ TEST_P(GemmHalfTest, KeepsSmallNumbers) {
 }
 
 TEST_P(GemmHalfTest, RefusesTypesThatDoNotMatch) {
-  const Tensor a = device.empty({4, 4}, dtype()), b = device.empty({4, 4}, dtype()), c = device.empty({4, 4}, dtype()), wide = device.empty({4, 4});
+  const Tensor a = device.empty({4, 4}, dtype()), b = device.empty({4, 4}, dtype()), c = device.empty({4, 4}, dtype()),
+               wide = device.empty({4, 4});
   const std::string type = dtype_name(dtype());
   expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, wide, c); }, "gemm: b is f32, expected " + type);
   expect_error<DtypeError>([&] { gemm(ctx(), false, false, wide, wide, c); }, "gemm: c is " + type + ", expected f32");
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, b, c, GradMode::accumulate); }, "gemm: c is " + type + ", expected f32");
+  expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, b, c, GradMode::accumulate); },
+                           "gemm: c is " + type + ", expected f32");
 }
 
 TEST_F(DeviceTest, GemmRefusesWrongArguments) {
   const Tensor a = device.empty({3, 4});
   const Tensor b = device.empty({5, 2});
   const Tensor c = device.empty({3, 2});
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, a, b, c); }, "gemm: b has shape (5, 2) but a (3, 4) needs b of shape (4, N)");
-  expect_error<ShapeError>([&] { gemm(ctx(), true, true, a, b, c); }, "gemm: b has shape (5, 2) but transposed a (3, 4) needs b of shape (N, 3)");
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, a, a.reshape({4, 3}), c); }, "gemm: c has shape (3, 2), expected (3, 3)");
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, a, a.reshape({2, 2, 3}), c); }, "gemm: b has shape (2, 2, 3) of rank 3");
+  expect_error<ShapeError>([&] { gemm(ctx(), false, false, a, b, c); },
+                           "gemm: b has shape (5, 2) but a (3, 4) needs b of shape (4, N)");
+  expect_error<ShapeError>([&] { gemm(ctx(), true, true, a, b, c); },
+                           "gemm: b has shape (5, 2) but transposed a (3, 4) needs b of shape (N, 3)");
+  expect_error<ShapeError>(
+      [&] {
+        gemm(ctx(), false, false, a, a.reshape({4, 3}), c);
+      },
+      "gemm: c has shape (3, 2), expected (3, 3)");
+  expect_error<ShapeError>(
+      [&] {
+        gemm(ctx(), false, false, a, a.reshape({2, 2, 3}), c);
+      },
+      "gemm: b has shape (2, 2, 3) of rank 3");
   const Tensor square = device.empty({4, 4});
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, square, square, square); }, "gemm: c (4, 4) and a (4, 4) share memory");
+  expect_error<ShapeError>([&] { gemm(ctx(), false, false, square, square, square); },
+                           "gemm: c (4, 4) and a (4, 4) share memory");
   const Tensor integers = device.empty({4, 4}, DType::i32);
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, integers, square, square); }, "gemm: a is i32, expected f32");
+  expect_error<DtypeError>([&] { gemm(ctx(), false, false, integers, square, square); },
+                           "gemm: a is i32, expected f32");
   std::vector<float> host(16);
   const View host_view{host.data(), {4, 4}, DType::f32, DeviceId::host()};
-  expect_error<DeviceError>([&] { gemm(ctx(), false, false, host_view, square, square); }, "gemm: a is on host, expected " + ctx().device().str());
+  expect_error<DeviceError>([&] { gemm(ctx(), false, false, host_view, square, square); },
+                            "gemm: a is on host, expected " + ctx().device().str());
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace vitrine::test {
 namespace {
 
-/// Blocks with and without padding, a last block that is cut off, positions past the image, a border that no block covers, and channels of zeros.
+/// Blocks with and without padding, a last block that is cut off, positions past the image, a border that no block
+/// covers, and channels of zeros.
 const ImageForm kForms[] = {
     {.height = 35, .width = 43, .channels = 3, .block = 4, .pad = 2, .rows = 10, .columns = 12, .depth = 48},
     {.height = 9, .width = 14, .channels = 3, .block = 2, .pad = 3, .rows = 9, .columns = 10, .depth = 16},
@@ -38,7 +39,8 @@ void for_elements(const ImageForm& f, int64_t samples, const Body& body) {
 
 std::vector<float> packed_on_host(const ImageForm& form, int64_t samples, const std::vector<float>& images) {
   std::vector<float> packed(static_cast<size_t>(form.packed_shape(samples).numel()));
-  for_elements(form, samples, [&](size_t at, int64_t pixel) { packed[at] = pixel < 0 ? 0.0F : images[static_cast<size_t>(pixel)]; });
+  for_elements(form, samples,
+               [&](size_t at, int64_t pixel) { packed[at] = pixel < 0 ? 0.0F : images[static_cast<size_t>(pixel)]; });
   return packed;
 }
 
@@ -104,7 +106,8 @@ TEST_F(UnpackTest, TakesEveryPixelAndDropsTheRest) {
       if (pixel >= 0) expected[static_cast<size_t>(pixel)] = packed[at];
     });
     const Tensor from = device.tensor(form.packed_shape(kSamples), packed);
-    const GuardedTensor images = device.guarded(form.image_shape(kSamples)), sums = device.guarded(form.image_shape(kSamples), old);
+    const GuardedTensor images = device.guarded(form.image_shape(kSamples)),
+                        sums = device.guarded(form.image_shape(kSamples), old);
     unpack_images(ctx(), form, from, images, GradMode::overwrite);
     EXPECT_EQ(device.values(images), expected) << form.str();
     unpack_images(ctx(), form, from, sums, GradMode::accumulate);
@@ -119,8 +122,11 @@ TEST_F(UnpackTest, MisuseIsExplained) {
   expect_error<ShapeError>([&] { pack_images(ctx(), {}, images, packed); }, "block 0");
   expect_error<ShapeError>([&] { pack_images(ctx(), form, device.empty({2, 35, 42, 3}), packed); }, "(2, 35, 42, 3)");
   expect_error<ShapeError>([&] { pack_images(ctx(), form, images, device.empty({2, 10, 12, 64})); }, "(2, 10, 12, 64)");
-  expect_error<DtypeError>([&] { pack_images(ctx(), form, images, device.empty(form.packed_shape(2), DType::f16)); }, "f16");
-  expect_error<DtypeError>([&] { unpack_images(ctx(), form, device.empty(form.packed_shape(2), DType::f16), images, GradMode::overwrite); }, "f16");
+  expect_error<DtypeError>([&] { pack_images(ctx(), form, images, device.empty(form.packed_shape(2), DType::f16)); },
+                           "f16");
+  expect_error<DtypeError>(
+      [&] { unpack_images(ctx(), form, device.empty(form.packed_shape(2), DType::f16), images, GradMode::overwrite); },
+      "f16");
   const Tensor pixels = device.empty({2, 8, 8, 3}, DType::u8), gray = device.empty({2, 8, 8, 1}, DType::u8);
   expect_error<ShapeError>([&] { resize_normalize(ctx(), {}, pixels, images, form); }, "(2, 35, 43, 3)");
   expect_error<ShapeError>([&] { resize_normalize(ctx(), {}, gray, packed, form); }, "3 channels");

@@ -18,7 +18,8 @@ const Normalization kNormalization{{0.4914F, 0.4822F, 0.4465F, 0.3F}, {0.2470F, 
 
 class ImageTest : public DeviceTest {
  protected:
-  std::vector<float> resized(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels, const Shape& target) {
+  std::vector<float> resized(const Normalization& normalization, const Shape& source,
+                             const std::vector<uint8_t>& pixels, const Shape& target) {
     const GuardedTensor y = device.guarded(target);
     resize_normalize(ctx(), normalization, device.tensor(source, pixels), y);
     return device.values(y);
@@ -39,7 +40,8 @@ TEST_F(ImageTest, ResizesLikePyTorchsInterpolate) {
   for (const Json& c : record.at("cases")) {
     const auto s = c.at("source").get<std::array<int64_t, 3>>();
     const auto t = c.at("target").get<std::array<int64_t, 3>>();
-    const std::vector<float> y = resized({}, {1, s[0], s[1], s[2]}, c.at("pixels").get<std::vector<uint8_t>>(), {1, t[0], t[1], t[2]});
+    const std::vector<float> y =
+        resized({}, {1, s[0], s[1], s[2]}, c.at("pixels").get<std::vector<uint8_t>>(), {1, t[0], t[1], t[2]});
     expect_close(y, c.at("resized").get<std::vector<double>>(), 0, 1e-6, c.at("target").dump());
   }
 }
@@ -49,13 +51,14 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ImageDtypeTest, ::testing::ValuesIn(kStorageTyp
 
 TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
   uint64_t seed = 0;
-  for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{3, 32, 32, 3}, {3, 45, 37, 3}},
-                                                                           {{5, 9, 14, 1}, {5, 28, 28, 1}},
-                                                                           {{2, 17, 13, 4}, {2, 5, 8, 4}},
-                                                                           {{2, 1, 1, 3}, {2, 4, 3, 3}},
-                                                                           {{4, 11, 6, 2}, {4, 11, 23, 2}},
-                                                                           {{4, 6, 11, 3}, {4, 23, 11, 3}},
-                                                                           {{1, 3, 1400, 3}, {1, 4, 2800, 3}}}) {  // wider than a block's memory
+  for (const auto& [source, target] :
+       std::vector<std::pair<Shape, Shape>>{{{3, 32, 32, 3}, {3, 45, 37, 3}},
+                                            {{5, 9, 14, 1}, {5, 28, 28, 1}},
+                                            {{2, 17, 13, 4}, {2, 5, 8, 4}},
+                                            {{2, 1, 1, 3}, {2, 4, 3, 3}},
+                                            {{4, 11, 6, 2}, {4, 11, 23, 2}},
+                                            {{4, 6, 11, 3}, {4, 23, 11, 3}},
+                                            {{1, 3, 1400, 3}, {1, 4, 2800, 3}}}) {  // wider than a block's memory
     const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), ++seed, 0, 255);
     const Shape from{source[1], source[2], source[3]}, to{target[1], target[2], target[3]};
     std::vector<float> host;
@@ -76,7 +79,8 @@ TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
 }
 
 /// torchvision's RandomCrop with padding, then RandomHorizontalFlip, on stored pixels.
-std::vector<uint8_t> crop_and_flip(const Shape& shape, const std::vector<uint8_t>& pixels, const AugmentationDraw& draw) {
+std::vector<uint8_t> crop_and_flip(const Shape& shape, const std::vector<uint8_t>& pixels,
+                                   const AugmentationDraw& draw) {
   std::vector<uint8_t> changed;
   for (int64_t y = 0; y < shape[0]; ++y) {
     for (int64_t x = 0; x < shape[1]; ++x) {
@@ -91,12 +95,13 @@ std::vector<uint8_t> crop_and_flip(const Shape& shape, const std::vector<uint8_t
 }
 
 /// What augment_normalize computes for one image.
-std::vector<float> augmented_on_host(const Augmentation& augmentation, const AugmentationDraw& draw, const Shape& source,
-                                     const std::vector<uint8_t>& pixels, const Shape& target) {
+std::vector<float> augmented_on_host(const Augmentation& augmentation, const AugmentationDraw& draw,
+                                     const Shape& source, const std::vector<uint8_t>& pixels, const Shape& target) {
   std::vector<float> y = resized_on_host(source, crop_and_flip(source, pixels, draw), target);
   for (int64_t i = 0; i < target[0]; ++i) {
     for (int64_t j = 0; j < target[1]; ++j) {
-      const bool cut = i >= draw.cut_top && i < draw.cut_top + augmentation.cutout && j >= draw.cut_left && j < draw.cut_left + augmentation.cutout;
+      const bool cut = i >= draw.cut_top && i < draw.cut_top + augmentation.cutout && j >= draw.cut_left &&
+                       j < draw.cut_left + augmentation.cutout;
       for (int64_t c = 0; cut && c < target[2]; ++c) y[static_cast<size_t>((i * target[1] + j) * target[2] + c)] = 0.0F;
     }
   }
@@ -119,7 +124,8 @@ TEST_P(ImageDtypeTest, AugmentedImagesEqualTheHostBitForBit) {
       std::vector<float> host;
       for (int64_t n = 0; n < source[0]; ++n) {
         const std::vector<uint8_t> image(pixels.begin() + n * from.numel(), pixels.begin() + (n + 1) * from.numel());
-        const AugmentationDraw draw = draw_augmentation(augmentation, key, samples[static_cast<size_t>(n)], to[0], to[1]);
+        const AugmentationDraw draw =
+            draw_augmentation(augmentation, key, samples[static_cast<size_t>(n)], to[0], to[1]);
         const std::vector<float> part = augmented_on_host(augmentation, draw, from, image, to);
         host.insert(host.end(), part.begin(), part.end());
       }
@@ -149,7 +155,9 @@ TEST(AugmentationDraws, AreUniformAndBelongToSampleEpochAndSeed) {
     ASSERT_GE(draw.cut_left, -4);
     ASSERT_LT(draw.cut_left, 28);
   }
-  const auto expect_share = [](int count, double share) { EXPECT_NEAR(count, share * kSamples, 5 * std::sqrt(kSamples * share * (1 - share))); };
+  const auto expect_share = [](int count, double share) {
+    EXPECT_NEAR(count, share * kSamples, 5 * std::sqrt(kSamples * share * (1 - share)));
+  };
   expect_share(flips, 0.5);
   for (const int count : top) expect_share(count, 1.0 / 9);
   for (const int count : left) expect_share(count, 1.0 / 9);
@@ -170,18 +178,21 @@ TEST(AugmentationDraws, AreUniformAndBelongToSampleEpochAndSeed) {
 }
 
 TEST_F(ImageTest, RefusesAugmentationsOutOfRange) {
-  const Tensor images = device.tensor({2, 4, 5, 3}, std::vector<uint8_t>(120, 1)), samples = device.tensor({2}, std::vector<int32_t>{0, 1});
+  const Tensor images = device.tensor({2, 4, 5, 3}, std::vector<uint8_t>(120, 1)),
+               samples = device.tensor({2}, std::vector<int32_t>{0, 1});
   const Tensor y = device.empty({2, 8, 8, 3});
   EXPECT_THROW(augment_normalize(ctx(), {false, 5, 0}, {}, {}, images, samples, y), ConfigError);
   EXPECT_THROW(augment_normalize(ctx(), {false, -1, 0}, {}, {}, images, samples, y), ConfigError);
   EXPECT_THROW(augment_normalize(ctx(), {false, 0, 9}, {}, {}, images, samples, y), ConfigError);
   EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {0, -1}, {}, images, samples, y), ConfigError);
-  EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {}, {}, images, device.tensor({1}, std::vector<int32_t>{0}), y), ShapeError);
+  EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {}, {}, images, device.tensor({1}, std::vector<int32_t>{0}), y),
+               ShapeError);
   EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {}, {}, images, device.empty({2}), y), DtypeError);
 }
 
 TEST_F(ImageTest, AnyAlignmentGivesTheSameBits) {
-  for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{2, 5, 6, 3}, {2, 5, 6, 3}}, {{2, 5, 6, 1}, {2, 7, 9, 1}}}) {
+  for (const auto& [source, target] :
+       std::vector<std::pair<Shape, Shape>>{{{2, 5, 6, 3}, {2, 5, 6, 3}}, {{2, 5, 6, 1}, {2, 7, 9, 1}}}) {
     const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), 6, 0, 255);
     const std::vector<float> expected = resized(kNormalization, source, pixels, target);
     for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {0, 1}, {3, 3}, {4, 4}}) {
@@ -198,7 +209,8 @@ TEST_F(ImageTest, EqualSizesNormalizeExactly) {
   for (int64_t i = 0; i < shape.numel(); ++i) pixels.push_back(static_cast<uint8_t>(i / 3));
   std::vector<float> expected;
   for (size_t i = 0; i < pixels.size(); ++i) {
-    expected.push_back((static_cast<float>(pixels[i]) / 255.0F - kNormalization.mean[i % 3]) / kNormalization.std[i % 3]);
+    expected.push_back((static_cast<float>(pixels[i]) / 255.0F - kNormalization.mean[i % 3]) /
+                       kNormalization.std[i % 3]);
   }
   expect_same_bits(resized(kNormalization, shape, pixels, shape), expected);
 }
@@ -207,7 +219,8 @@ TEST_F(ImageTest, SizesAndNormalizationMayChangeFromCallToCall) {
   const std::vector<uint8_t> pixels = random_integers<uint8_t>(6 * 6 * 3, 4, 0, 255);
   const std::vector<float> first = resized(kNormalization, {1, 6, 6, 3}, pixels, {1, 9, 9, 3});
   const Normalization other{{0.1F, 0.2F, 0.3F}, {2.0F, 3.0F, 4.0F}};
-  expect_close(resized(other, {1, 6, 6, 3}, pixels, {1, 9, 9, 3}), reference::resize_normalize(other, {6, 6, 3}, pixels, {9, 9, 3}), 1e-6, 2e-6);
+  expect_close(resized(other, {1, 6, 6, 3}, pixels, {1, 9, 9, 3}),
+               reference::resize_normalize(other, {6, 6, 3}, pixels, {9, 9, 3}), 1e-6, 2e-6);
   resized(other, {3, 4, 9, 1}, pixels, {3, 5, 5, 1});
   expect_same_bits(resized(kNormalization, {1, 6, 6, 3}, pixels, {1, 9, 9, 3}), first);
 }
@@ -232,7 +245,8 @@ TEST_F(ImageTest, RefusesWrongArguments) {
   const Tensor images = device.tensor({2, 4, 4, 3}, std::vector<uint8_t>(96, 1));
   EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({1, 4, 4, 3})), ShapeError);
   EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({2, 4, 4, 1})), ShapeError);
-  EXPECT_THROW(resize_normalize(ctx(), {}, device.empty({2, 4, 4, 5}, DType::u8), device.empty({2, 4, 4, 5})), ShapeError);
+  EXPECT_THROW(resize_normalize(ctx(), {}, device.empty({2, 4, 4, 5}, DType::u8), device.empty({2, 4, 4, 5})),
+               ShapeError);
   EXPECT_THROW(resize_normalize(ctx(), {}, device.empty({2, 4, 4, 3}), device.empty({2, 4, 4, 3})), DtypeError);
   std::vector<float> y(48);
   const std::vector<uint8_t> pixels(47);

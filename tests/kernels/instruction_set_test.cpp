@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that are compiled for several instruction sets give the same bits in all of them. A processor with only the baseline has nothing to
-// compare.
+// Operations that are compiled for several instruction sets give the same bits in all of them. A processor with only
+// the baseline has nothing to compare.
 #include "runtime/cpu/instruction_set.h"
 
 #include <cstdint>
@@ -55,7 +55,8 @@ class InstructionSetTest : public DtypeTest {
   }
 
   /// Runs `compute`, which fills `results`, with every instruction set.
-  void expect_equal_bits(const std::string& what, const std::vector<Tensor>& results, const std::function<void()>& compute) {
+  void expect_equal_bits(const std::string& what, const std::vector<Tensor>& results,
+                         const std::function<void()>& compute) {
     std::vector<std::vector<uint8_t>> expected;
     for (const InstructionSet set : cpu::instruction_sets()) {
       cpu::use_instruction_set(set);
@@ -87,7 +88,8 @@ TEST_P(InstructionSetTest, ElementwiseOperationsHaveTheSameBits) {
       const Tensor cast_to = device.empty({count}, to);
       expect_equal_bits("cast, " + what, {cast_to}, [&] { cast(ctx(), a, cast_to); });
     }
-    expect_equal_bits("dropout, " + what, {y}, [&] { dropout(ctx(), {.p = 0.3F, .seed = 5, .step = 2, .layer = 1}, a, y); });
+    expect_equal_bits("dropout, " + what, {y},
+                      [&] { dropout(ctx(), {.p = 0.3F, .seed = 5, .step = 2, .layer = 1}, a, y); });
   }
 }
 
@@ -96,18 +98,25 @@ TEST_P(InstructionSetTest, PoolsHaveTheSameBits) {
     const Shape shape{2, 9, 11, channels};
     for (const Pool2dConfig config : {Pool2dConfig{3, 2, 0}, Pool2dConfig{2, 2, 0}, Pool2dConfig{3, 1, 1}}) {
       const Shape small = pool2d_output_shape(config, shape), adaptive{2, 2, 3, channels};
-      const Tensor x = special_tensor(shape, 3), grad_y = finite_tensor(small, 4), grad_adaptive = finite_tensor(adaptive, 5);
+      const Tensor x = special_tensor(shape, 3), grad_y = finite_tensor(small, 4),
+                   grad_adaptive = finite_tensor(adaptive, 5);
       const Tensor finite = finite_tensor(shape, 10);  // the bits of a sum of several NaN depend on which comes first
-      const Tensor y = empty(small), indices = device.empty(small, DType::u8), grad_x = empty(shape), mean = empty(adaptive);
+      const Tensor y = empty(small), indices = device.empty(small, DType::u8), grad_x = empty(shape),
+                   mean = empty(adaptive);
       const std::string what = shape.str() + ", window " + std::to_string(config.window);
       for (const bool relu : {false, true}) {
-        expect_equal_bits("max_pool2d_forward, " + what, {y, indices}, [&] { max_pool2d_forward(ctx(), config, x, y, indices, relu); });
+        expect_equal_bits("max_pool2d_forward, " + what, {y, indices},
+                          [&] { max_pool2d_forward(ctx(), config, x, y, indices, relu); });
       }
-      expect_equal_bits("max_pool2d_backward, " + what, {grad_x}, [&] { max_pool2d_backward(ctx(), config, grad_y, indices, grad_x); });
+      expect_equal_bits("max_pool2d_backward, " + what, {grad_x},
+                        [&] { max_pool2d_backward(ctx(), config, grad_y, indices, grad_x); });
       expect_equal_bits("avg_pool2d_forward, " + what, {y}, [&] { avg_pool2d_forward(ctx(), config, finite, y); });
-      expect_equal_bits("avg_pool2d_backward, " + what, {grad_x}, [&] { avg_pool2d_backward(ctx(), config, grad_y, grad_x); });
-      expect_equal_bits("adaptive_avg_pool2d_forward, " + what, {mean}, [&] { adaptive_avg_pool2d_forward(ctx(), finite, mean); });
-      expect_equal_bits("adaptive_avg_pool2d_backward, " + what, {grad_x}, [&] { adaptive_avg_pool2d_backward(ctx(), grad_adaptive, grad_x); });
+      expect_equal_bits("avg_pool2d_backward, " + what, {grad_x},
+                        [&] { avg_pool2d_backward(ctx(), config, grad_y, grad_x); });
+      expect_equal_bits("adaptive_avg_pool2d_forward, " + what, {mean},
+                        [&] { adaptive_avg_pool2d_forward(ctx(), finite, mean); });
+      expect_equal_bits("adaptive_avg_pool2d_backward, " + what, {grad_x},
+                        [&] { adaptive_avg_pool2d_backward(ctx(), grad_adaptive, grad_x); });
     }
   }
 }
@@ -117,8 +126,11 @@ TEST_P(InstructionSetTest, BatchNormHasTheSameBits) {
     const Shape shape{37, 2, 3, channels};
     const int64_t rows = shape.numel() / channels;
     const Tensor x = finite_tensor(shape, 6), grad_y = finite_tensor(shape, 7), y = empty(shape), grad_x = empty(shape);
-    const auto floats = [&](const Shape& of, uint64_t seed) { return device.tensor(of, random_stored(DType::f32, of.numel(), seed)); };
-    const Tensor moments = device.empty({2, channels}), statistics = device.empty({2, channels}), sums = device.empty({2, channels});
+    const auto floats = [&](const Shape& of, uint64_t seed) {
+      return device.tensor(of, random_stored(DType::f32, of.numel(), seed));
+    };
+    const Tensor moments = device.empty({2, channels}), statistics = device.empty({2, channels}),
+                 sums = device.empty({2, channels});
     const Tensor weight = floats({channels}, 8), bias = floats({channels}, 9);
     const Tensor grad_weight = device.empty({channels}), grad_bias = device.empty({channels});
     const BatchNormConfig config{.eps = 1e-3F, .momentum = 0.2F, .relu = true};

@@ -20,14 +20,17 @@ void portable_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias
   ctx.dispatch({"linear_forward", {x, w, bias}, {y}}, [=] { cpu::portable::linear_forward(x, w, bias, relu, y); });
 }
 void portable_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"linear_backward_data", {grad_y, w}, {grad_x}}, [=] { cpu::portable::linear_backward_data(grad_y, w, grad_x); });
+  ctx.dispatch({"linear_backward_data", {grad_y, w}, {grad_x}},
+               [=] { cpu::portable::linear_backward_data(grad_y, w, grad_x); });
 }
-void portable_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void portable_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                              GradMode mode) {
   ctx.dispatch({"linear_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
                [=] { cpu::portable::linear_backward_weight(x, grad_y, grad_w, grad_bias, mode); });
 }
 void widened_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  ctx.dispatch({"linear_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::widened::linear_forward(ctx, x, w, bias, relu, y); });
+  ctx.dispatch({"linear_forward", {x, w, bias}, {y}},
+               [=, &ctx] { cpu::widened::linear_forward(ctx, x, w, bias, relu, y); });
 }
 
 struct Path {
@@ -36,9 +39,12 @@ struct Path {
   decltype(&vitrine::linear_backward_data) backward_data;
   decltype(&vitrine::linear_backward_weight) backward_weight;
 };
-constexpr Path kDispatched = {"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight};
-constexpr Path kFloatPaths[] = {kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
-constexpr Path kHalfPaths[] = {kDispatched, {"widened", &widened_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight}};
+constexpr Path kDispatched = {"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data,
+                              &vitrine::linear_backward_weight};
+constexpr Path kFloatPaths[] = {kDispatched,
+                                {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+constexpr Path kHalfPaths[] = {
+    kDispatched, {"widened", &widened_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight}};
 
 class LinearTest : public DtypeTest {
  protected:
@@ -60,29 +66,39 @@ TEST_P(LinearTest, EqualsTheReference) {
       const auto sizes = random_integers<int32_t>(3, seed, 1, seed % 4 == 0 ? 130 : 35);
       const int64_t n = sizes[0], in = sizes[1], out = sizes[2];
       const bool with_bias = seed % 2 == 0, relu = seed / 2 % 2 == 0, accumulate = seed % 3 == 0;
-      const std::vector<float> x = random(n * in, seed + 100), w = random(out * in, seed + 200), bias = random(out, seed + 300);
+      const std::vector<float> x = random(n * in, seed + 100), w = random(out * in, seed + 200),
+                               bias = random(out, seed + 300);
       const std::vector<float> grad_y = random(n * out, seed + 400);
       const std::vector<float> old_w = random_floats(out * in, seed + 500), old_bias = random_floats(out, seed + 600);
-      const auto tensor_of = [&](const Shape& shape, const std::vector<float>& content) { return stored_tensor(*on, dtype(), shape, content); };
-      const Tensor x_device = tensor_of({n, in}, x), w_device = tensor_of({out, in}, w), grad_y_device = tensor_of({n, out}, grad_y);
+      const auto tensor_of = [&](const Shape& shape, const std::vector<float>& content) {
+        return stored_tensor(*on, dtype(), shape, content);
+      };
+      const Tensor x_device = tensor_of({n, in}, x), w_device = tensor_of({out, in}, w),
+                   grad_y_device = tensor_of({n, out}, grad_y);
       const Tensor bias_device = with_bias ? tensor_of({out}, bias) : Tensor();
       Reference expected = reference_gemm(false, true, n, out, in, x, w);
       if (with_bias) add_bias(expected, bias);
       if (relu) apply_relu(expected);
-      const auto initial = [&](const std::vector<float>& old) { return accumulate ? std::span<const float>(old) : std::span<const float>(); };
+      const auto initial = [&](const std::vector<float>& old) {
+        return accumulate ? std::span<const float>(old) : std::span<const float>();
+      };
       for (const Path& path : paths()) {
         const std::string what = std::string(path.name) + " " + Shape{n, in, out}.str();
         const GuardedTensor y = on->guarded({n, out}, dtype()), grad_x = on->guarded({n, in}, dtype());
         path.forward(on->ctx(), x_device, w_device, bias_device, relu, y);
         expect_stored(stored_values(*on, y), expected, what + " y");
         path.backward_data(on->ctx(), grad_y_device, w_device, grad_x);
-        expect_stored(stored_values(*on, grad_x), reference_gemm(false, false, n, in, out, grad_y, w), what + " grad_x");
+        expect_stored(stored_values(*on, grad_x), reference_gemm(false, false, n, in, out, grad_y, w),
+                      what + " grad_x");
 
         const GuardedTensor grad_w = accumulate ? on->guarded(Shape{out, in}, old_w) : on->guarded(Shape{out, in});
         const GuardedTensor grad_bias = accumulate ? on->guarded(Shape{out}, old_bias) : on->guarded(Shape{out});
-        path.backward_weight(on->ctx(), x_device, grad_y_device, grad_w, grad_bias, accumulate ? GradMode::accumulate : GradMode::overwrite);
-        expect_rounded(on->values(grad_w), reference_gemm(true, false, out, in, n, grad_y, x, initial(old_w)), what + " grad_w");
-        expect_rounded(on->values(grad_bias), reference_column_sums(n, out, grad_y, initial(old_bias)), what + " grad_bias");
+        path.backward_weight(on->ctx(), x_device, grad_y_device, grad_w, grad_bias,
+                             accumulate ? GradMode::accumulate : GradMode::overwrite);
+        expect_rounded(on->values(grad_w), reference_gemm(true, false, out, in, n, grad_y, x, initial(old_w)),
+                       what + " grad_w");
+        expect_rounded(on->values(grad_bias), reference_column_sums(n, out, grad_y, initial(old_bias)),
+                       what + " grad_bias");
         if (HasFailure()) return;
       }
     }
@@ -101,7 +117,8 @@ TEST_P(LinearTest, ABiasMayHaveAnyAlignment) {
     const GuardedTensor y = guarded({n, out});
     linear_forward(ctx(), x_device, w_device, shifted({out}, offset, bias), true, y);
     // On a GPU a misaligned bias is added to the product after that was rounded, which is below 7.
-    expect_rounded(values(y), expected, dtype_name(dtype()) + fmt::format(", bias at {}", offset), roundoff(), underflow() + 7 * roundoff());
+    expect_rounded(values(y), expected, dtype_name(dtype()) + fmt::format(", bias at {}", offset), roundoff(),
+                   underflow() + 7 * roundoff());
   }
 }
 
@@ -126,7 +143,8 @@ TEST_P(LinearHalfTest, NamesTheWorkspaceThatItNeeds) {
 TEST_P(LinearHalfTest, RefusesTypesThatDoNotMatch) {
   const Tensor a = empty({4, 4}), b = empty({4, 4}), c = empty({4, 4}), wide = device.empty({4, 4});
   const std::string type = dtype_name(dtype());
-  expect_error<DtypeError>([&] { linear_forward(ctx(), a, b, {}, false, wide); }, "linear_forward: y is f32, expected " + type);
+  expect_error<DtypeError>([&] { linear_forward(ctx(), a, b, {}, false, wide); },
+                           "linear_forward: y is f32, expected " + type);
   expect_error<DtypeError>([&] { linear_backward_weight(ctx(), a, b, c, {}, GradMode::overwrite); },
                            "linear_backward_weight: grad_w is " + type + ", expected f32");
 }
@@ -149,13 +167,17 @@ TEST_F(DeviceTest, LinearRefusesWrongArguments) {
   const Tensor y = device.empty({64, 256});
   expect_error<ShapeError>([&] { linear_forward(ctx(), x, w, {}, false, y); },
                            "linear_forward: x has shape (64, 784) but weight (256, 512) needs x of shape (N, 512)");
-  expect_error<ShapeError>([&] { linear_backward_data(ctx(), x, w, y); },
-                           "linear_backward_data: grad_y has shape (64, 784) but weight (256, 512) needs grad_y of shape (N, 256)");
+  expect_error<ShapeError>(
+      [&] { linear_backward_data(ctx(), x, w, y); },
+      "linear_backward_data: grad_y has shape (64, 784) but weight (256, 512) needs grad_y of shape (N, 256)");
   const Tensor good = device.empty({64, 512});
-  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, good, false, y); }, "linear_forward: bias has shape (64, 512), expected (256)");
-  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, {}, false, good); }, "linear_forward: y has shape (64, 512), expected (64, 256)");
-  expect_error<ShapeError>([&] { linear_backward_weight(ctx(), good, y.rows(0, 32), w, {}, GradMode::overwrite); },
-                           "linear_backward_weight: grad_y has shape (32, 256) but x (64, 512) needs grad_y of shape (64, O)");
+  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, good, false, y); },
+                           "linear_forward: bias has shape (64, 512), expected (256)");
+  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, {}, false, good); },
+                           "linear_forward: y has shape (64, 512), expected (64, 256)");
+  expect_error<ShapeError>(
+      [&] { linear_backward_weight(ctx(), good, y.rows(0, 32), w, {}, GradMode::overwrite); },
+      "linear_backward_weight: grad_y has shape (32, 256) but x (64, 512) needs grad_y of shape (64, O)");
   expect_error<DeviceError>(
       [&] {
         linear_forward(ctx(), good, w, {}, false, View{nullptr, {64, 256}, DType::f32, ctx().device()});

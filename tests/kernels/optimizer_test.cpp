@@ -44,7 +44,8 @@ struct Flat {
     sgd_update(device.ctx(), config, param, device.tensor({count}, grad), buffer, step, control(factor, active));
   }
   void adam(const AdamConfig& config, const std::vector<float>& grad, float factor = 1.0F, float active = 1.0F) {
-    adam_update(device.ctx(), config, param, device.tensor({count}, grad), first, second, step, control(factor, active));
+    adam_update(device.ctx(), config, param, device.tensor({count}, grad), first, second, step,
+                control(factor, active));
   }
 
   TestDevice& device;
@@ -53,12 +54,14 @@ struct Flat {
 };
 
 SgdConfig sgd_config(const Json& options) {
-  return {options.at("lr"), options.value("momentum", 0.0), options.value("weight_decay", 0.0), options.value("nesterov", false)};
+  return {options.at("lr"), options.value("momentum", 0.0), options.value("weight_decay", 0.0),
+          options.value("nesterov", false)};
 }
 
 AdamConfig adam_config(const Json& options, bool decoupled) {
   const std::array<double, 2> betas = options.value("betas", std::array<double, 2>{0.9, 0.999});
-  return {options.at("lr"), betas[0], betas[1], options.value("eps", 1e-8), options.value("weight_decay", 0.0), decoupled};
+  return {options.at("lr"), betas[0], betas[1], options.value("eps", 1e-8), options.value("weight_decay", 0.0),
+          decoupled};
 }
 
 class OptimizerTest : public DeviceTest {
@@ -123,8 +126,8 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
 
 /// Each range must follow a separate PyTorch optimizer, as torch's parameter groups do, and the step is counted once.
 TEST_F(OptimizerTest, RangesAreUpdatedWithTheirOwnConstants) {
-  const auto ranges = std::make_shared<const std::vector<UpdateRange>>(
-      std::vector<UpdateRange>{{0, 64, 1.0, 0.0}, {64, 64, 3.0, 0.5}, {64, 20000, 0.25, 0.1}, {20000, 20005, 2.0, 0.01}});
+  const auto ranges = std::make_shared<const std::vector<UpdateRange>>(std::vector<UpdateRange>{
+      {0, 64, 1.0, 0.0}, {64, 64, 3.0, 0.5}, {64, 20000, 0.25, 0.1}, {20000, 20005, 2.0, 0.01}});
   const std::vector<float> start = random_floats(20005, 1);
   for (const int kind : {0, 1, 2, 3}) {
     const SgdConfig sgd{0.1, kind == 0 ? 0.0 : 0.9, 7.0, kind == 1};
@@ -146,7 +149,8 @@ TEST_F(OptimizerTest, RangesAreUpdatedWithTheirOwnConstants) {
         sgd_of.lr *= range.lr_factor, adam_of.lr *= range.lr_factor;
         sgd_of.weight_decay = adam_of.weight_decay = range.weight_decay;
         for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
-          kind < 2 ? expected[i].sgd(sgd_of, static_cast<double>(grad[i])) : expected[i].adam(adam_of, static_cast<double>(grad[i]));
+          kind < 2 ? expected[i].sgd(sgd_of, static_cast<double>(grad[i]))
+                   : expected[i].adam(adam_of, static_cast<double>(grad[i]));
         }
       }
     }
@@ -160,15 +164,17 @@ TEST_F(OptimizerTest, RangesAreUpdatedWithTheirOwnConstants) {
 TEST_F(OptimizerTest, RefusesRangesThatDoNotCoverTheParameters) {
   Flat flat(device, std::vector<float>(8, 1.0F));
   const Tensor grad = device.random({8}, 2), control = flat.control();
-  for (const std::vector<UpdateRange>& ranges :
-       std::vector<std::vector<UpdateRange>>{{}, {{0, 7}}, {{0, 9}}, {{1, 8}}, {{0, 4}, {5, 8}}, {{0, 5}, {4, 8}}, {{0, 8}, {8, 7}}}) {
+  for (const std::vector<UpdateRange>& ranges : std::vector<std::vector<UpdateRange>>{
+           {}, {{0, 7}}, {{0, 9}}, {{1, 8}}, {{0, 4}, {5, 8}}, {{0, 5}, {4, 8}}, {{0, 8}, {8, 7}}}) {
     const auto shared = std::make_shared<const std::vector<UpdateRange>>(ranges);
     EXPECT_THROW(sgd_update(ctx(), {}, flat.param, grad, View{}, flat.step, control, shared), ShapeError);
-    EXPECT_THROW(adam_update(ctx(), {}, flat.param, grad, flat.first, flat.second, flat.step, control, shared), ShapeError);
+    EXPECT_THROW(adam_update(ctx(), {}, flat.param, grad, flat.first, flat.second, flat.step, control, shared),
+                 ShapeError);
   }
 }
 
-/// Each case overflows in a different place: the update, the momentum, the square of the gradient, the learning rate itself.
+/// Each case overflows in a different place: the update, the momentum, the square of the gradient, the learning rate
+/// itself.
 TEST_F(OptimizerTest, ElementsKeepTheirValuesIfANonFiniteUpdateIsRefused) {
   constexpr float kHuge = 3e38F;
   const std::vector<float> start(1030, 0.5F);
@@ -182,7 +188,8 @@ TEST_F(OptimizerTest, ElementsKeepTheirValuesIfANonFiniteUpdateIsRefused) {
       verdict[StepControl::kKeepsFinite] = keeps;
       const Tensor control = device.tensor({StepControl::kCount}, verdict);
       run(flat, control);
-      const std::vector<float> param = device.values(flat.param), first = device.values(flat.first), second = device.values(flat.second);
+      const std::vector<float> param = device.values(flat.param), first = device.values(flat.first),
+                               second = device.values(flat.second);
       const bool finite = std::all_of(param.begin(), param.end(), [](float x) { return std::isfinite(x); }) &&
                           std::all_of(first.begin(), first.end(), [](float x) { return std::isfinite(x); }) &&
                           std::all_of(second.begin(), second.end(), [](float x) { return std::isfinite(x); });
@@ -194,12 +201,18 @@ TEST_F(OptimizerTest, ElementsKeepTheirValuesIfANonFiniteUpdateIsRefused) {
     };
     for (const float keeps : {1.0F, 0.0F}) {
       const Tensor g = device.tensor({static_cast<int64_t>(grad.size())}, grad);
-      update("sgd", keeps, [&](Flat& f, const Tensor& control) { sgd_update(ctx(), {.lr = 10.0}, f.param, g, View{}, f.step, control); });
-      update("momentum", keeps,
-             [&](Flat& f, const Tensor& control) { sgd_update(ctx(), {.lr = 10.0, .momentum = 0.9}, f.param, g, f.first, f.step, control); });
-      update("adam", keeps, [&](Flat& f, const Tensor& control) { adam_update(ctx(), {.lr = 1.0}, f.param, g, f.first, f.second, f.step, control); });
+      update("sgd", keeps, [&](Flat& f, const Tensor& control) {
+        sgd_update(ctx(), {.lr = 10.0}, f.param, g, View{}, f.step, control);
+      });
+      update("momentum", keeps, [&](Flat& f, const Tensor& control) {
+        sgd_update(ctx(), {.lr = 10.0, .momentum = 0.9}, f.param, g, f.first, f.step, control);
+      });
+      update("adam", keeps, [&](Flat& f, const Tensor& control) {
+        adam_update(ctx(), {.lr = 1.0}, f.param, g, f.first, f.second, f.step, control);
+      });
       update("lr", keeps, [&](Flat& f, const Tensor& control) {
-        adam_update(ctx(), {.lr = 1e39, .weight_decay = 0.01, .decoupled = true}, f.param, g, f.first, f.second, f.step, control);
+        adam_update(ctx(), {.lr = 1e39, .weight_decay = 0.01, .decoupled = true}, f.param, g, f.first, f.second, f.step,
+                    control);
       });
     }
   }
@@ -243,20 +256,23 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
 constexpr const char* kUpdates[] = {"sgd", "momentum", "adam", "adamw"};
 
 /// The update `kind` of kUpdates.
-void update(ExecContext& ctx, int kind, const View& param, const View& grad, const View& first, const View& second, const View& step,
-            const View& control, const UpdateRanges& ranges, const View& half_param) {
+void update(ExecContext& ctx, int kind, const View& param, const View& grad, const View& first, const View& second,
+            const View& step, const View& control, const UpdateRanges& ranges, const View& half_param) {
   if (kind < 2) {
     const SgdConfig sgd{0.1, kind == 0 ? 0.0 : 0.9, 1e-3, kind == 1};
     return sgd_update(ctx, sgd, param, grad, kind == 0 ? View{} : first, step, control, ranges, half_param);
   }
-  adam_update(ctx, {1e-2, 0.9, 0.999, 1e-8, 0.02, kind == 3}, param, grad, first, second, step, control, ranges, half_param);
+  adam_update(ctx, {1e-2, 0.9, 0.999, 1e-8, 0.02, kind == 3}, param, grad, first, second, step, control, ranges,
+              half_param);
 }
 
 class OptimizerValues : public DeviceTest {};
 
 TEST_F(OptimizerValues, OnCudaReplaceLearningRateAndMomentum) {
-  const std::vector<float> start = device.values(device.random({50}, 1)), gradient = device.values(device.random({50}, 2));
-  const UpdateRanges ranges = std::make_shared<const std::vector<UpdateRange>>(std::vector<UpdateRange>{{0, 20, 0.3, 0.01}, {20, 50, 1.0, 0.0}});
+  const std::vector<float> start = device.values(device.random({50}, 1)),
+                           gradient = device.values(device.random({50}, 2));
+  const UpdateRanges ranges = std::make_shared<const std::vector<UpdateRange>>(
+      std::vector<UpdateRange>{{0, 20, 0.3, 0.01}, {20, 50, 1.0, 0.0}});
   const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(StepValues{.lr = 0.037, .momentum = 0.83});
   const Tensor step_values = device.tensor({StepValues::kCount}, std::vector<int32_t>(words.begin(), words.end()));
   for (int kind = 0; kind < 4; ++kind) {
@@ -271,10 +287,11 @@ TEST_F(OptimizerValues, OnCudaReplaceLearningRateAndMomentum) {
         const Tensor g = device.tensor({50}, gradient), control = flat.control(0.5F);
         if (kind < 2) {
           const SgdConfig sgd{lr, kind == 0 ? 0.0 : momentum, 1e-3, kind == 1};
-          sgd_update(ctx(), sgd, flat.param, g, kind == 0 ? View{} : flat.first.view, flat.step, control, ranges, {}, from);
+          sgd_update(ctx(), sgd, flat.param, g, kind == 0 ? View{} : flat.first.view, flat.step, control, ranges, {},
+                     from);
         } else {
-          adam_update(ctx(), {lr, momentum, 0.999, 1e-8, 0.02, kind == 3}, flat.param, g, flat.first, flat.second, flat.step, control, ranges, {},
-                      from);
+          adam_update(ctx(), {lr, momentum, 0.999, 1e-8, 0.02, kind == 3}, flat.param, g, flat.first, flat.second,
+                      flat.step, control, ranges, {}, from);
         }
       }
     }
@@ -294,20 +311,23 @@ class HalfCopy : public DtypeTest {
 };
 INSTANTIATE_TEST_SUITE_P(Dtypes, HalfCopy, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
 
-/// The parameters have some values that become denormal, infinite or NaN in 16 bits. Whole packs, elements before and after them, and buffers whose
-/// alignments do not allow packs.
+/// The parameters have some values that become denormal, infinite or NaN in 16 bits. Whole packs, elements before and
+/// after them, and buffers whose alignments do not allow packs.
 TEST_P(HalfCopy, HasTheBitsOfASeparateCastAndChangesNothingElse) {
   uint64_t seed = 0;
   for (const int64_t count : {1, 13, 2048 + 5, 40009}) {
     std::vector<float> start = random_floats(count, ++seed);
     for (size_t i = 0; i < start.size(); i += 7) start[i] *= 1e-6F;
-    for (size_t i = 3; i < start.size(); i += 101) start[i] = i % 2 == 0 ? 7e4F : std::numeric_limits<float>::quiet_NaN();
+    for (size_t i = 3; i < start.size(); i += 101)
+      start[i] = i % 2 == 0 ? 7e4F : std::numeric_limits<float>::quiet_NaN();
     const std::vector<float> grad = random_floats(count, ++seed);
-    const auto ranges = std::make_shared<const std::vector<UpdateRange>>(
-        std::vector<UpdateRange>{{0, count / 3, 1.0, 0.0}, {count / 3, count / 3, 3.0, 0.5}, {count / 3, count, 0.25, 0.1}});
+    const auto ranges = std::make_shared<const std::vector<UpdateRange>>(std::vector<UpdateRange>{
+        {0, count / 3, 1.0, 0.0}, {count / 3, count / 3, 3.0, 0.5}, {count / 3, count, 0.25, 0.1}});
     for (int kind = 0; kind < 4; ++kind) {
-      for (const auto& [offset, half_offset] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {3, 3}, {0, 1}, {2, 0}}) {
-        const std::string what = fmt::format("{}, {} elements, offsets {} and {}", kUpdates[kind], count, offset, half_offset);
+      for (const auto& [offset, half_offset] :
+           std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {3, 3}, {0, 1}, {2, 0}}) {
+        const std::string what =
+            fmt::format("{}, {} elements, offsets {} and {}", kUpdates[kind], count, offset, half_offset);
         Flat expected(device, start);
         const Shifted<> param(device, {count}, offset, start), g(device, {count}, offset, grad);
         const Shifted<> first(device, {count}, offset, std::vector<float>(start.size(), 0.0F));
@@ -346,7 +366,8 @@ TEST_P(HalfCopy, HasTheOldValuesOfElementsWhoseUpdateIsRefused) {
   verdict[StepControl::kFactor] = verdict[StepControl::kActive] = verdict[StepControl::kKeepsFinite] = 1.0F;
   Flat flat(device, std::vector<float>(grad.size(), 0.5F));
   const Tensor half = device.empty({flat.count}, dtype()), control = device.tensor({StepControl::kCount}, verdict);
-  adam_update(ctx(), {.lr = 1.0}, flat.param, device.tensor({flat.count}, grad), flat.first, flat.second, flat.step, control, nullptr, half);
+  adam_update(ctx(), {.lr = 1.0}, flat.param, device.tensor({flat.count}, grad), flat.first, flat.second, flat.step,
+              control, nullptr, half);
   const std::vector<uint16_t> bits = device.values<uint16_t>(ConstView(half));
   EXPECT_EQ(bits, cast_of(flat.param));
   EXPECT_EQ(bits[513], to_bits(dtype(), 0.5));
@@ -400,7 +421,8 @@ TEST_F(OptimizerTest, AnUpdateThatTheDecisionHasCountedHasTheSameBits) {
         update(ctx(), kind, alone.param, grad, alone.first, alone.second, alone.step, of_alone, nullptr, {});
       }
       expect_same_bits(device.values(ConstView(counted.param.view)), device.values(ConstView(alone.param.view)), what);
-      expect_same_bits(device.values(ConstView(counted.second.view)), device.values(ConstView(alone.second.view)), what);
+      expect_same_bits(device.values(ConstView(counted.second.view)), device.values(ConstView(alone.second.view)),
+                       what);
       EXPECT_NE(device.values(ConstView(counted.param.view)), start) << what;
       EXPECT_EQ(device.values<int32_t>(counted.step), std::vector<int32_t>{policy == NonFinite::skip ? 3 : 4}) << what;
       EXPECT_EQ(device.values<int32_t>(alone.step), device.values<int32_t>(counted.step)) << what;

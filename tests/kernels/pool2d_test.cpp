@@ -21,22 +21,26 @@ struct Case {
   Shape x;
 };
 
-/// Windows that overlap, touch and leave gaps, with and without padding; H != W; channels below, at and above the vector width and several vectors.
+/// Windows that overlap, touch and leave gaps, with and without padding; H != W; channels below, at and above the
+/// vector width and several vectors.
 std::vector<Case> cases() {
   return {
-      {{2, 2, 0}, {3, 8, 6, 32}}, {{2, 2, 0}, {2, 7, 9, 5}},    {{3, 2, 0}, {2, 13, 11, 19}}, {{3, 2, 1}, {1, 10, 7, 8}},
-      {{3, 1, 1}, {2, 5, 8, 3}},  {{2, 3, 1}, {2, 9, 11, 9}},   {{5, 1, 2}, {1, 6, 7, 17}},   {{1, 1, 0}, {2, 3, 4, 16}},
-      {{1, 2, 0}, {1, 5, 6, 10}}, {{4, 3, 2}, {2, 12, 5, 1}},   {{2, 2, 1}, {1, 1, 1, 7}},    {{16, 5, 8}, {1, 21, 18, 9}},
-      {{3, 3, 0}, {5, 3, 3, 24}}, {{8, 3, 4}, {1, 19, 12, 40}}, {{2, 3, 0}, {1, 10, 9, 260}}, {{5, 1, 2}, {1, 5, 5, 300}},
-      {{3, 2, 0}, {2, 9, 7, 3}},  {{2, 2, 0}, {1, 8, 8, 8}},    {{3, 1, 1}, {3, 6, 11, 17}},  {{3, 2, 1}, {2, 13, 13, 24}},
-      {{1, 1, 0}, {1, 1, 1, 1}},  {{3, 2, 1}, {2, 7, 8, 45}},   {{2, 2, 0}, {3, 9, 7, 70}},   {{3, 3, 0}, {2, 10, 11, 33}},
+      {{2, 2, 0}, {3, 8, 6, 32}},  {{2, 2, 0}, {2, 7, 9, 5}},    {{3, 2, 0}, {2, 13, 11, 19}},
+      {{3, 2, 1}, {1, 10, 7, 8}},  {{3, 1, 1}, {2, 5, 8, 3}},    {{2, 3, 1}, {2, 9, 11, 9}},
+      {{5, 1, 2}, {1, 6, 7, 17}},  {{1, 1, 0}, {2, 3, 4, 16}},   {{1, 2, 0}, {1, 5, 6, 10}},
+      {{4, 3, 2}, {2, 12, 5, 1}},  {{2, 2, 1}, {1, 1, 1, 7}},    {{16, 5, 8}, {1, 21, 18, 9}},
+      {{3, 3, 0}, {5, 3, 3, 24}},  {{8, 3, 4}, {1, 19, 12, 40}}, {{2, 3, 0}, {1, 10, 9, 260}},
+      {{5, 1, 2}, {1, 5, 5, 300}}, {{3, 2, 0}, {2, 9, 7, 3}},    {{2, 2, 0}, {1, 8, 8, 8}},
+      {{3, 1, 1}, {3, 6, 11, 17}}, {{3, 2, 1}, {2, 13, 13, 24}}, {{1, 1, 0}, {1, 1, 1, 1}},
+      {{3, 2, 1}, {2, 7, 8, 45}},  {{2, 2, 0}, {3, 9, 7, 70}},   {{3, 3, 0}, {2, 10, 11, 33}},
   };
 }
 
 class Pool2dTest : public DtypeTest {
  protected:
   /// A sum of up to `terms` numbers up to 1 in f32, divided by their count or not, then rounded once.
-  void expect_sum(const std::vector<float>& actual, const reference::Values& expected, int64_t terms, const std::string& what) {
+  void expect_sum(const std::vector<float>& actual, const reference::Values& expected, int64_t terms,
+                  const std::string& what) {
     const double in_f32 = 4 * std::sqrt(static_cast<double>(terms)) * 0x1p-24 * static_cast<double>(terms);
     const double relative = is_half() ? roundoff() : 1e-6, absolute = is_half() ? in_f32 + underflow() : 1e-6;
     expect_close(actual, expected, relative, absolute, dtype_name(dtype()) + (" " + what));
@@ -44,7 +48,8 @@ class Pool2dTest : public DtypeTest {
 };
 INSTANTIATE_TEST_SUITE_P(Dtypes, Pool2dTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
 
-/// Few distinct values, which every dtype holds, so that windows have equal maxima; with `specials`, NaN and infinities among them.
+/// Few distinct values, which every dtype holds, so that windows have equal maxima; with `specials`, NaN and infinities
+/// among them.
 std::vector<float> values_with_ties(int64_t count, uint64_t seed, bool specials) {
   std::vector<float> values;
   for (const int32_t v : random_integers<int32_t>(count, seed, -3, 3)) values.push_back(static_cast<float>(v) * 0.5F);
@@ -73,12 +78,13 @@ TEST_P(Pool2dTest, MaxBackwardAlsoSumsTheChannelsOfTheGradient) {
       for (const bool adds : {false, true}) {
         const std::string what = fmt::format("{}, workspace {}{}", shape.str(), workspace, adds ? ", added" : "");
         const GuardedTensor sums = adds ? device.guarded({channels}, before) : device.guarded({channels});
-        max_pool2d_backward(ctx(), config, grad_y, indices, grad_x, sums, adds ? GradMode::accumulate : GradMode::overwrite);
+        max_pool2d_backward(ctx(), config, grad_y, indices, grad_x, sums,
+                            adds ? GradMode::accumulate : GradMode::overwrite);
         expect_same_bits(bits(grad_x), bits(alone), what);
-        expect_rounded(
-            device.values(sums),
-            reference_column_sums(shape.numel() / channels, channels, expected, adds ? std::span<const float>(before) : std::span<const float>()),
-            dtype_name(dtype()) + (" sums of " + what));
+        expect_rounded(device.values(sums),
+                       reference_column_sums(shape.numel() / channels, channels, expected,
+                                             adds ? std::span<const float>(before) : std::span<const float>()),
+                       dtype_name(dtype()) + (" sums of " + what));
       }
     }
   }
@@ -92,9 +98,12 @@ TEST_P(Pool2dTest, SumsOfChannelsHaveTheSameBitsForAnyNumberOfThreads) {
       std::vector<float> first;
       for (const int threads : {1, 2, 3}) {
         TestDevice on(threads);
-        const Tensor indices = on.empty(y_shape, DType::u8), grad_x = on.empty(shape, dtype()), sums = on.empty({channels});
-        max_pool2d_forward(on.ctx(), config, stored_tensor(on, dtype(), shape, random(shape.numel(), 51)), on.empty(y_shape, dtype()), indices);
-        max_pool2d_backward(on.ctx(), config, stored_tensor(on, dtype(), y_shape, random(y_shape.numel(), 52)), indices, grad_x, sums);
+        const Tensor indices = on.empty(y_shape, DType::u8), grad_x = on.empty(shape, dtype()),
+                     sums = on.empty({channels});
+        max_pool2d_forward(on.ctx(), config, stored_tensor(on, dtype(), shape, random(shape.numel(), 51)),
+                           on.empty(y_shape, dtype()), indices);
+        max_pool2d_backward(on.ctx(), config, stored_tensor(on, dtype(), y_shape, random(y_shape.numel(), 52)), indices,
+                            grad_x, sums);
         const std::vector<float> values = on.values(ConstView(sums));
         if (threads == 1) first = values;
         expect_same_bits(values, first, shape.str());
@@ -108,7 +117,8 @@ TEST_P(Pool2dTest, MaxForwardReturnsTheFirstMaximumAndNanWins) {
   for (const auto& [config, shape] : cases()) {
     for (const char* const kind : {"ties", "specials", "random"}) {
       ++seed;
-      const std::vector<float> x = *kind == 'r' ? random(shape.numel(), seed) : values_with_ties(shape.numel(), seed, *kind == 's');
+      const std::vector<float> x =
+          *kind == 'r' ? random(shape.numel(), seed) : values_with_ties(shape.numel(), seed, *kind == 's');
       const reference::MaxPool expected = reference::max_pool2d(config, shape, x);
       const Shape y_shape = pool2d_output_shape(config, shape);
       const Tensor x_device = tensor(shape, x);
@@ -151,12 +161,14 @@ TEST_P(Pool2dTest, MaxBackwardSendsEachGradientToItsMaximumAndAddsOverlaps) {
       expect_close(positions, reference::max_pool2d(config, shape, x).indices, 0, 0, shape.str());
       const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
       max_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), indices, grad_x);
-      expect_sum(values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, positions), config.window * config.window, shape.str());
+      expect_sum(values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, positions),
+                 config.window * config.window, shape.str());
     }
   }
 }
 
-/// Also for a NaN or an infinity in the input or in the gradient, and for zeros with a sign. An index of 255 looks like one that was not written.
+/// Also for a NaN or an infinity in the input or in the gradient, and for zeros with a sign. An index of 255 looks like
+/// one that was not written.
 TEST_P(Pool2dTest, AMergedReluHasTheBitsOfSeparatePasses) {
   uint64_t seed = 700;
   for (const auto& [config, shape] : cases()) {
@@ -165,7 +177,8 @@ TEST_P(Pool2dTest, AMergedReluHasTheBitsOfSeparatePasses) {
     for (const bool specials : {false, true}) {
       std::vector<float> x = values_with_ties(shape.numel(), ++seed, specials), grad = random(y_shape.numel(), ++seed);
       for (size_t i = 0; i < x.size(); i += 2) x[i] = -std::abs(x[i]);
-      for (size_t i = 1; specials && i < grad.size(); i += 5) grad[i] = i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : -0.0F;
+      for (size_t i = 1; specials && i < grad.size(); i += 5)
+        grad[i] = i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : -0.0F;
       const Tensor from = tensor(shape, x), masked = tensor(y_shape, grad);
       const GuardedTensor y = guarded(y_shape), y_apart = guarded(y_shape), y_evaluated = guarded(y_shape);
       const GuardedTensor grad_x = guarded(shape), grad_apart = guarded(shape);
@@ -180,7 +193,8 @@ TEST_P(Pool2dTest, AMergedReluHasTheBitsOfSeparatePasses) {
       relu_backward(ctx(), y_apart, masked, masked);
       max_pool2d_backward(ctx(), config, masked, indices_apart, grad_apart);
       expect_same_bits(bits(grad_x), bits(grad_apart), shape.str() + " backward");
-      const std::vector<uint8_t> positions = device.values<uint8_t>(ConstView(indices)), expected = device.values<uint8_t>(ConstView(indices_apart));
+      const std::vector<uint8_t> positions = device.values<uint8_t>(ConstView(indices)),
+                                 expected = device.values<uint8_t>(ConstView(indices_apart));
       const std::vector<float> outputs = unchecked_values(y);
       for (size_t i = 0; i < outputs.size(); ++i)
         ASSERT_EQ(positions[i], outputs[i] > 0.0F ? expected[i] : kCutOff) << shape.str() << ", element " << i;
@@ -206,9 +220,10 @@ TEST_P(Pool2dTest, AverageCountsThePadding) {
 TEST_P(Pool2dTest, AdaptiveAverageUsesPyTorchsWindows) {
   uint64_t seed = 300;
   const std::vector<std::pair<Shape, Shape>> pairs{
-      {{2, 6, 6, 32}, {2, 6, 6, 32}}, {{3, 7, 5, 9}, {3, 1, 1, 9}},     {{2, 10, 7, 11}, {2, 3, 4, 11}},    {{1, 5, 3, 8}, {1, 7, 6, 8}},
-      {{2, 13, 1, 3}, {2, 6, 6, 3}},  {{2, 12, 9, 8}, {2, 1, 1, 8}},    {{1, 21, 11, 160}, {1, 2, 1, 160}}, {{2, 19, 19, 21}, {2, 3, 2, 21}},
-      {{2, 13, 13, 9}, {2, 6, 6, 9}}, {{1, 5, 3, 270}, {1, 7, 4, 270}}, {{3, 7, 7, 16}, {3, 1, 1, 16}}};
+      {{2, 6, 6, 32}, {2, 6, 6, 32}},     {{3, 7, 5, 9}, {3, 1, 1, 9}},     {{2, 10, 7, 11}, {2, 3, 4, 11}},
+      {{1, 5, 3, 8}, {1, 7, 6, 8}},       {{2, 13, 1, 3}, {2, 6, 6, 3}},    {{2, 12, 9, 8}, {2, 1, 1, 8}},
+      {{1, 21, 11, 160}, {1, 2, 1, 160}}, {{2, 19, 19, 21}, {2, 3, 2, 21}}, {{2, 13, 13, 9}, {2, 6, 6, 9}},
+      {{1, 5, 3, 270}, {1, 7, 4, 270}},   {{3, 7, 7, 16}, {3, 1, 1, 16}}};
   for (const auto& [shape, y_shape] : pairs) {
     const std::vector<float> x = random(shape.numel(), ++seed);
     const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
@@ -225,7 +240,8 @@ struct Offsets {
   int64_t large, small, indices;
 };
 constexpr Offsets kOffsets[] = {{1, 0, 0}, {0, 3, 0}, {0, 0, 1}, {1, 1, 0}, {2, 2, 2}, {4, 4, 4}, {5, 2, 0}};
-const Case kShiftedCases[] = {{{3, 2, 1}, {2, 7, 6, 8}}, {{2, 2, 0}, {1, 5, 6, 4}}, {{4, 3, 1}, {1, 9, 8, 12}}, {{3, 2, 1}, {2, 7, 5, 19}}};
+const Case kShiftedCases[] = {
+    {{3, 2, 1}, {2, 7, 6, 8}}, {{2, 2, 0}, {1, 5, 6, 4}}, {{4, 3, 1}, {1, 9, 8, 12}}, {{3, 2, 1}, {2, 7, 5, 19}}};
 
 TEST_P(Pool2dTest, AcceptsAnyAlignment) {
   uint64_t seed = 400;
@@ -255,7 +271,8 @@ TEST_P(Pool2dTest, AcceptsAnyAlignment) {
       adaptive_avg_pool2d_forward(ctx(), x_shifted, y_adaptive);
       expect_sum(y_adaptive.values(), reference::adaptive_avg_pool2d(shape, adaptive, x), 49, shape.str());
       adaptive_avg_pool2d_backward(ctx(), shifted(adaptive, small, grad_adaptive), grad_x);
-      expect_sum(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 49, shape.str());
+      expect_sum(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 49,
+                 shape.str());
     }
   }
 }
@@ -265,7 +282,8 @@ TEST_P(Pool2dTest, AnyAlignmentGivesTheSameBits) {
   uint64_t seed = 500;
   for (const auto& [config, shape] : kShiftedCases) {
     const Shape y_shape = pool2d_output_shape(config, shape);
-    const std::vector<float> x = random(shape.numel(), ++seed), specials = values_with_ties(shape.numel(), ++seed, true);
+    const std::vector<float> x = random(shape.numel(), ++seed),
+                             specials = values_with_ties(shape.numel(), ++seed, true);
     const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
     const GuardedTensor y = guarded(y_shape), y_specials = guarded(y_shape), mean = guarded(y_shape);
     const GuardedTensor grad_x = guarded(shape), spread = guarded(shape);
@@ -300,7 +318,8 @@ TEST_P(Pool2dTest, AnyAlignmentGivesTheSameBits) {
 TEST_P(Pool2dTest, NanStaysInItsChannelAndWindow) {
   for (const int64_t channels : {3, 8, 11}) {
     const Shape x_shape{2, 4, 4, channels}, y_shape{2, 2, 2, channels};
-    std::vector<float> x(static_cast<size_t>(x_shape.numel()), 1.0F), expected(static_cast<size_t>(y_shape.numel()), 1.0F);
+    std::vector<float> x(static_cast<size_t>(x_shape.numel()), 1.0F),
+        expected(static_cast<size_t>(y_shape.numel()), 1.0F);
     x[1] = expected[1] = std::numeric_limits<float>::quiet_NaN();
     const GuardedTensor y = guarded(y_shape);
     max_pool2d_forward(ctx(), {2, 2, 0}, tensor(x_shape, x), y, View{});
@@ -353,20 +372,30 @@ TEST_P(Pool2dTest, AcceptsAnEmptyBatch) {
 }
 
 TEST_P(Pool2dTest, RefusesWrongArguments) {
-  const Tensor x = tensor({2, 6, 5, 3}, random(180, 1)), y = empty({2, 3, 2, 3}), wrong = device.empty({2, 3, 2, 3}, other());
+  const Tensor x = tensor({2, 6, 5, 3}, random(180, 1)), y = empty({2, 3, 2, 3}),
+               wrong = device.empty({2, 3, 2, 3}, other());
   EXPECT_THROW(max_pool2d_forward(ctx(), {3, 2, 0}, x, y, View{}), ShapeError);
   EXPECT_THROW(max_pool2d_forward(ctx(), {17, 1, 8}, x, y, View{}), UnsupportedError);
   EXPECT_THROW(max_pool2d_forward(ctx(), {2, 2, 0}, x, y, device.empty({2, 3, 2, 3})), DtypeError);
   const Tensor wide = empty({1, 16, 16, 1}), one = empty({1, 1, 1, 1});
-  EXPECT_THROW(max_pool2d_forward(ctx(), {16, 1, 0}, wide, one, device.empty({1, 1, 1, 1}, DType::u8), true), UnsupportedError);
+  EXPECT_THROW(max_pool2d_forward(ctx(), {16, 1, 0}, wide, one, device.empty({1, 1, 1, 1}, DType::u8), true),
+               UnsupportedError);
   EXPECT_THROW(pool2d_output_shape({7, 1, 0}, {2, 6, 5, 3}), ShapeError);
   EXPECT_THROW(pool2d_output_shape({2, 1, 2}, {2, 6, 5, 3}), ShapeError);
   EXPECT_THROW(pool2d_output_shape({2, 0, 0}, {2, 6, 5, 3}), ShapeError);
   EXPECT_THROW(pool2d_output_shape({2, 2, 0}, {6, 5, 3}), ShapeError);
   EXPECT_THROW(adaptive_avg_pool2d_forward(ctx(), x, empty({1, 3, 2, 3})), ShapeError);
   const std::string expected = std::string(" is ") + dtype_name(other()) + ", expected " + dtype_name(dtype());
-  expect_error<DtypeError>([&] { max_pool2d_forward(ctx(), {2, 2, 0}, x, wrong, View{}); }, "max_pool2d_forward: y" + expected);
-  expect_error<DtypeError>([&] { avg_pool2d_backward(ctx(), {2, 2, 0}, wrong, x); }, "avg_pool2d_backward: grad_y" + expected);
+  expect_error<DtypeError>(
+      [&] {
+        max_pool2d_forward(ctx(), {2, 2, 0}, x, wrong, View{});
+      },
+      "max_pool2d_forward: y" + expected);
+  expect_error<DtypeError>(
+      [&] {
+        avg_pool2d_backward(ctx(), {2, 2, 0}, wrong, x);
+      },
+      "avg_pool2d_backward: grad_y" + expected);
 }
 
 class Pool2dHalfTest : public Pool2dTest {};
@@ -378,8 +407,10 @@ TEST_P(Pool2dHalfTest, AddsLargeMeansInF32) {
   const std::vector<float> x = random(x_shape.numel(), 7, 0.5F, 1.0F);
   const reference::Values expected = reference::adaptive_avg_pool2d(x_shape, y_shape, x);
   double narrow_sum = 0;
-  for (size_t i = 0; i < x.size(); i += 5) narrow_sum = from_bits(dtype(), to_bits(dtype(), narrow_sum + static_cast<double>(x[i])));
-  ASSERT_GT(std::abs(narrow_sum / 3600 - expected[0]), 4 * unit_roundoff(dtype()) * expected[0]) << "the test would not see a sum in 16 bits";
+  for (size_t i = 0; i < x.size(); i += 5)
+    narrow_sum = from_bits(dtype(), to_bits(dtype(), narrow_sum + static_cast<double>(x[i])));
+  ASSERT_GT(std::abs(narrow_sum / 3600 - expected[0]), 4 * unit_roundoff(dtype()) * expected[0])
+      << "the test would not see a sum in 16 bits";
   const GuardedTensor y = guarded(y_shape);
   adaptive_avg_pool2d_forward(ctx(), tensor(x_shape, x), y);
   expect_close(values(y), expected, unit_roundoff(dtype()) + 1e-5, 0);

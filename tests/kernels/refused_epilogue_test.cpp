@@ -33,7 +33,8 @@ TEST_P(RefusedEpilogue, RunsAsAKernelOfItsOwn) {
       const GuardedTensor y = guarded({n, out});
       linear_forward(ctx(), x_device, w_device, with_bias ? ConstView(bias_device) : ConstView(), relu, y);
       // The product, which is below 20, is rounded before the bias is added.
-      expect_rounded(values(y), expected, dtype_name(dtype()) + std::string(with_bias ? " bias" : "") + (relu ? " ReLU" : ""), roundoff(),
+      expect_rounded(values(y), expected,
+                     dtype_name(dtype()) + std::string(with_bias ? " bias" : "") + (relu ? " ReLU" : ""), roundoff(),
                      underflow() + 20 * roundoff());
     }
   }
@@ -50,7 +51,8 @@ TEST_P(RefusedEpilogue, TheGradientOfABiasRunsAsAKernelOfItsOwn) {
 
 TEST_P(RefusedEpilogue, AProductWithoutAnAlgorithmIsReportedWithItsSizes) {
   standins::refuse_products(true);
-  const Tensor x = tensor({33, 20}, random(33 * 20, 1)), w = tensor({17, 20}, random(17 * 20, 2)), bias = tensor({17}, random(17, 3));
+  const Tensor x = tensor({33, 20}, random(33 * 20, 1)), w = tensor({17, 20}, random(17 * 20, 2)),
+               bias = tensor({17}, random(17, 3));
   const GuardedTensor y = guarded({33, 17});
   try {
     linear_forward(ctx(), x, w, bias, true, y);

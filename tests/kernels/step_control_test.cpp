@@ -35,10 +35,10 @@ class StepControlTest : public DeviceTest {
     check_gradients(ctx(), grad, control);
     return device.values(control);
   }
-  /// The control that decide_step returns for a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no
-  /// state.
-  std::vector<float> unscaled(double nominal, NonFinite policy, float valid, float scale, float norm, int32_t first, float loss = 1.0F,
-                              float stopped = 0.0F) {
+  /// The control that decide_step returns for a gradient of this norm whose first non-finite element is at `first`.
+  /// Without a scale there is no state.
+  std::vector<float> unscaled(double nominal, NonFinite policy, float valid, float scale, float norm, int32_t first,
+                              float loss = 1.0F, float stopped = 0.0F) {
     std::vector<float> before = zeros();
     before[StepControl::kStopped] = stopped;
     before[StepControl::kNorm] = norm;
@@ -53,7 +53,8 @@ class StepControlTest : public DeviceTest {
     return device.values(control);
   }
   /// The state after a step that was skipped or taken.
-  std::vector<float> updated(const LossScaleConfig& config, bool active, bool skipped, const std::vector<float>& state) {
+  std::vector<float> updated(const LossScaleConfig& config, bool active, bool skipped,
+                             const std::vector<float>& state) {
     std::vector<float> verdict = zeros();
     verdict[StepControl::kActive] = active ? 1.0F : 0.0F;
     verdict[StepControl::kSkipped] = skipped ? 1.0F : 0.0F;
@@ -67,7 +68,8 @@ TEST_F(StepControlTest, TheNormEqualsThatOfASumInDouble) {
   for (const int64_t count : kLengths) {
     const std::vector<float> grad = random_floats(count, static_cast<uint64_t>(count) + 1, -3.0F, 3.0F);
     const std::vector<float> control = checked(device.tensor({count}, grad));
-    expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{norm_of(grad)}, 1e-6, 0.0, std::to_string(count));
+    expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{norm_of(grad)}, 1e-6, 0.0,
+                 std::to_string(count));
     EXPECT_EQ(first_non_finite(control), -1);
   }
 }
@@ -76,7 +78,8 @@ TEST_F(StepControlTest, TheNormEqualsThatOfASumInDouble) {
 TEST_F(StepControlTest, TheLargestAndSmallestNumbersAreSummedInDouble) {
   for (const float value : {1e30F, 1e-30F, std::numeric_limits<float>::denorm_min()}) {
     const std::vector<float> control = checked(device.tensor({10000}, std::vector<float>(10000, value)));
-    expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{100.0 * static_cast<double>(value)}, 1e-6, 0.0);
+    expect_close(std::vector<float>{control[StepControl::kNorm]},
+                 std::vector<double>{100.0 * static_cast<double>(value)}, 1e-6, 0.0);
     EXPECT_EQ(first_non_finite(control), -1);
   }
 }
@@ -87,7 +90,8 @@ TEST_F(StepControlTest, AnyAlignmentGivesTheSameBits) {
     const std::vector<float> expected = checked(device.tensor({count}, grad));
     for (const int64_t offset : {1, 2, 3}) {
       const Shifted<> shifted(device, {count}, offset, grad);
-      expect_same_bits(checked(shifted), expected, std::to_string(count) + " elements, " + std::to_string(offset) + " after");
+      expect_same_bits(checked(shifted), expected,
+                       std::to_string(count) + " elements, " + std::to_string(offset) + " after");
     }
   }
 }
@@ -129,7 +133,8 @@ TEST_F(StepControlTest, UnscalingConvertsTheScaledSumToTheMean) {
   EXPECT_EQ(control[StepControl::kNorm], 512.0F * factor);
   EXPECT_EQ(control[StepControl::kLossScale], 1024.0F);
   EXPECT_EQ(first_non_finite(control), -1);
-  EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kFactor], 128.0F / 96.0F) << "without a state the scale is 1";
+  EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kFactor], 128.0F / 96.0F)
+      << "without a state the scale is 1";
   EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kLossScale], 1.0F);
 }
 
@@ -155,7 +160,8 @@ TEST_F(StepControlTest, ANonFiniteLossOrGradientStopsThisStepAndAllLaterOnes) {
       EXPECT_EQ(stopped[StepControl::kSkipped], 1.0F) << loss;
       EXPECT_EQ(stopped[StepControl::kStopped], StepControl::kByLoss) << loss;
     }
-    EXPECT_EQ(unscaled(8.0, NonFinite::skip, 8.0F, 4.0F, 1.0F, -1, loss)[StepControl::kActive], 1.0F) << "the gradient alone decides";
+    EXPECT_EQ(unscaled(8.0, NonFinite::skip, 8.0F, 4.0F, 1.0F, -1, loss)[StepControl::kActive], 1.0F)
+        << "the gradient alone decides";
   }
   EXPECT_EQ(unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, kInfinity, 3)[StepControl::kStopped], StepControl::kByGradient);
   const std::vector<float> scaled = unscaled(8.0, NonFinite::stop, 8.0F, 4.0F, kInfinity, 3);
@@ -173,7 +179,8 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
   for (const int64_t count : kLengths) {
     for (const NonFinite policy : {NonFinite::accept, NonFinite::skip, NonFinite::stop}) {
       if (count > 1000000 || (count > 100000 && policy != NonFinite::stop)) continue;  // slow on stand-ins
-      const Tensor apart = device.tensor({StepControl::kCount}, zeros()), together = device.tensor({StepControl::kCount}, zeros());
+      const Tensor apart = device.tensor({StepControl::kCount}, zeros()),
+                   together = device.tensor({StepControl::kCount}, zeros());
       const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{1024.0F, 3.0F});
       for (int step = 0; step < 4; ++step) {
         std::vector<float> gradient = random_floats(count, static_cast<uint64_t>(count + step) + 1, -3.0F, 3.0F);
@@ -186,13 +193,15 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
         check_gradients(ctx(), grad, apart);
         decide_step(ctx(), 128.0, policy, totals, scale, apart);
         check_and_decide_step(ctx(), 128.0, policy, grad, totals, scale, together);
-        const std::string what =
-            std::to_string(count) + " elements, policy " + std::to_string(static_cast<int>(policy)) + ", step " + std::to_string(step);
+        const std::string what = std::to_string(count) + " elements, policy " +
+                                 std::to_string(static_cast<int>(policy)) + ", step " + std::to_string(step);
         const std::vector<float> control = device.values(together);
         expect_same_bits(control, device.values(apart), what);
         EXPECT_EQ(control[StepControl::kArrived], 0.0F) << what;
-        EXPECT_EQ(control[StepControl::kActive],
-                  step < 2 || policy == NonFinite::accept || (step == 2 && count == 0) || (step == 3 && policy == NonFinite::skip) ? 1.0F : 0.0F)
+        EXPECT_EQ(control[StepControl::kActive], step < 2 || policy == NonFinite::accept || (step == 2 && count == 0) ||
+                                                         (step == 3 && policy == NonFinite::skip)
+                                                     ? 1.0F
+                                                     : 0.0F)
             << what;
       }
     }
@@ -207,7 +216,8 @@ TEST_F(StepControlTest, ElementsSquaredBeforeGiveTheSameDecision) {
     sums[LossTotals::kValid] = 96.0F;
     return sums;
   }());
-  for (const auto& [first, second] : {std::pair<int64_t, int64_t>{1, 2}, {kSquareTile + 5, 2 * kSquareTile + 9}, {77, kCount}}) {
+  for (const auto& [first, second] :
+       {std::pair<int64_t, int64_t>{1, 2}, {kSquareTile + 5, 2 * kSquareTile + 9}, {77, kCount}}) {
     for (const int64_t bad : {int64_t{-1}, int64_t{0}, kSquareTile + 7, 2 * kSquareTile + 8, kCount - 1}) {
       std::vector<float> gradient = random_floats(kCount, static_cast<uint64_t>(first), -3.0F, 3.0F);
       if (bad >= 0) gradient[static_cast<size_t>(bad)] = kInfinity;
@@ -217,13 +227,15 @@ TEST_F(StepControlTest, ElementsSquaredBeforeGiveTheSameDecision) {
       const Tensor squares = device.empty({tiles + square_tiles(second - first), 2}, DType::i32);
       sum_squares(ctx(), grad.view().rows(0, first), squares.view().rows(0, tiles));
       sum_squares(ctx(), grad.view().rows(first, second), squares.view().rows(tiles, squares.shape()[0]));
-      const Tensor whole = device.tensor({StepControl::kCount}, zeros()), rest = device.tensor({StepControl::kCount}, zeros());
+      const Tensor whole = device.tensor({StepControl::kCount}, zeros()),
+                   rest = device.tensor({StepControl::kCount}, zeros());
       check_and_decide_step(ctx(), 128.0, NonFinite::stop, grad, totals, {}, whole);
       check_and_decide_step(ctx(), 128.0, NonFinite::stop, grad, totals, {}, rest, {}, {second, squares});
       std::vector<float> expected = device.values(whole), control = device.values(rest);
       EXPECT_EQ(first_non_finite(control), bad);
       if (bad < 0)
-        expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{double{expected[StepControl::kNorm]}}, 1e-6, 0.0);
+        expect_close(std::vector<float>{control[StepControl::kNorm]},
+                     std::vector<double>{double{expected[StepControl::kNorm]}}, 1e-6, 0.0);
       control[StepControl::kNorm] = expected[StepControl::kNorm] = 0.0F;
       expect_same_bits(control, expected, std::to_string(second) + " squared, first not finite " + std::to_string(bad));
     }
@@ -239,8 +251,10 @@ TEST_F(StepControlTest, ElementsSquaredBeforeAreNotReadAgain) {
   std::vector<float> sums(LossTotals::kCount, 0.0F);
   sums[LossTotals::kValid] = 8.0F;
   const Tensor control = device.tensor({StepControl::kCount}, zeros());
-  check_and_decide_step(ctx(), 8.0, NonFinite::skip, grad, device.tensor({LossTotals::kCount}, sums), {}, control, {}, {kSquared, squares});
-  expect_close(std::vector<float>{device.values(control)[StepControl::kNorm]}, std::vector<double>{norm_of(gradient)}, 1e-6, 0.0);
+  check_and_decide_step(ctx(), 8.0, NonFinite::skip, grad, device.tensor({LossTotals::kCount}, sums), {}, control, {},
+                        {kSquared, squares});
+  expect_close(std::vector<float>{device.values(control)[StepControl::kNorm]}, std::vector<double>{norm_of(gradient)},
+               1e-6, 0.0);
 }
 
 TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
@@ -290,7 +304,8 @@ TEST_F(StepControlTest, TheLossScaleChangesLikeGradScalers) {
   EXPECT_EQ(updated(config, true, false, {1024.0F, 0.0F}), (std::vector<float>{1024.0F, 1.0F})) << "taken";
   EXPECT_EQ(updated(config, true, false, {1024.0F, 2.0F}), (std::vector<float>{2048.0F, 0.0F})) << "the third in a row";
   EXPECT_EQ(updated(config, false, false, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F})) << "no valid target";
-  EXPECT_EQ(updated(config, true, false, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F})) << "it would be infinite";
+  EXPECT_EQ(updated(config, true, false, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F}))
+      << "it would be infinite";
 }
 
 TEST_F(StepControlTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
@@ -316,14 +331,18 @@ TEST_F(StepControlTest, RefusesWrongArguments) {
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
-  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, device.empty({2, 4}), totals, state, control), ShapeError);
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, device.empty({2, 4}), totals, state, control),
+               ShapeError);
   EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, device.empty({3}), state, control), ShapeError);
   EXPECT_THROW(sum_squares(ctx(), grad, device.empty({2, 2}, DType::i32)), ShapeError);
   EXPECT_THROW(sum_squares(ctx(), grad, device.empty({1, 2})), DtypeError);
   EXPECT_THROW(sum_squares(ctx(), grad.view().rows(0, 0), device.empty({1, 2}, DType::i32)), ShapeError);
-  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {}, {17, device.empty({1, 2}, DType::i32)}),
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {},
+                                     {17, device.empty({1, 2}, DType::i32)}),
                ShapeError);
-  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {}, {16, device.empty({1, 2})}), DtypeError);
+  EXPECT_THROW(
+      check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {}, {16, device.empty({1, 2})}),
+      DtypeError);
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);

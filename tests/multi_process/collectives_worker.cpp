@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// collectives_worker DEVICES: runs every collective on that many devices of each process, with inputs whose sums are exact in
-// every dtype; fails at the first wrong element.
+// collectives_worker DEVICES: runs every collective on that many devices of each process, with inputs whose sums are
+// exact in every dtype; fails at the first wrong element.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -45,7 +45,8 @@ std::vector<std::byte> to_storage(int64_t count, const Value& value, DType dtype
 
 class Collectives {
  public:
-  explicit Collectives(DeviceGroup& devices) : devices_(devices), communicators_(make_communicators(devices)), size_(devices.world_size()) {}
+  explicit Collectives(DeviceGroup& devices)
+      : devices_(devices), communicators_(make_communicators(devices)), size_(devices.world_size()) {}
 
   int size() const { return size_; }
   void sums(DType dtype, int64_t count, int root, bool in_place);
@@ -92,8 +93,8 @@ class Collectives {
     ctx(device).stream().synchronize();
     if (bytes == wanted) return;
     const auto place = std::mismatch(wanted.begin(), wanted.end(), bytes.begin()).first - wanted.begin();
-    throw std::runtime_error(fmt::format("{} of {} elements of {}: rank {} has a wrong element {}", what, found.numel(), dtype_name(found.dtype),
-                                         rank(device), place / size_of(found.dtype)));
+    throw std::runtime_error(fmt::format("{} of {} elements of {}: rank {} has a wrong element {}", what, found.numel(),
+                                         dtype_name(found.dtype), rank(device), place / size_of(found.dtype)));
   }
 
   DeviceGroup& devices_;
@@ -124,7 +125,8 @@ void Collectives::sums(DType dtype, int64_t count, int root, bool in_place) {
     if (!in_place) expect("all_reduce's input", d, all[i], given);
     if (!in_place || !is_root) expect("reduce's input", d, one[i], given);
     if (is_root) expect("reduce", d, one_sum[i], summed);
-    if (!is_root) expect("reduce's output on another rank than the root", d, one_sum[i], [](int64_t) { return kUntouched; });
+    if (!is_root)
+      expect("reduce's output on another rank than the root", d, one_sum[i], [](int64_t) { return kUntouched; });
   });
 }
 
@@ -132,15 +134,18 @@ void Collectives::scattered_sums(DType dtype, int64_t rows, bool in_place) {
   std::vector<Tensor> whole, part;
   for_each_device([&](int d) {
     whole.push_back(input(d, {rows * size_, kWidth}, dtype));
-    part.push_back(in_place ? whole.back().rows(rank(d) * rows, (rank(d) + 1) * rows) : untouched(d, {rows, kWidth}, dtype));
+    part.push_back(in_place ? whole.back().rows(rank(d) * rows, (rank(d) + 1) * rows)
+                            : untouched(d, {rows, kWidth}, dtype));
   });
-  for_each_device([&](int d) { comm(d).reduce_scatter(ctx(d), whole[static_cast<size_t>(d)], part[static_cast<size_t>(d)]); });
+  for_each_device(
+      [&](int d) { comm(d).reduce_scatter(ctx(d), whole[static_cast<size_t>(d)], part[static_cast<size_t>(d)]); });
   devices_.synchronize();
   for_each_device([&](int d) {
     const int64_t first = rank(d) * rows * kWidth;
     expect("reduce_scatter", d, part[static_cast<size_t>(d)], [&](int64_t e) { return sum(first + e); });
     if (in_place) return;
-    expect("reduce_scatter's input", d, whole[static_cast<size_t>(d)], [r = rank(d)](int64_t e) { return input_value(r, e); });
+    expect("reduce_scatter's input", d, whole[static_cast<size_t>(d)],
+           [r = rank(d)](int64_t e) { return input_value(r, e); });
   });
 }
 
@@ -168,14 +173,17 @@ void Collectives::copies(DType dtype, int64_t rows, int root, bool in_place) {
     const auto i = static_cast<size_t>(d);
     const int64_t count = rows * kWidth;
     expect("broadcast", d, received[i], [root](int64_t e) { return input_value(root, e); });
-    expect("all_gather", d, whole[i], [count](int64_t e) { return input_value(static_cast<int>(e / count), e % count); });
+    expect("all_gather", d, whole[i],
+           [count](int64_t e) { return input_value(static_cast<int>(e / count), e % count); });
   });
 }
 
 void Collectives::parts(DType dtype, const std::vector<int64_t>& counts, int root, bool in_place) {
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const auto first_of = [&](int r) { return std::accumulate(counts.begin(), counts.begin() + r, int64_t{0}); };
-  const auto own_rows = [&](const Tensor& whole, int r) { return whole.rows(first_of(r), first_of(r) + counts[static_cast<size_t>(r)]); };
+  const auto own_rows = [&](const Tensor& whole, int r) {
+    return whole.rows(first_of(r), first_of(r) + counts[static_cast<size_t>(r)]);
+  };
   std::vector<Tensor> whole, scattered, gathered, part;
   for_each_device([&](int d) {
     const int r = rank(d);
@@ -209,11 +217,15 @@ void Collectives::parts(DType dtype, const std::vector<int64_t>& counts, int roo
 /// Averages of multiples of the number of ranks are exact.
 void Collectives::operators(DType dtype, int64_t rows) {
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
-    const auto given = [&](int r, int64_t i) { return op == ReduceOp::average ? input_value(r, i) * static_cast<float>(size_) : input_value(r, i); };
+    const auto given = [&](int r, int64_t i) {
+      return op == ReduceOp::average ? input_value(r, i) * static_cast<float>(size_) : input_value(r, i);
+    };
     const auto combined = [&](int64_t i) {
       float result = given(0, i);
       for (int r = 1; r < size_; ++r) {
-        result = op == ReduceOp::min ? std::min(result, given(r, i)) : op == ReduceOp::max ? std::max(result, given(r, i)) : result + given(r, i);
+        result = op == ReduceOp::min   ? std::min(result, given(r, i))
+                 : op == ReduceOp::max ? std::max(result, given(r, i))
+                                       : result + given(r, i);
       }
       return op == ReduceOp::average ? result / static_cast<float>(size_) : result;
     };
@@ -237,7 +249,8 @@ void Collectives::operators(DType dtype, int64_t rows) {
       const std::string name = reduce_op_name(op);
       expect((name + " by all_reduce").c_str(), d, sums[i], combined);
       if (rank(d) == root) expect((name + " by reduce").c_str(), d, one[i], combined);
-      expect((name + " by reduce_scatter").c_str(), d, part[i], [&](int64_t e) { return combined(rank(d) * rows * kWidth + e); });
+      expect((name + " by reduce_scatter").c_str(), d, part[i],
+             [&](int64_t e) { return combined(rank(d) * rows * kWidth + e); });
     });
   }
 }
@@ -258,19 +271,23 @@ void Collectives::exchanges(DType dtype, int64_t rows) {
     const int r = rank(d);
     comm(d).all_to_all(ctx(d), whole[i], transposed[i]);
     comm(d).send_receive(ctx(d), sent[i], (r + 1) % size_, ring[i], before(r));
-    comm(d).send_receive(ctx(d), sent[i], r > 0 ? r - 1 : -1, r + 1 < size_ ? View(chain[i]) : View(), r + 1 < size_ ? r + 1 : -1);
+    comm(d).send_receive(ctx(d), sent[i], r > 0 ? r - 1 : -1, r + 1 < size_ ? View(chain[i]) : View(),
+                         r + 1 < size_ ? r + 1 : -1);
   });
   devices_.synchronize();
   for_each_device([&](int d) {
     const auto i = static_cast<size_t>(d);
     const int r = rank(d);
-    expect("all_to_all", d, transposed[i], [&](int64_t e) { return input_value(static_cast<int>(e / part), r * part + e % part); });
+    expect("all_to_all", d, transposed[i],
+           [&](int64_t e) { return input_value(static_cast<int>(e / part), r * part + e % part); });
     expect("send_receive in a ring", d, ring[i], [&](int64_t e) { return input_value(before(r), e); });
-    expect("send_receive in a chain", d, chain[i], [&](int64_t e) { return r + 1 < size_ ? input_value(r + 1, e) : kUntouched; });
+    expect("send_receive in a chain", d, chain[i],
+           [&](int64_t e) { return r + 1 < size_ ? input_value(r + 1, e) : kUntouched; });
   });
 }
 
-/// Sums that 16 bits cannot represent have the bits of the exact sum rounded once, with any number of processes and devices.
+/// Sums that 16 bits cannot represent have the bits of the exact sum rounded once, with any number of processes and
+/// devices.
 void Collectives::rounded_once(DType dtype) {
   constexpr int64_t kCount = 509;
   const int steps = dtype == DType::f16 ? 1024 : 256;  // of inputs in [0, 1), which the type represents exactly
@@ -321,7 +338,8 @@ void Collectives::order() {
     } catch (const OrderError&) {
       return;
     }
-    throw std::runtime_error(fmt::format("rank {}: an unordered use of what a collective writes was not noticed", rank(d)));
+    throw std::runtime_error(
+        fmt::format("rank {}: an unordered use of what a collective writes was not noticed", rank(d)));
   });
   devices_.synchronize();
 }
@@ -338,12 +356,14 @@ void run_all(Collectives& collectives) {
   for (const bool in_place : {false, true}) {
     for (const int64_t count : {0, 1, 1023}) {
       for (int root = 0; root < size; ++root) {
-        for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) collectives.sums(dtype, count, root, in_place);
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32})
+          collectives.sums(dtype, count, root, in_place);
         collectives.copies(DType::f32, count, root, in_place);
         collectives.parts(DType::f32, unequal_counts(size, count), root, in_place);
         collectives.parts(DType::f16, std::vector<int64_t>(static_cast<size_t>(size), count), root, in_place);
       }
-      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) collectives.scattered_sums(dtype, count, in_place);
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+        collectives.scattered_sums(dtype, count, in_place);
     }
     collectives.barrier();
   }

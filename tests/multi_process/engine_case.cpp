@@ -50,8 +50,10 @@ OwnedBatch rows_of(const Model& model, const OwnedBatch& whole, const std::vecto
   const int64_t bytes = whole.image_shape.numel() / samples;
   for (const RowRange& range : rows) {
     const auto& from = *whole.memory;
-    part.memory->bytes.insert(part.memory->bytes.end(), from.bytes.begin() + range.begin * bytes, from.bytes.begin() + range.end * bytes);
-    part.memory->labels.insert(part.memory->labels.end(), from.labels.begin() + range.begin, from.labels.begin() + range.end);
+    part.memory->bytes.insert(part.memory->bytes.end(), from.bytes.begin() + range.begin * bytes,
+                              from.bytes.begin() + range.end * bytes);
+    part.memory->labels.insert(part.memory->labels.end(), from.labels.begin() + range.begin,
+                               from.labels.begin() + range.end);
   }
   part.image_shape = model.input_shape(row_count(rows));
   part.label_shape = model.label_shape(row_count(rows));
@@ -120,12 +122,14 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   for (uint32_t step = 0; step < kSteps; ++step) {
     const int64_t samples = step + 1 == kSteps ? shorter : full;
     const BatchPlan plan = plan_batch(split, samples, config.accumulate, devices.world_size());
-    engine.train_step(part_of(model, random_batch(model, samples, engine_case.seed * 100 + step, engine_case.ignored), plan, devices));
+    engine.train_step(part_of(model, random_batch(model, samples, engine_case.seed * 100 + step, engine_case.ignored),
+                              plan, devices));
   }
   for (const StepResult& totals : engine.take_step_results(true)) result.losses.push_back(totals.mean_loss());
   const BatchPlan plan = plan_batch(split, kEvaluated, 1, devices.world_size());
   const StepResult found = engine.evaluate(part_of(model, random_batch(model, kEvaluated, 77, 0.2), plan, devices));
-  result.evaluation = sum_over_processes(devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
+  result.evaluation = sum_over_processes(
+      devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
   engine.verify_replicas();
   result.parameters = engine.parameters(0);
   const BufferValues buffers = engine.buffers(0);

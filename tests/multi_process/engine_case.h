@@ -30,8 +30,8 @@ struct EngineResult {
   bool operator==(const EngineResult&) const = default;
 };
 
-/// Runs five steps of SGD, the last one on a shorter batch, and an evaluation, on this process's rows of batches that are the same in all processes.
-/// Asserts that the memory peak is as planned; throws CommError if replicas differ.
+/// Runs five steps of SGD, the last one on a shorter batch, and an evaluation, on this process's rows of batches that
+/// are the same in all processes. Asserts that the memory peak is as planned; throws CommError if replicas differ.
 EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices);
 
 void save_result(const std::string& path, const EngineResult& result);

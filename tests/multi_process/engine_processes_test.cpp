@@ -46,7 +46,8 @@ TEST_P(EngineProcesses, TrainLikeOneDevice) {
     EXPECT_TRUE(results[i] == again[i]) << "not the same bits: " << c.name;
     ASSERT_EQ(results[i].losses.size(), one.losses.size()) << c.name;
     for (size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(results[i].losses[step], one.losses[step], c.tolerance * std::abs(one.losses[step])) << c.name << ", step " << step;
+      EXPECT_NEAR(results[i].losses[step], one.losses[step], c.tolerance * std::abs(one.losses[step]))
+          << c.name << ", step " << step;
     }
     EXPECT_NEAR(results[i].evaluation[0], one.evaluation[0], c.tolerance * one.evaluation[0]) << c.name;
     EXPECT_EQ(results[i].evaluation[1], one.evaluation[1]) << c.name;
@@ -54,8 +55,8 @@ TEST_P(EngineProcesses, TrainLikeOneDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Counts, EngineProcesses,
-                         ::testing::Values(Processes{1}, Processes{2}, Processes{1, 1}, Processes{2, 2}, Processes{1, 2}, Processes{1, 1, 1, 1},
-                                           Processes{2, 2, 2, 2}),
+                         ::testing::Values(Processes{1}, Processes{2}, Processes{1, 1}, Processes{2, 2},
+                                           Processes{1, 2}, Processes{1, 1, 1, 1}, Processes{2, 2, 2, 2}),
                          device_counts_label);
 
 using EngineSums = EngineProcesses;

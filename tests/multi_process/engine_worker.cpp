@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_worker DEVICES FOLDER: trains every case of engine_case.h on that many devices of each process; rank 0 writes the
-// results into the folder.
+// engine_worker DEVICES FOLDER: trains every case of engine_case.h on that many devices of each process; rank 0 writes
+// the results into the folder.
 #include <stdexcept>
 
 #include "tests/multi_process/engine_case.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of them, through shared memory and
-// then by messages, otherwise along a tree. Fails at the first wrong element, on bits that differ between ranks, rounds or ways, and if a late
-// process is not named. With COUNT and ITERATIONS rank 0 prints the cost of sums of so many elements: messages of a process, processor time of all
-// processes.
+// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of
+// them, through shared memory and then by messages, otherwise along a tree. Fails at the first wrong element, on bits
+// that differ between ranks, rounds or ways, and if a late process is not named. With COUNT and ITERATIONS rank 0
+// prints the cost of sums of so many elements: messages of a process, processor time of all processes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -27,7 +27,9 @@ using comm::SumBuffers;
 class Sums {
  public:
   Sums(ProcessGroup& process_group, const comm::ExchangeOptions& options)
-      : process_group_(process_group), largest_direct_(options.largest_direct), exchange_(comm::make_mpi_exchange(process_group, options)) {}
+      : process_group_(process_group),
+        largest_direct_(options.largest_direct),
+        exchange_(comm::make_mpi_exchange(process_group, options)) {}
 
   ProcessExchange& exchange() { return *exchange_; }
 
@@ -52,13 +54,15 @@ class Sums {
   void require_near(const char* what, std::span<const float> found, std::span<const double> wanted) const {
     for (size_t i = 0; i < found.size(); ++i) {
       if (std::abs(static_cast<double>(found[i]) - wanted[i]) <= 1e-5 * process_group_.size()) continue;
-      throw std::runtime_error(fmt::format("{}: element {} of {} is {}, expected {}", what, i, found.size(), found[i], wanted[i]));
+      throw std::runtime_error(
+          fmt::format("{}: element {} of {} is {}, expected {}", what, i, found.size(), found[i], wanted[i]));
     }
   }
 
   std::vector<float> sum(int64_t count, std::optional<int> root, int64_t scratch_elements) {
     std::vector<float> data = values(count, process_group_.rank()), scratch(static_cast<size_t>(scratch_elements));
-    exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count, root, 7);
+    exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count, root,
+                   7);
     return data;
   }
   /// Returns the bits of a sum.
@@ -67,9 +71,11 @@ class Sums {
     const int64_t scratch = comm::sum_scratch_elements(DType::f32, count, process_group_.size(), largest_direct_);
     const std::vector<float> found = sum(count, std::nullopt, scratch), again = sum(count, std::nullopt, scratch);
     require_near("a sum", found, wanted);
-    if (std::memcmp(found.data(), again.data(), found.size() * sizeof(float)) != 0) throw std::runtime_error("a sum has other bits the second time");
+    if (std::memcmp(found.data(), again.data(), found.size() * sizeof(float)) != 0)
+      throw std::runtime_error("a sum has other bits the second time");
     const std::string bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(float));
-    if (!process_group_.all_equal("a sum's bits", bytes)) throw std::runtime_error("a sum has not the same bits on all ranks");
+    if (!process_group_.all_equal("a sum's bits", bytes))
+      throw std::runtime_error("a sum has not the same bits on all ranks");
     require_near("a sum in many segments", sum(count, std::nullopt, 2 * process_group_.size()), wanted);
     const int root = process_group_.size() - 1;
     const std::vector<float> at_root = sum(count, root, scratch);
@@ -83,9 +89,11 @@ class Sums {
     const int64_t first = std::accumulate(counts.begin(), counts.begin() + process_group_.rank(), int64_t{0});
     const auto mine = static_cast<size_t>(counts[static_cast<size_t>(process_group_.rank())]);
     const int64_t scratch_elements = comm::scattered_scratch_elements(DType::f32, counts, largest_direct_);
-    std::vector<float> data = values(total, process_group_.rank()), scratch(static_cast<size_t>(scratch_elements)), result(mine);
+    std::vector<float> data = values(total, process_group_.rank()), scratch(static_cast<size_t>(scratch_elements)),
+                       result(mine);
     const std::vector<double> wanted = exact(total);
-    exchange_->sum_scattered({DType::f32, data.data(), DType::f32, result.data(), scratch.data(), scratch_elements}, counts, 8);
+    exchange_->sum_scattered({DType::f32, data.data(), DType::f32, result.data(), scratch.data(), scratch_elements},
+                             counts, 8);
     require_near("a scattered sum", result, std::span(wanted).subspan(static_cast<size_t>(first), mine));
     // Then all receive the parts.
     std::vector<float> whole(static_cast<size_t>(total));
@@ -96,25 +104,31 @@ class Sums {
   }
   void check_rounding() {
     constexpr int64_t kCount = 300;
-    const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, kCount, process_group_.size(), largest_direct_);
+    const int64_t scratch_elements =
+        comm::sum_scratch_elements(DType::f32, kCount, process_group_.size(), largest_direct_);
     std::vector<float> partials(kCount), scratch(static_cast<size_t>(scratch_elements)), wanted(kCount, 0.0F);
     // Multiples of 2^-12, whose sums are exact in f32.
-    const auto value = [](int r, int64_t i) { return static_cast<float>((i * 2654435761 + r * 40503) % 4096) / 4096.0F; };
+    const auto value = [](int r, int64_t i) {
+      return static_cast<float>((i * 2654435761 + r * 40503) % 4096) / 4096.0F;
+    };
     for (int64_t i = 0; i < kCount; ++i) {
       partials[static_cast<size_t>(i)] = value(process_group_.rank(), i);
       for (int r = 0; r < process_group_.size(); ++r) wanted[static_cast<size_t>(i)] += value(r, i);
     }
     std::vector<cpu::BFloat16> found(kCount), rounded(kCount);
-    exchange_->sum({DType::f32, partials.data(), DType::bf16, found.data(), scratch.data(), scratch_elements}, kCount, std::nullopt, 10);
+    exchange_->sum({DType::f32, partials.data(), DType::bf16, found.data(), scratch.data(), scratch_elements}, kCount,
+                   std::nullopt, 10);
     cpu::narrow(wanted.data(), rounded.data(), kCount);
-    if (std::memcmp(found.data(), rounded.data(), kCount * sizeof(cpu::BFloat16)) != 0) throw std::runtime_error("a sum was not rounded once");
+    if (std::memcmp(found.data(), rounded.data(), kCount * sizeof(cpu::BFloat16)) != 0)
+      throw std::runtime_error("a sum was not rounded once");
   }
   void check_exchange() {
     const int late = process_group_.size() / 2;
     process_group_.gather("a start", "");
     if (process_group_.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     const int last = exchange_->barrier(11);
-    if (last != late) throw std::runtime_error(fmt::format("rank {} arrived last at a barrier, rank {} was named", late, last));
+    if (last != late)
+      throw std::runtime_error(fmt::format("rank {} arrived last at a barrier, rank {} was named", late, last));
   }
 
  private:
@@ -126,13 +140,16 @@ class Sums {
 double processor_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 void measure(ProcessGroup& process_group, const comm::ExchangeOptions& options, int64_t count, int iterations) {
   Sums sums(process_group, options);
-  const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, process_group.size(), options.largest_direct);
+  const int64_t scratch_elements =
+      comm::sum_scratch_elements(DType::f32, count, process_group.size(), options.largest_direct);
   std::vector<float> data = sums.values(count, process_group.rank()), scratch(static_cast<size_t>(scratch_elements));
   const SumBuffers buffers{DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements};
   const auto once = [&] {
@@ -150,8 +167,11 @@ void measure(ProcessGroup& process_group, const comm::ExchangeOptions& options, 
   const auto messages = static_cast<double>(sums.exchange().messages_sent() - sent);
   const std::vector<double> all = process_group.sum("the cost", {used, messages});
   if (process_group.rank() != 0) return;
-  fmt::print("{:9} elements, {}: {:9.1f} us, {:8.1f} messages a process, {:9.1f} us of processor time of all together, a sum\n", count,
-             sums.exchange().description(), elapsed * 1e6 / iterations, all[1] / process_group.size() / iterations, all[0] * 1e6 / iterations);
+  fmt::print(
+      "{:9} elements, {}: {:9.1f} us, {:8.1f} messages a process, {:9.1f} us of processor time of all together, a "
+      "sum\n",
+      count, sums.exchange().description(), elapsed * 1e6 / iterations, all[1] / process_group.size() / iterations,
+      all[0] * 1e6 / iterations);
 }
 
 /// Returns the bits of all sums.
@@ -185,7 +205,8 @@ int main(int argc, char** argv) {
     if (argc != 2 && argc != 4) throw std::invalid_argument("usage: exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]");
     const comm::ExchangeOptions shared{std::stoi(argv[1]), true}, messages{std::stoi(argv[1]), false};
     if (argc == 4) {
-      for (const auto& options : {shared, messages}) measure(*process_group, options, std::stoll(argv[2]), std::stoi(argv[3]));
+      for (const auto& options : {shared, messages})
+        measure(*process_group, options, std::stoll(argv[2]), std::stoi(argv[3]));
       return;
     }
     const std::string bits = check(*process_group, shared);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
-// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test find the process.
+// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test
+// find the process.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -33,7 +34,9 @@ struct Fault {
   int64_t step = 0;
   int delay_us = 0;
 
-  bool due(const ProcessGroup& process_group, int64_t at_step) const { return process_group.rank() == rank && at_step == step; }
+  bool due(const ProcessGroup& process_group, int64_t at_step) const {
+    return process_group.rank() == rank && at_step == step;
+  }
 };
 
 /// Injects the fault: now, or a little later, in the middle of the step.
@@ -57,7 +60,8 @@ void train(ProcessGroup& process_group, DeviceGroup& devices, const Fault& fault
   config.scheme = scheme_preset("ddp");
   config.bucket_bytes = config.first_bucket_bytes = 4096;
   Engine engine(model, devices, config, {{kBatch}, {}});
-  const OwnedBatch whole = random_batch(model, kBatch / process_group.size(), static_cast<uint32_t>(process_group.rank()), 0);
+  const OwnedBatch whole =
+      random_batch(model, kBatch / process_group.size(), static_cast<uint32_t>(process_group.rank()), 0);
   HostBatch batch = whole.view();
   batch.global_samples = kBatch;
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -98,7 +102,9 @@ int run(const Fault& fault, int64_t timeout_ms) {
   options.size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
   options.timeout_ms = timeout_ms;
   options.exit_after_ms = 2000;
-  options.on_failure_found = [](const std::string& reason) { std::cerr << "process group: " + reason + "\n" << std::flush; };
+  options.on_failure_found = [](const std::string& reason) {
+    std::cerr << "process group: " + reason + "\n" << std::flush;
+  };
   const auto process_group = std::make_shared<ProcessGroup>(options);
   const int rank = process_group->rank();
   try {
@@ -123,5 +129,6 @@ int run(const Fault& fault, int64_t timeout_ms) {
 
 int main(int argc, char** argv) {
   if (argc != 7) return 2;
-  return vitrine::test::run({argv[1], std::atoi(argv[2]), std::atoll(argv[3]), std::atoi(argv[4])}, std::atoll(argv[5]));
+  return vitrine::test::run({argv[1], std::atoi(argv[2]), std::atoll(argv[3]), std::atoi(argv[4])},
+                            std::atoll(argv[5]));
 }

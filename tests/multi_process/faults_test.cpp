@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of four processes dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and nothing is left behind.
-// VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
+// One of four processes dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and
+// nothing is left behind. VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -90,17 +90,20 @@ TEST_P(Faults, NameTheCulpritAndEndAllProcessesInTime) {
     SCOPED_TRACE(fmt::format("attempt {}: rank {} at step {}, {} us into it", attempt, culprit, step, delay_us));
     const SharedMemory shared_memory(marker);
     const Clock::time_point begin = Clock::now();
-    const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step),
-                                                   std::to_string(delay_us), std::to_string(kTimeoutMs), marker});
+    const ChildResult result =
+        mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step),
+                            std::to_string(delay_us), std::to_string(kTimeoutMs), marker});
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const std::string output = result.error + result.output;
     EXPECT_NE(result.exit_code, 0) << output;
     EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << output;
     const std::regex sentence(fmt::format("process group: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
-    EXPECT_TRUE(std::regex_search(output, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << output;
+    EXPECT_TRUE(std::regex_search(output, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n"
+                                                     << output;
     const std::regex another(fmt::format("process group: rank [^{}]", culprit));
     EXPECT_FALSE(std::regex_search(output, another)) << "another rank is blamed too\n" << output;
-    const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
+    const std::regex position(
+        "collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
     EXPECT_TRUE(std::regex_search(output, position)) << output;
     EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << output;
     EXPECT_EQ(shared_memory.files(), std::vector<std::string>{}) << output;
@@ -114,8 +117,10 @@ INSTANTIATE_TEST_SUITE_P(All, Faults,
                                            Case{"stop", "hangs: it has sent nothing for", false},
                                            Case{"exit", "died: its connection closed unexpectedly", true},
                                            Case{"throw", "failed: cpu:0: .*what does not fit", true},
-                                           Case{"hang", "is late: others have begun", false}, Case{"order", "began collective", true},
-                                           Case{"count", "began collective", true}, Case{"skip", "began collective", true}),
+                                           Case{"hang", "is late: others have begun", false},
+                                           Case{"order", "began collective", true},
+                                           Case{"count", "began collective", true},
+                                           Case{"skip", "began collective", true}),
                          [](const auto& test) { return std::string(test.param.fault); });
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 256 processes on however few cores there are: they train as one device does, and a killed rank is named. Takes minutes and 12 GiB of memory.
+// 256 processes on however few cores there are: they train as one device does, and a killed rank is named. Takes
+// minutes and 12 GiB of memory.
 #include <csignal>
 #include <fstream>
 
@@ -31,14 +32,18 @@ class ManyProcesses : public MpirunTest {
  protected:
   void SetUp() override {
     MpirunTest::SetUp();
-    if (available_gib() < 12) GTEST_SKIP() << "256 processes need 12 GiB of memory; " << available_gib() << " GiB are available";
+    if (available_gib() < 12)
+      GTEST_SKIP() << "256 processes need 12 GiB of memory; " << available_gib() << " GiB are available";
   }
   static Command training(const std::string& steps) {
     // A sample for each process and step.
-    return vitrine_command({"train", "--model", "mlp", "--data", "synthetic:512", "--batch-size", "256", "--steps", steps, "--no-eval",
-                            "--threads-per-device", "1", "--trace", "off", "--log-every", "1", "--timeout", "300", "--json"});
+    return vitrine_command({"train", "--model", "mlp", "--data", "synthetic:512", "--batch-size", "256", "--steps",
+                            steps, "--no-eval", "--threads-per-device", "1", "--trace", "off", "--log-every", "1",
+                            "--timeout", "300", "--json"});
   }
-  static Command in_processes(const std::string& steps) { return mpirun_command(kProcesses, training(steps), kMpirunSeconds); }
+  static Command in_processes(const std::string& steps) {
+    return mpirun_command(kProcesses, training(steps), kMpirunSeconds);
+  }
 };
 
 TEST_F(ManyProcesses, TrainLikeOneDevice) {

@@ -25,7 +25,8 @@ std::string quoted(const std::string& word) {
 
 std::string mpirun_missing() {
   if (access(kMpirun, X_OK) == 0) return {};
-  return "mpirun was not found when the tests were configured, or is gone; install it with: apt-get install openmpi-bin";
+  return "mpirun was not found when the tests were configured, or is gone; install it with: apt-get install "
+         "openmpi-bin";
 }
 
 Command mpirun_command(const std::vector<Command>& commands) {
@@ -39,7 +40,8 @@ Command mpirun_command(const std::vector<Command>& commands) {
 }
 
 Command mpirun_command(int processes, const Command& command, int seconds) {
-  Command all = {kMpirun, "--oversubscribe", "--bind-to", "none", "--timeout", std::to_string(seconds), "-np", std::to_string(processes)};
+  Command all = {kMpirun,     "--oversubscribe",       "--bind-to", "none",
+                 "--timeout", std::to_string(seconds), "-np",       std::to_string(processes)};
   all.insert(all.end(), command.begin(), command.end());
   return all;
 }
@@ -52,7 +54,12 @@ Command with_output_in(const std::string& folder, const Command& command) {
 }
 
 std::vector<std::string> mpirun_environment() {
-  return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_WAIT_POLICY=passive", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+  return {"OMPI_ALLOW_RUN_AS_ROOT=1",
+          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "OMP_WAIT_POLICY=passive",
+          "RANK",
+          "WORLD_SIZE",
+          "LOCAL_RANK",
           "LOCAL_WORLD_SIZE"};
 }
 

@@ -19,11 +19,13 @@ std::string mpirun_missing();
 
 /// Command that starts `command` in `processes` processes, which share the cores, and ends them after `seconds`.
 Command mpirun_command(int processes, const Command& command, int seconds = 60);
-/// Like mpirun_command(), with a command for each process. A shell chooses it by rank, because `mpirun A : B` crashes with Debian 13's Open MPI.
+/// Like mpirun_command(), with a command for each process. A shell chooses it by rank, because `mpirun A : B` crashes
+/// with Debian 13's Open MPI.
 Command mpirun_command(const std::vector<Command>& commands);
 
-/// A process of mpirun that writes its standard streams to FOLDER/out.RANK and FOLDER/err.RANK: the mpirun of Open MPI 5 loses parts of what a
-/// process wrote last if it is interrupted or the process fails, or forwards them to the wrong stream.
+/// A process of mpirun that writes its standard streams to FOLDER/out.RANK and FOLDER/err.RANK: the mpirun of Open MPI
+/// 5 loses parts of what a process wrote last if it is interrupted or the process fails, or forwards them to the wrong
+/// stream.
 Command with_output_in(const std::string& folder, const Command& command);
 
 /// Environment for mpirun's processes, without the variables of other launchers.

@@ -20,9 +20,27 @@ class ProcessCheckpoints : public MpirunTest {
  protected:
   /// Two processes that train and save in the folder `name`.
   Command training(const std::string& name, const Command& more) const {
-    Command command = {"train", "--model", "mlp",    "--image-size", "8",   "--data",           "synthetic:195", "--threads-per-device",
-                       "1",     "--seed",  "3",      "--batch-size", "20",  "--checkpoint-dir", path(name),      "--optimizer",
-                       "adam",  "--lr",    "0.0005", "--resume",     "auto"};
+    Command command = {"train",
+                       "--model",
+                       "mlp",
+                       "--image-size",
+                       "8",
+                       "--data",
+                       "synthetic:195",
+                       "--threads-per-device",
+                       "1",
+                       "--seed",
+                       "3",
+                       "--batch-size",
+                       "20",
+                       "--checkpoint-dir",
+                       path(name),
+                       "--optimizer",
+                       "adam",
+                       "--lr",
+                       "0.0005",
+                       "--resume",
+                       "auto"};
     command.insert(command.end(), more.begin(), more.end());
     return mpirun_command(2, vitrine_command(command));
   }

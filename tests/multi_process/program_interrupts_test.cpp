@@ -20,13 +20,14 @@ class ProcessInterrupts : public MpirunTest {
  protected:
   /// Training until it is interrupted.
   Command endless() const {
-    return vitrine_command(
-        {"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--epochs", "1000000000", "--json", "--save", weights()});
+    return vitrine_command({"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1",
+                            "--epochs", "1000000000", "--json", "--save", weights()});
   }
   std::string weights() const { return folder_.path("w.safetensors"); }
   void expect_weights() const {
     ASSERT_TRUE(std::filesystem::exists(weights()));
-    const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
+    const ChildResult result =
+        run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
     EXPECT_EQ(result.exit_code, 0) << result.error;
   }
 

@@ -17,7 +17,8 @@ namespace {
 using Json = nlohmann::json;
 
 // The test set has 43 more. Neither number is divisible by four.
-const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
+const Command kJob = {"--model", "small-cnn",    "--data", "synthetic:215", "--threads-per-device",
+                      "1",       "--batch-size", "32"};
 
 Json parse(const ChildResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -67,7 +68,8 @@ TEST_F(Processes, TrainLikeOneProcess) {
 
 /// The collective that a sum over 65 buffers needs, through all layers of communication.
 TEST_F(Processes, SixtyFiveReduceTogether) {
-  const ChildResult result = mpirun(65, vitrine_command({"collectives", "all_reduce", "-b", "8", "-e", "8", "--iters", "2", "--warmup_iters", "1"}));
+  const ChildResult result = mpirun(
+      65, vitrine_command({"collectives", "all_reduce", "-b", "8", "-e", "8", "--iters", "2", "--warmup_iters", "1"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_NE(result.output.find("Every result was right"), std::string::npos) << result.output << result.error;
 }
@@ -91,15 +93,16 @@ TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
   const Command sgd = {"--epochs", "3", "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.8"};
   const auto weights_of = [&](const std::string& name, int processes, const Command& schedule) {
     const std::string file = folder_.path(name);
-    const Command training = with(with(sgd, schedule), {"--devices", processes == 1 ? "cpu:0-1" : "cpu:0", "--save", file, "--json"});
+    const Command training =
+        with(with(sgd, schedule), {"--devices", processes == 1 ? "cpu:0-1" : "cpu:0", "--save", file, "--json"});
     const Command command = vitrine_command(with(with({"train"}, kJob), training));
     parse(processes == 1 ? ChildProcess(command).wait() : mpirun(processes, command));
     return content(file);
   };
   const std::string constant = weights_of("constant", 1, {});
   ASSERT_FALSE(constant.empty());
-  for (const Command& schedule :
-       {Command{"--lr-schedule", "one-cycle"}, Command{"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "0.9"}}) {
+  for (const Command& schedule : {Command{"--lr-schedule", "one-cycle"},
+                                  Command{"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "0.9"}}) {
     const std::string one = weights_of("one", 1, schedule);
     EXPECT_TRUE(weights_of("two", 2, schedule) == one) << schedule[1];
     EXPECT_FALSE(one == constant) << schedule[1] << " changes nothing";
@@ -108,7 +111,8 @@ TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
 
 TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   const std::string weights = folder_.path("w.safetensors");
-  const Command training = vitrine_command(with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"}));
+  const Command training = vitrine_command(
+      with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"}));
   const ChildResult result = mpirun(3, with_output_in(folder_.path(), training));
   EXPECT_EQ(result.exit_code, 1) << result.error;
   const std::string error = content(folder_.path("err.0"));
@@ -123,8 +127,8 @@ TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
 }
 
 TEST_F(Processes, StopTogetherWhenAnEvaluationIsNotFinite) {
-  const Command training =
-      vitrine_command({"train", "--model", "mlp", "--data", "synthetic:64", "--threads-per-device", "1", "--steps", "1", "--lr", "1e30", "--json"});
+  const Command training = vitrine_command({"train", "--model", "mlp", "--data", "synthetic:64", "--threads-per-device",
+                                            "1", "--steps", "1", "--lr", "1e30", "--json"});
   const ChildResult result = mpirun(2, with_output_in(folder_.path(), training));
   EXPECT_EQ(result.exit_code, 1) << result.error;
   const std::string error = content(folder_.path("err.0"));
@@ -174,8 +178,8 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   in_one_process("train", {"--steps", "2", "--seed", "5", "--save", weights});
   // Rank 1 does not find this file on its machine, and does not need it.
   const auto start = [](const std::string& file) {
-    return vitrine_command(
-        with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init-weights", file, "--json", "--verify-replicas", "1"}));
+    return vitrine_command(with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init-weights", file,
+                                                        "--json", "--verify-replicas", "1"}));
   };
   const Json two = parse(mpirun({start(weights), start(folder_.path("nothing"))}));
   const Json one = in_one_process("train", {"--steps", "2", "--init-weights", weights});
@@ -187,12 +191,14 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
 
 TEST_F(Processes, WriteOneTraceEach) {
   in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
-  for (const char* name : {"t.json", "t.rank1.json"}) EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
+  for (const char* name : {"t.json", "t.rank1.json"})
+    EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
 }
 
 TEST_F(Processes, LogsHaveTheMemoryOfAllRanks) {
   const std::string events = folder_.path("events");
-  const Json json = in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.jsonl"), "--tensorboard", events});
+  const Json json =
+      in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.jsonl"), "--tensorboard", events});
   Json epoch;
   std::ifstream file(folder_.path("log.jsonl"));
   for (std::string line; std::getline(file, line);) {
@@ -220,15 +226,16 @@ TEST_F(Processes, WriteColumnsForTheDevicesOfAllRanks) {
   while (std::getline(file, row)) last = row;
   ASSERT_TRUE(last.starts_with("epoch,")) << last;
   // The column of rank 1's peak has a number.
-  const auto column = std::count(header.begin(), header.begin() + static_cast<std::ptrdiff_t>(header.find("memory.rank 1 cpu:0.peak")), ',');
+  const auto column = std::count(
+      header.begin(), header.begin() + static_cast<std::ptrdiff_t>(header.find("memory.rank 1 cpu:0.peak")), ',');
   size_t begin = 0;
   for (std::ptrdiff_t c = 0; c < column; ++c) begin = last.find(',', begin) + 1;
   EXPECT_GT(std::stoll(last.substr(begin)), 0) << last;
 }
 
 TEST_F(Processes, CollectivesAreRight) {
-  const ChildResult result =
-      mpirun(3, vitrine_command({"collectives", "--devices", "cpu:0-1", "-b", "1K", "-e", "4M", "-f", "4096", "-n", "2", "-w", "1", "--json"}));
+  const ChildResult result = mpirun(3, vitrine_command({"collectives", "--devices", "cpu:0-1", "-b", "1K", "-e", "4M",
+                                                        "-f", "4096", "-n", "2", "-w", "1", "--json"}));
   const Json json = parse(result);
   EXPECT_EQ(json["wrong"], 0);
   ASSERT_EQ(json["results"].size(), 20U);
@@ -243,8 +250,8 @@ TEST_F(Processes, CollectivesAreRight) {
 
 // Sums of 16-bit numbers travel in f32, for which the pools need room.
 TEST_F(Processes, LargeSumsOf16BitsFit) {
-  const Json json = parse(mpirun(
-      2, vitrine_command({"collectives", "reduce", "--devices", "cpu:0", "-d", "half", "-b", "24M", "-c", "0", "-n", "1", "-w", "0", "--json"})));
+  const Json json = parse(mpirun(2, vitrine_command({"collectives", "reduce", "--devices", "cpu:0", "-d", "half", "-b",
+                                                     "24M", "-c", "0", "-n", "1", "-w", "0", "--json"})));
   EXPECT_EQ(json["results"].size(), 1U);
 }
 

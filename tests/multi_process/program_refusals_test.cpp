@@ -8,7 +8,8 @@
 namespace vitrine::test {
 namespace {
 
-const Command kJob = {"train", "--model", "mlp", "--data", "synthetic:100", "--threads-per-device", "1", "--steps", "2"};
+const Command kJob = {"train", "--model", "mlp", "--data", "synthetic:100", "--threads-per-device",
+                      "1",     "--steps", "2"};
 
 Command job(const Command& more) {
   Command all = vitrine_command(kJob);
@@ -19,26 +20,32 @@ Command job(const Command& more) {
 void expect_usage_error(const ChildResult& result, const std::vector<std::string>& parts) {
   EXPECT_EQ(result.exit_code, 2) << result.error;
   EXPECT_EQ(result.output, "");
-  for (const std::string& part : parts) EXPECT_NE(result.error.find(part), std::string::npos) << part << " is not in\n" << result.error;
+  for (const std::string& part : parts)
+    EXPECT_NE(result.error.find(part), std::string::npos) << part << " is not in\n" << result.error;
 }
 
 class ProcessRefusals : public MpirunTest {};
 
 TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
-  expect_usage_error(mpirun({job({"--precision", "fp16"}),
-                             job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2", "--loss-scale-growth-interval", "7"})}),
-                     {"rank 1 has batch size 32, where rank 0 has 64", "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0",
-                      "rank 1 has loss scaling", "every 7 steps", "every 2000 steps"});
-  expect_usage_error(mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors"})}),
-                     {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights a file, where rank 0 has nothing"});
+  expect_usage_error(
+      mpirun({job({"--precision", "fp16"}), job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2",
+                                                 "--loss-scale-growth-interval", "7"})}),
+      {"rank 1 has batch size 32, where rank 0 has 64",
+       "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0", "rank 1 has loss scaling",
+       "every 7 steps", "every 2000 steps"});
+  expect_usage_error(
+      mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors"})}),
+      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights a file, where rank 0 has nothing"});
 }
 
 TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {
-  expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}), {"rank 0 has optimizer adamw lr 0.5", "where ranks 1, 2 have"});
+  expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}),
+                     {"rank 0 has optimizer adamw lr 0.5", "where ranks 1, 2 have"});
 }
 
 TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
-  const std::vector<Command> schemes = {{"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
+  const std::vector<Command> schemes = {
+      {"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
   for (const Command& scheme : schemes) {
     const ChildResult result = mpirun(3, job(scheme));
     const std::string reason = ": it needs a single process";
@@ -48,11 +55,13 @@ TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
 }
 
 TEST_F(ProcessRefusals, BalancingByTimeNeedsOneProcess) {
-  expect_usage_error(mpirun(2, job({"--split", "auto", "--balance", "time"})), {"--balance time: it measures devices of one process"});
+  expect_usage_error(mpirun(2, job({"--split", "auto", "--balance", "time"})),
+                     {"--balance time: it measures devices of one process"});
 }
 
 TEST_F(ProcessRefusals, CompareNeedsOneProcess) {
-  expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})), {"compare: it runs in one process, but 2 were started"});
+  expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})),
+                     {"compare: it runs in one process, but 2 were started"});
 }
 
 /// In one process with the environment of a launcher.
@@ -60,15 +69,16 @@ ChildResult launched(const Command& arguments, const std::vector<std::string>& e
   return ChildProcess(job(arguments), ChildProcess::Streams::pipes, environment).wait();
 }
 
-const std::vector<std::string> kTorchrun = {"RANK=0",           "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                                            "MASTER_PORT=29511"};
+const std::vector<std::string> kTorchrun = {
+    "RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29511"};
 
 TEST(LauncherEnvironment, NamesMissingVariables) {
   for (const std::string name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     std::vector<std::string> environment = kTorchrun;
     // The name without a value removes the variable.
     std::replace_if(
-        environment.begin(), environment.end(), [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
+        environment.begin(), environment.end(),
+        [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
     expect_usage_error(launched({}, environment), {name});
   }
   expect_usage_error(launched({}, {"OMPI_COMM_WORLD_RANK=0"}), {"OMPI_COMM_WORLD_SIZE"});
@@ -76,14 +86,18 @@ TEST(LauncherEnvironment, NamesMissingVariables) {
 }
 
 TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
-  expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun), {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
-  expect_usage_error(launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--rendezvous", "file:/tmp/nowhere"}, {}),
-                     {"these use --rendezvous", "mpirun -np 3 vitrine"});
+  expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun),
+                     {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
+  expect_usage_error(
+      launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--rendezvous", "file:/tmp/nowhere"}, {}),
+      {"these use --rendezvous", "mpirun -np 3 vitrine"});
 }
 
 TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {
-  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}), {"--rendezvous tcp://127.0.0.1:29512: there is only one process"});
-  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}), {"--rendezvous file:/tmp/nowhere: there is only one process"});
+  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}),
+                     {"--rendezvous tcp://127.0.0.1:29512: there is only one process"});
+  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}),
+                     {"--rendezvous file:/tmp/nowhere: there is only one process"});
   const ChildResult result = launched({"--init-weights", "/nonexistent/tcp.safetensors"}, {});
   EXPECT_EQ(result.exit_code, 1) << result.error;
   EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;

@@ -42,7 +42,8 @@ class ProcessSaving : public MpirunTest {
   /// Checks that the folder contains the file and nothing else.
   void expect_weights() const {
     ASSERT_TRUE(fs::exists(weights()));
-    const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
+    const ChildResult result =
+        run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
     EXPECT_EQ(result.exit_code, 0) << result.error;
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
   }
@@ -52,19 +53,21 @@ class ProcessSaving : public MpirunTest {
 };
 
 TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
-  ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
-                     mpirun_environment());
+  ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}),
+                     ChildProcess::Streams::pipes, mpirun_environment());
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_NE(result.output.find("The weights are in"), std::string::npos) << result.output;
-  EXPECT_NE(result.error.find("warning: --save " + weights() + ": nothing was written for 5 s"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("warning: --save " + weights() + ": nothing was written for 5 s"), std::string::npos)
+      << result.error;
   expect_weights();
 }
 
-// The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other process has exited.
+// The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other
+// process has exited.
 TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
-  ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
-                     mpirun_environment());
+  ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}),
+                     ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);
   EXPECT_NE(child.wait().exit_code, 0);
@@ -72,7 +75,8 @@ TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
   expect_weights();
 }
 
-// mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved nevertheless.
+// mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved
+// nevertheless.
 TEST_F(ProcessSaving, CompletesAfterAFailure) {
   ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));

@@ -42,7 +42,8 @@ TEST_F(AtomicFileTest, AppearsWhenItIsComplete) {
   EXPECT_EQ(names(), std::vector<std::string>{"file"});
 }
 
-// A process that is killed during a save leaves no .tmp file, if the file system has files without names, as those of Linux do.
+// A process that is killed during a save leaves no .tmp file, if the file system has files without names, as those of
+// Linux do.
 TEST_F(AtomicFileTest, AKilledProcessLeavesNothing) {
   const int probe = open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
   if (probe < 0) GTEST_SKIP() << "the file system has no files without names: " << folder_;
@@ -91,13 +92,16 @@ TEST_F(AtomicFileTest, LongNamesAreWritten) {
   file.commit();
   EXPECT_EQ(names(), std::vector<std::string>{longest});
   EXPECT_EQ(mode_of(path(longest)) & 0600U, 0600U);
-  expect_mentions(error_of<DataError>([&] { const AtomicFile longer(path(longest + "n")); }), {longest, "File name too long"});
+  expect_mentions(error_of<DataError>([&] { const AtomicFile longer(path(longest + "n")); }),
+                  {longest, "File name too long"});
 }
 
-// A killed process leaves its file where files need a name, and a process of another container may have the same number.
+// A killed process leaves its file where files need a name, and a process of another container may have the same
+// number.
 TEST_F(AtomicFileTest, AFileThatWasLeftIsKept) {
   const std::string pid = std::to_string(getpid());
-  const std::vector<std::string> left = {"file." + pid + ".tmp", "vitrine-" + pid + "-0.tmp", "vitrine-" + pid + "-1.tmp"};
+  const std::vector<std::string> left = {"file." + pid + ".tmp", "vitrine-" + pid + "-0.tmp",
+                                         "vitrine-" + pid + "-1.tmp"};
   for (const std::string& name : left) std::ofstream(path(name)) << "left";
   AtomicFile file(path());
   file.write("new");

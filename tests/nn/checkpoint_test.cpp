@@ -30,7 +30,8 @@ class Checkpoint : public FileTest {
       CheckpointFile& file = result.emplace_back(CheckpointFile{name, {}, {{"format", "pt"}}});
       for (const std::string tensor : {"a", "b"}) {
         const HostTensor& data = memory_.emplace_back(tensor_of({100, 7}, DType::f32, ++seed * 1000 + name.size()));
-        file.tensors.push_back({tensor, data.shape, data.dtype, [&data] { return std::span<const std::byte>(data.data); }});
+        file.tensors.push_back(
+            {tensor, data.shape, data.dtype, [&data] { return std::span<const std::byte>(data.data); }});
       }
     }
     return result;
@@ -50,10 +51,12 @@ class Checkpoint : public FileTest {
 };
 
 TEST_F(Checkpoint, HoldsWhatWasWritten) {
-  const std::string state = R"({"step":12,"lr":0.1,"tiny":5e-324,"seed":18446744073709551615,"text":"a \"b\" \n ü","list":[1,null,true]})";
+  const std::string state =
+      R"({"step":12,"lr":0.1,"tiny":5e-324,"seed":18446744073709551615,"text":"a \"b\" \n ü","list":[1,null,true]})";
   write("step-00000012", 1, state);
   EXPECT_EQ(names(folder_), std::vector<std::string>{"step-00000012"});
-  EXPECT_EQ(names(folder_ / "step-00000012"), (std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"}));
+  EXPECT_EQ(names(folder_ / "step-00000012"),
+            (std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"}));
   const std::string read = read_checkpoint(path("step-00000012"));
   EXPECT_EQ(nlohmann::json::parse(read), nlohmann::json::parse(state));
   EXPECT_EQ(read, nlohmann::ordered_json::parse(state).dump());
@@ -141,7 +144,8 @@ TEST_F(Checkpoint, AFullDiskLeavesTheOldOneAndNothingElse) {
   write("step", 1, R"({"step": 1})");
   {
     const FullDisk full(1000);
-    expect_mentions(error_of<DataError>([&] { write("step", 2); }), {"model.safetensors", "cannot be written", "free space"});
+    expect_mentions(error_of<DataError>([&] { write("step", 2); }),
+                    {"model.safetensors", "cannot be written", "free space"});
     EXPECT_THROW(write("next", 2), DataError);
   }
   EXPECT_EQ(names(folder_), std::vector<std::string>{"step"});
@@ -186,7 +190,8 @@ TEST_F(Checkpoint, AKilledSaveLeavesTheOldOneOrTheNewOne) {
 
 TEST_F(Checkpoint, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(list_checkpoints(path("absent")).empty());
-  for (const int64_t step : {3, 20, 100000000, 7}) write(checkpoint_name(step), 1, R"({"step": )" + std::to_string(step) + "}");
+  for (const int64_t step : {3, 20, 100000000, 7})
+    write(checkpoint_name(step), 1, R"({"step": )" + std::to_string(step) + "}");
   fs::create_directory(folder_ / "step-9");  // not a name of a checkpoint
   fs::create_directory(folder_ / "step-00000200x");
   std::ofstream(path("step-00000300")) << "a file";
@@ -194,7 +199,9 @@ TEST_F(Checkpoint, TheNewestWholeOneIsFound) {
   for (const NamedCheckpoint& checkpoint : list_checkpoints(folder_.string())) steps.push_back(checkpoint.step);
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 7, 20, 100000000}));
   std::vector<std::string> skipped;
-  const auto newest = [&] { return newest_whole_checkpoint(folder_.string(), [&](const std::string& reason) { skipped.push_back(reason); }); };
+  const auto newest = [&] {
+    return newest_whole_checkpoint(folder_.string(), [&](const std::string& reason) { skipped.push_back(reason); });
+  };
   EXPECT_EQ(newest()->path, path("step-100000000"));
   EXPECT_TRUE(skipped.empty());
   fs::resize_file(path("step-100000000/model.safetensors"), 5);
@@ -232,15 +239,17 @@ TEST_F(Checkpoint, ADirectoryHasOneWriter) {
                   {"/proc/no/such/folder", "no checkpoints can be written there"});
   // A checkpoint in a checkpoint would never be the newest one of its run.
   Checkpoint::write("step-00000007", 1);
-  expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("step-00000007/")); }),
-                  {"it is a checkpoint itself", "name the folder that contains it, " + fs::canonical(folder_).string()});
+  expect_mentions(
+      error_of<DataError>([&] { CheckpointDirectory(path("step-00000007/")); }),
+      {"it is a checkpoint itself", "name the folder that contains it, " + fs::canonical(folder_).string()});
   EXPECT_FALSE(fs::exists(path("step-00000007/.lock")));
   fs::create_directories(folder_ / "runs" / ".tmp-step-00000001-1");
   std::ofstream(path("runs/.tmp-link-1")) << "x";
   {
     const int descriptor = open((folder_ / "runs" / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_EQ(flock(descriptor, LOCK_EX), 0);
-    expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("runs"), 0.1); }), {path("runs"), "another process"});
+    expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("runs"), 0.1); }),
+                    {path("runs"), "another process"});
     EXPECT_EQ(names(folder_ / "runs").size(), 3U);  // what may be in use is not removed
     close(descriptor);
   }

@@ -27,7 +27,8 @@ class FileTest : public ::testing::Test {
  protected:
   FileTest() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / (std::string("vitrine_") + info->name() + "_" + std::to_string(::getpid()));
+    folder_ = std::filesystem::temp_directory_path() /
+              (std::string("vitrine_") + info->name() + "_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
   }
 
@@ -60,7 +61,8 @@ inline HostTensor tensor_of(const Shape& shape, DType dtype, uint64_t seed) {
 }
 
 inline void expect_mentions(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
+  for (const std::string& word : words)
+    EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
 }
 
 }  // namespace vitrine::test

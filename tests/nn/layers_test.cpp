@@ -41,19 +41,22 @@ TEST(LayerGradients, Conv2d) {
     int64_t h, w, c, k, window, stride, pad;
   };
   uint64_t seed = 200;
-  for (const Case& t : {Case{5, 5, 1, 1, 1, 1, 0}, Case{6, 7, 3, 5, 3, 1, 1}, Case{9, 8, 2, 4, 5, 2, 2}, Case{11, 13, 3, 9, 4, 3, 1}}) {
+  for (const Case& t :
+       {Case{5, 5, 1, 1, 1, 1, 0}, Case{6, 7, 3, 5, 3, 1, 1}, Case{9, 8, 2, 4, 5, 2, 2}, Case{11, 13, 3, 9, 4, 3, 1}}) {
     for (const bool relu : {false, true}) {
       for (const bool bias : {false, true}) {
         const Conv2dConfig config{.stride = t.stride, .pad = t.pad, .relu = relu};
         const Conv2d layer({.in_channels = t.c, .out_channels = t.k, .window = t.window, .bias = bias, .conv = config});
-        check_gradients(layer, {2, t.h, t.w, t.c}, kTraining, ++seed,
-                        [&](const DoubleTensor& x, const Params& p) { return reference_conv2d(config, x, p[0], bias ? &p[1] : nullptr); });
+        check_gradients(layer, {2, t.h, t.w, t.c}, kTraining, ++seed, [&](const DoubleTensor& x, const Params& p) {
+          return reference_conv2d(config, x, p[0], bias ? &p[1] : nullptr);
+        });
       }
     }
   }
 }
 
-/// The same of inputs in a form: what is no pixel counts as an input too, and a weight that the window does not have is zero.
+/// The same of inputs in a form: what is no pixel counts as an input too, and a weight that the window does not have is
+/// zero.
 TEST(LayerGradients, Conv2dOfInputsInAForm) {
   struct Case {
     int64_t h, w, c, k, window, stride, pad;
@@ -68,13 +71,16 @@ TEST(LayerGradients, Conv2dOfInputsInAForm) {
         Pass pass = kTraining;
         pass.input_form = layer.input_form(images, {.packing = InputPacking::on});
         ASSERT_TRUE(pass.input_form);
-        const int64_t block = pass.input_form.block, depth = pass.input_form.depth, side = (t.window + block - 1) / block;
+        const int64_t block = pass.input_form.block, depth = pass.input_form.depth,
+                      side = (t.window + block - 1) / block;
         check_gradients(layer, images, pass, ++seed, [&](const DoubleTensor& x, const Params& p) {
           DoubleTensor w{{t.k, side, side, depth}, std::vector<double>(static_cast<size_t>(t.k * side * side * depth))};
           for (int64_t i = 0; i < p[0].shape.numel(); ++i) {
-            const int64_t c = i % t.c, s = i / t.c % t.window, r = i / t.c / t.window % t.window, k = i / t.c / t.window / t.window;
+            const int64_t c = i % t.c, s = i / t.c % t.window, r = i / t.c / t.window % t.window,
+                          k = i / t.c / t.window / t.window;
             const int64_t channel = (r % block * block + s % block) * t.c + c;
-            w.values[static_cast<size_t>(((k * side + r / block) * side + s / block) * depth + channel)] = p[0].values[static_cast<size_t>(i)];
+            w.values[static_cast<size_t>(((k * side + r / block) * side + s / block) * depth + channel)] =
+                p[0].values[static_cast<size_t>(i)];
           }
           const Conv2dConfig formed = block > 1 ? Conv2dConfig{.stride = 1, .pad = 0, .relu = relu} : config;
           return reference_conv2d(formed, x, w, bias ? &p[1] : nullptr);
@@ -85,7 +91,8 @@ TEST(LayerGradients, Conv2dOfInputsInAForm) {
 }
 
 TEST(LayerGradients, ReLU) {
-  check_gradients(ReLU(), {3, 37}, kTraining, 300, [](const DoubleTensor& x, const Params&) { return reference_relu(x); });
+  check_gradients(ReLU(), {3, 37}, kTraining, 300,
+                  [](const DoubleTensor& x, const Params&) { return reference_relu(x); });
 }
 
 TEST(LayerGradients, Pooling) {
@@ -94,16 +101,19 @@ TEST(LayerGradients, Pooling) {
     Pool2dConfig config;
   };
   uint64_t seed = 400;
-  for (const Case& t : {Case{4, 6, 3, {2, 2, 0}}, Case{7, 8, 5, {3, 2, 0}}, Case{7, 5, 2, {3, 2, 1}}, Case{5, 5, 9, {2, 1, 1}}}) {
+  for (const Case& t :
+       {Case{4, 6, 3, {2, 2, 0}}, Case{7, 8, 5, {3, 2, 0}}, Case{7, 5, 2, {3, 2, 1}}, Case{5, 5, 9, {2, 1, 1}}}) {
     const Pool2dConfig config = t.config;
     check_gradients(MaxPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
                     [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, x); });
-    check_gradients(MaxPool2d(config, true), {2, t.h, t.w, t.c}, kTraining, ++seed,
-                    [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, reference_relu(x)); });
+    check_gradients(
+        MaxPool2d(config, true), {2, t.h, t.w, t.c}, kTraining, ++seed,
+        [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, reference_relu(x)); });
     // A window of 16 takes two passes.
-    check_gradients(MaxPool2d({16, 3, 8}, true), {1, t.h, t.w, t.c}, kTraining, ++seed, [](const DoubleTensor& x, const Params&) {
-      return reference_max_pool2d({16, 3, 8}, reference_relu(x));
-    });
+    check_gradients(MaxPool2d({16, 3, 8}, true), {1, t.h, t.w, t.c}, kTraining, ++seed,
+                    [](const DoubleTensor& x, const Params&) {
+                      return reference_max_pool2d({16, 3, 8}, reference_relu(x));
+                    });
     check_gradients(AvgPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
                     [config](const DoubleTensor& x, const Params&) { return reference_avg_pool2d(config, x); });
     check_gradients(AdaptiveAvgPool2d(3, 2), {2, t.h, t.w, t.c}, kTraining, ++seed,
@@ -123,8 +133,10 @@ TEST(LayerGradients, LinearOverLeadingDimensions) {
 
 TEST(LayerGradients, Dropout) {
   for (const float p : {0.25F, 0.5F, 0.9F}) {
-    const DropoutConfig config{.p = p, .seed = kTraining.seed, .step = kTraining.step, .layer = 3, .first_sample = kTraining.first_sample};
-    check_gradients(Dropout(p, 2), {4, 30}, kTraining, 500, [config](const DoubleTensor& x, const Params&) { return reference_dropout(config, x); });
+    const DropoutConfig config{
+        .p = p, .seed = kTraining.seed, .step = kTraining.step, .layer = 3, .first_sample = kTraining.first_sample};
+    check_gradients(Dropout(p, 2), {4, 30}, kTraining, 500,
+                    [config](const DoubleTensor& x, const Params&) { return reference_dropout(config, x); });
   }
 }
 
@@ -137,14 +149,16 @@ TEST(LayerGradients, BatchNorm2d) {
   for (const Shape& shape : {Shape{2, 1, 1, 3}, Shape{3, 4, 5, 7}, Shape{2, 6, 6, 20}}) {
     for (const bool relu : {false, true}) {
       const BatchNormConfig config{.eps = 0.01F, .relu = relu};
-      check_gradients(BatchNorm2d(shape[3], config), shape, kTraining, ++seed,
-                      [config](const DoubleTensor& x, const Params& p) { return reference_batch_norm(config, x, p[0], p[1]); });
+      check_gradients(
+          BatchNorm2d(shape[3], config), shape, kTraining, ++seed,
+          [config](const DoubleTensor& x, const Params& p) { return reference_batch_norm(config, x, p[0], p[1]); });
     }
   }
 }
 
 TEST(LayerGradients, GELU) {
-  check_gradients(GELU(), {3, 37}, kTraining, 800, [](const DoubleTensor& x, const Params&) { return reference_gelu(x); });
+  check_gradients(GELU(), {3, 37}, kTraining, 800,
+                  [](const DoubleTensor& x, const Params&) { return reference_gelu(x); });
 }
 
 /// A batch norm on a device, its parameters and buffers.
@@ -173,7 +187,8 @@ TEST_F(BatchNormLayer, RunningStatisticsMoveToMeanAndUnbiasedVariance) {
   const std::vector<float> values = running();
   const auto at = [&](const char* name, int64_t channel) {
     for (int i = 0; i < buffers.saved().size(); ++i) {
-      if (buffers.saved().specs()[static_cast<size_t>(i)].name == name) return values[static_cast<size_t>(buffers.saved().offset(i) + channel)];
+      if (buffers.saved().specs()[static_cast<size_t>(i)].name == name)
+        return values[static_cast<size_t>(buffers.saved().offset(i) + channel)];
     }
     return -1.0F;
   };
@@ -261,7 +276,9 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
   EXPECT_THROW(MaxPool2d({2, 2, 0}).output_shape(rows), ShapeError);
   EXPECT_THROW(Dropout(1.0F, 0), ConfigError);
   EXPECT_THROW(Linear({.in_features = 0, .out_features = 2}), ConfigError);
-  EXPECT_THROW(Linear({.in_features = 12, .out_features = 2, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 2, 2}}), ConfigError);
+  EXPECT_THROW(
+      Linear({.in_features = 12, .out_features = 2, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 2, 2}}),
+      ConfigError);
   EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 3, .conv = {.stride = 0}}), ConfigError);
   EXPECT_THROW(AdaptiveAvgPool2d(0, 1), ConfigError);
   EXPECT_THROW(BatchNorm2d(4).output_shape(images), ShapeError);

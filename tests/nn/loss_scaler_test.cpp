@@ -50,7 +50,8 @@ TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
   for (const Json& variant : record.at("variants")) {
     const std::string name = variant.at("name");
     LossScaler scaler(ctx(), scaling_of(variant));
-    const Tensor param = device.tensor({count}, start), momentum = device.tensor({count}, std::vector<float>(start.size(), 0.0F));
+    const Tensor param = device.tensor({count}, start),
+                 momentum = device.tensor({count}, std::vector<float>(start.size(), 0.0F));
     const Tensor step = device.tensor({1}, std::vector<int32_t>{0}), all_valid = totals(1.0F);
     const Tensor grad = device.empty({count});
     int64_t taken = 0;
@@ -70,7 +71,8 @@ TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
       ASSERT_EQ(now[LossScaleState::kScale], expected.at("scale").get<float>()) << what;
       ASSERT_EQ(now[LossScaleState::kGrowthTracker], expected.at("growth_tracker").get<float>()) << what;
       ASSERT_EQ(device.values(scaler.control())[StepControl::kSkipped], finite ? 0.0F : 1.0F) << what;
-      if (expected.contains("parameter")) expect_close(device.values(param), expected.at("parameter").get<std::vector<double>>(), 1e-5, 1e-6, what);
+      if (expected.contains("parameter"))
+        expect_close(device.values(param), expected.at("parameter").get<std::vector<double>>(), 1e-5, 1e-6, what);
     }
     EXPECT_EQ(device.values<int32_t>(ConstView(step))[0], taken) << name << ": skipped steps do not count";
   }
@@ -122,7 +124,8 @@ TEST_F(LossScalerTest, AFixedScaleIsConstantAndSkipsSteps) {
   scaling.scale = 128.0;
   LossScaler scaler(ctx(), scaling);
   for (const float value : {1.0F, std::numeric_limits<float>::infinity()}) {
-    scaler.decide_step(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F), NonFinite::accept);
+    scaler.decide_step(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F),
+                       NonFinite::accept);
     EXPECT_EQ(device.values(scaler.step())[StepControl::kActive], value == 1.0F ? 1.0F : 0.0F);
     scaler.update_loss_scale(ctx());
     EXPECT_EQ(device.values(scaler.scale())[0], 128.0F);
@@ -179,10 +182,12 @@ TEST_F(LossScalerTest, RefusesFactorsThatChangeTheScaleInTheWrongDirection) {
     return error_of<ConfigError>([&] { LossScaler(ctx(), scaling); });
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double growth : {1.0, 0.5, -2.0, nan}) EXPECT_NE(refusal({growth, 0.5, 2000}).find("growth_factor is"), std::string::npos) << growth;
+  for (const double growth : {1.0, 0.5, -2.0, nan})
+    EXPECT_NE(refusal({growth, 0.5, 2000}).find("growth_factor is"), std::string::npos) << growth;
   for (const double backoff : {1.0, 2.0, 0.0, -0.5, nan})
     EXPECT_NE(refusal({2.0, backoff, 2000}).find("backoff_factor is"), std::string::npos) << backoff;
-  for (const int32_t interval : {0, -1}) EXPECT_NE(refusal({2.0, 0.5, interval}).find("growth_interval is"), std::string::npos) << interval;
+  for (const int32_t interval : {0, -1})
+    EXPECT_NE(refusal({2.0, 0.5, interval}).find("growth_interval is"), std::string::npos) << interval;
   EXPECT_EQ(refusal({1.5, 0.75, 1}), "");
 }
 

@@ -92,7 +92,8 @@ TEST(LrSchedule, FollowsPyTorchTickByTick) {
       const double lr = entry.at("values")[tick][0];
       ASSERT_NEAR(found.lr, lr, 1e-12 + 1e-9 * lr) << name << ", tick " << tick;
       if (name.rfind("one_cycle", 0) == 0) {
-        ASSERT_NEAR(found.momentum.value(), entry.at("values")[tick][1].get<double>(), 1e-9) << name << ", tick " << tick;
+        ASSERT_NEAR(found.momentum.value(), entry.at("values")[tick][1].get<double>(), 1e-9)
+            << name << ", tick " << tick;
       } else {
         ASSERT_FALSE(found.momentum.has_value()) << name;
       }
@@ -125,8 +126,9 @@ TEST(LrSchedule, KeepsItsLastValueAfterTheEnd) {
   EXPECT_DOUBLE_EQ(cycle.at(1000).lr, cycle.at(9).lr);
 }
 
-// SequentialLR([LinearLR(start_factor=0.5, total_iters=4), OneCycleLR(max_lr=1, total_steps=10)], milestones=[4]): OneCycleLR sets the initial rate
-// to max_lr / 25, from which LinearLR takes its share, and the momentum to its maximum.
+// SequentialLR([LinearLR(start_factor=0.5, total_iters=4), OneCycleLR(max_lr=1, total_steps=10)], milestones=[4]):
+// OneCycleLR sets the initial rate to max_lr / 25, from which LinearLR takes its share, and the momentum to its
+// maximum.
 TEST(LrSchedule, WarmupComesBeforeOneCycle) {
   LrScheduleConfig config = config_of(Kind::one_cycle);
   config.total = 10;

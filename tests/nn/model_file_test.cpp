@@ -21,11 +21,15 @@ class ModelFile : public testing::Test {
     return read_model_file(path);
   }
   /// A file with these layers, for images of 3 channels and 8x8 pixels.
-  Model read_layers(const std::string& layers) const { return read(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers)); }
+  Model read_layers(const std::string& layers) const {
+    return read(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers));
+  }
   std::string refusal(const std::string& text) const {
     return error_of<DataError>([&] { read(text); });
   }
-  std::string refusal_of_layers(const std::string& layers) const { return refusal(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers)); }
+  std::string refusal_of_layers(const std::string& layers) const {
+    return refusal(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers));
+  }
   std::string path(const std::string& name) const { return folder_.str() + "/" + name; }
 
  private:
@@ -45,26 +49,30 @@ TEST_F(ModelFile, HasNamesShapesAndDefaultsOfPyTorch) {
   EXPECT_EQ(model.input_shape(2), (Shape{2, 12, 10, 1}));
   EXPECT_EQ(model.classes, 7);
   EXPECT_EQ(model.net->describe(),
-            "sequential(features.0: conv2d(1 -> 4, 3x3, stride 1, pad 1), 1: avg_pool2d(2x2, stride 2, pad 0), 2: adaptive_avg_pool2d(3x2), 3: gelu, "
+            "sequential(features.0: conv2d(1 -> 4, 3x3, stride 1, pad 1), 1: avg_pool2d(2x2, stride 2, pad 0), 2: "
+            "adaptive_avg_pool2d(3x2), 3: gelu, "
             "4: dropout(0.5), 5: flatten, 6: linear(24 -> 7, no bias))");
   const auto parameters = model.net->parameters();
   ASSERT_EQ(parameters.size(), 3U);
   EXPECT_EQ(parameters[0].name, "features.0.weight");
   EXPECT_EQ(parameters[2].name, "6.weight");
   EXPECT_EQ(parameters[2].layout.kind, CheckpointLayout::Kind::linear_chw);
-  EXPECT_EQ(read_layers(R"({"type": "Flatten"}, {"type": "Linear", "out_features": 5})").name, "net") << "the name of the file";
+  EXPECT_EQ(read_layers(R"({"type": "Flatten"}, {"type": "Linear", "out_features": 5})").name, "net")
+      << "the name of the file";
 }
 
 TEST_F(ModelFile, MergesARectifierIntoTheLayerBeforeOrTheMaximumAfterIt) {
-  const Model model = read_layers(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3}, {"type": "ReLU", "inplace": true},
+  const Model model =
+      read_layers(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3}, {"type": "ReLU", "inplace": true},
       {"type": "MaxPool2d", "kernel_size": 2}, {"type": "Conv2d", "out_channels": 4, "kernel_size": 1}, {"type": "ReLU"}, {"type": "BatchNorm2d"},
       {"type": "ReLU"}, {"type": "MaxPool2d", "kernel_size": 2}, {"type": "ReLU"}, {"type": "Flatten"}, {"type": "Linear", "out_features": 3},
       {"type": "ReLU"}, {"type": "Linear", "out_features": 2})");
-  EXPECT_EQ(
-      model.net->describe(),
-      "sequential(0: conv2d(3 -> 4, 3x3, stride 1, pad 0), 2: max_pool2d(2x2, stride 2, pad 0) + relu, 3: conv2d(4 -> 4, 1x1, stride 1, pad 0) + "
-      "relu, 5: batch_norm2d(4, eps 1e-05, momentum 0.1) + relu, 7: max_pool2d(2x2, stride 2, pad 0), 8: relu, 9: flatten, 10: linear(4 -> 3) + "
-      "relu, 12: linear(3 -> 2))");
+  EXPECT_EQ(model.net->describe(),
+            "sequential(0: conv2d(3 -> 4, 3x3, stride 1, pad 0), 2: max_pool2d(2x2, stride 2, pad 0) + relu, 3: "
+            "conv2d(4 -> 4, 1x1, stride 1, pad 0) + "
+            "relu, 5: batch_norm2d(4, eps 1e-05, momentum 0.1) + relu, 7: max_pool2d(2x2, stride 2, pad 0), 8: relu, "
+            "9: flatten, 10: linear(4 -> 3) + "
+            "relu, 12: linear(3 -> 2))");
 }
 
 TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
@@ -73,20 +81,28 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_NE(text.find("net.json: layer 0 ("), std::string::npos) << text;
   };
-  expect(R"({"type": "LSTM", "hidden_size": 3})", "layer type 'LSTM' is not supported; supported types are AdaptiveAvgPool2d, AvgPool2d");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "groups": 3})", "groups is 3, but only 1 is supported");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "dilation": [1, 2]})", "dilation is [1,2], but only 1");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": [3, 5]})", "kernel_size is [3,5], but windows, strides and padding are square");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same"})", "padding is \"same\", expected an integer from 0");
+  expect(R"({"type": "LSTM", "hidden_size": 3})",
+         "layer type 'LSTM' is not supported; supported types are AdaptiveAvgPool2d, AvgPool2d");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "groups": 3})",
+         "groups is 3, but only 1 is supported");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "dilation": [1, 2]})",
+         "dilation is [1,2], but only 1");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": [3, 5]})",
+         "kernel_size is [3,5], but windows, strides and padding are square");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same"})",
+         "padding is \"same\", expected an integer from 0");
   expect(R"({"type": "Conv2d", "out_channels": 4})", "kernel_size is missing");
   expect(R"({"type": "Conv2d", "out_channels": 0, "kernel_size": 3})", "out_channels is 0");
   expect(R"({"type": "Conv2d", "out_channels": 1e3, "kernel_size": 3})", "out_channels is 1000.0");
-  expect(R"({"type": "Conv2d", "out_channels": 18446744073709551615, "kernel_size": 3})", "out_channels is 18446744073709551615");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "in_channels": 4})", "in_channels is 4, but its input has 3");
+  expect(R"({"type": "Conv2d", "out_channels": 18446744073709551615, "kernel_size": 3})",
+         "out_channels is 18446744073709551615");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "in_channels": 4})",
+         "in_channels is 4, but its input has 3");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "kernal": 3})", "unknown setting 'kernal'");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 9})", "(1, 8, 8, 3)");
   expect(R"({"type": "Conv2d", "out_channels": 16777216, "kernel_size": 16777216})", "its weight has");
-  expect(R"({"type": "Conv2d", "out_channels": 16777216, "kernel_size": 1, "padding": 16777216})", "has more elements than 64 bits can count");
+  expect(R"({"type": "Conv2d", "out_channels": 16777216, "kernel_size": 1, "padding": 16777216})",
+         "has more elements than 64 bits can count");
   expect(R"({"type": "BatchNorm2d", "affine": false})", "affine is false");
   expect(R"({"type": "BatchNorm2d", "eps": 0})", "eps is 0");
   expect(R"({"type": "MaxPool2d", "kernel_size": 2, "ceil_mode": true})", "ceil_mode is true");
@@ -113,10 +129,13 @@ TEST_F(ModelFile, RefusesFilesThatAreNoModel) {
   expect(R"({"input": [3, 8], "layers": []})", "input is [3,8]");
   expect(R"({"input": [3, 8, -1], "layers": []})", "input is [3,8,-1]");
   expect(R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}]})", "no layer has parameters");
-  expect(R"({"input": [3, 8, 8], "layers": [{"type": "Conv2d", "out_channels": 4, "kernel_size": 3}]})", "the output has shape (1, 6, 6, 4)");
+  expect(R"({"input": [3, 8, 8], "layers": [{"type": "Conv2d", "out_channels": 4, "kernel_size": 3}]})",
+         "the output has shape (1, 6, 6, 4)");
   expect(R"({"input": [3, 8, 8], "name": "a/b", "layers": [{"type": "Flatten"}]})", "name is \"a/b\"");
   expect(R"({"input": [3, 8, 8], "layers": [{"type": "Flatten", "name": "\u001b[31m"}]})", "layer 0: name is");
-  expect(R"({"input": [3, 8, 8], "layers": [{"type": "Flatten", "name": "a"}, {"type": "Linear", "out_features": 2, "name": "a"}]})", "a");
+  expect(
+      R"({"input": [3, 8, 8], "layers": [{"type": "Flatten", "name": "a"}, {"type": "Linear", "out_features": 2, "name": "a"}]})",
+      "a");
   expect(std::string(100'000, '['), "net.json");
   expect("{\"input\": \"" + std::string(100'000, 'x') + "\", \"layers\": []}", "xxx...");
   EXPECT_THROW(read_model_file(path("absent.json")), DataError);

@@ -24,10 +24,12 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
   const Model model = make_model("alexnet", {});
   EXPECT_EQ(names_and_shapes(model),
             (std::vector<std::string>{
-                "features.0.weight (64, 11, 11, 3)", "features.0.bias (64)", "features.3.weight (192, 5, 5, 64)", "features.3.bias (192)",
-                "features.6.weight (384, 3, 3, 192)", "features.6.bias (384)", "features.8.weight (256, 3, 3, 384)", "features.8.bias (256)",
-                "features.10.weight (256, 3, 3, 256)", "features.10.bias (256)", "classifier.1.weight (4096, 9216)", "classifier.1.bias (4096)",
-                "classifier.4.weight (4096, 4096)", "classifier.4.bias (4096)", "classifier.6.weight (10, 4096)", "classifier.6.bias (10)"}));
+                "features.0.weight (64, 11, 11, 3)", "features.0.bias (64)", "features.3.weight (192, 5, 5, 64)",
+                "features.3.bias (192)", "features.6.weight (384, 3, 3, 192)", "features.6.bias (384)",
+                "features.8.weight (256, 3, 3, 384)", "features.8.bias (256)", "features.10.weight (256, 3, 3, 256)",
+                "features.10.bias (256)", "classifier.1.weight (4096, 9216)", "classifier.1.bias (4096)",
+                "classifier.4.weight (4096, 4096)", "classifier.4.bias (4096)", "classifier.6.weight (10, 4096)",
+                "classifier.6.bias (10)"}));
   EXPECT_EQ(parameter_count(model), 57'044'810);
   EXPECT_EQ(parameter_count(make_model("alexnet", {.classes = 1000})), 61'100'840);
   EXPECT_EQ(model.input_shape(2), (Shape{2, 227, 227, 3}));
@@ -46,10 +48,13 @@ TEST(Models, Vgg16HasTorchvisionsParameters) {
     }
     weights.push_back(spec.name.substr(0, spec.name.size() - 7));
     EXPECT_EQ(spec.init.kind, Init::Kind::normal) << spec.name;
-    EXPECT_FLOAT_EQ(spec.init.bound, spec.shape.rank() == 2 ? 0.01F : std::sqrt(2.0F / static_cast<float>(9 * spec.shape[0]))) << spec.name;
+    EXPECT_FLOAT_EQ(spec.init.bound,
+                    spec.shape.rank() == 2 ? 0.01F : std::sqrt(2.0F / static_cast<float>(9 * spec.shape[0])))
+        << spec.name;
   }
-  EXPECT_EQ(weights, (std::vector<std::string>{"features.0", "features.2", "features.5", "features.7", "features.10", "features.12", "features.14",
-                                               "features.17", "features.19", "features.21", "features.24", "features.26", "features.28",
+  EXPECT_EQ(weights, (std::vector<std::string>{"features.0", "features.2", "features.5", "features.7", "features.10",
+                                               "features.12", "features.14", "features.17", "features.19",
+                                               "features.21", "features.24", "features.26", "features.28",
                                                "classifier.0", "classifier.3", "classifier.6"}));
 }
 
@@ -61,8 +66,9 @@ TEST(Models, ResNetsAreTorchvisions) {
   const std::vector<std::string> names = names_and_shapes(resnet18);
   ASSERT_EQ(names.size(), 62U);
   EXPECT_EQ((std::vector<std::string>{names.begin(), names.begin() + 6}),
-            (std::vector<std::string>{"conv1.weight (64, 7, 7, 3)", "bn1.weight (64)", "bn1.bias (64)", "layer1.0.conv1.weight (64, 3, 3, 64)",
-                                      "layer1.0.bn1.weight (64)", "layer1.0.bn1.bias (64)"}));
+            (std::vector<std::string>{"conv1.weight (64, 7, 7, 3)", "bn1.weight (64)", "bn1.bias (64)",
+                                      "layer1.0.conv1.weight (64, 3, 3, 64)", "layer1.0.bn1.weight (64)",
+                                      "layer1.0.bn1.bias (64)"}));
   EXPECT_EQ(names[21], "layer2.0.downsample.0.weight (128, 1, 1, 64)");
   EXPECT_EQ(names[60], "fc.weight (1000, 512)");
   std::vector<std::string> buffers;
@@ -76,7 +82,9 @@ TEST(Models, ResNetsAreTorchvisions) {
   for (const ParamSpec& spec : resnet18.net->parameters()) {
     if (spec.shape.rank() == 4) {
       EXPECT_EQ(spec.init.kind, Init::Kind::normal) << spec.name;
-      EXPECT_FLOAT_EQ(spec.init.bound, std::sqrt(2.0F / static_cast<float>(spec.shape[0] * spec.shape[1] * spec.shape[2]))) << spec.name;
+      EXPECT_FLOAT_EQ(spec.init.bound,
+                      std::sqrt(2.0F / static_cast<float>(spec.shape[0] * spec.shape[1] * spec.shape[2])))
+          << spec.name;
     } else if (!spec.name.starts_with("fc.")) {
       EXPECT_EQ(spec.init.kind, spec.name.ends_with("weight") ? Init::Kind::ones : Init::Kind::zeros) << spec.name;
     }
@@ -93,8 +101,8 @@ TEST(Models, ResNetsAreTorchvisions) {
 
 TEST(Models, WideHeadHasATargetAtEveryPosition) {
   const Model model = make_model("wide-head", {});
-  EXPECT_EQ(names_and_shapes(model),
-            (std::vector<std::string>{"encoder.weight (512, 512)", "encoder.bias (512)", "decoder.weight (40000, 512)", "decoder.bias (40000)"}));
+  EXPECT_EQ(names_and_shapes(model), (std::vector<std::string>{"encoder.weight (512, 512)", "encoder.bias (512)",
+                                                               "decoder.weight (40000, 512)", "decoder.bias (40000)"}));
   EXPECT_EQ(model.input_shape(2), (Shape{2, 250, 1, 512}));
   EXPECT_EQ(model.label_shape(2), (Shape{2, 250}));
   EXPECT_EQ(model.logits_shape(32).numel() * 4, 1'280'000'000);
@@ -103,16 +111,18 @@ TEST(Models, WideHeadHasATargetAtEveryPosition) {
 TEST(Models, OtherModelsHaveTheirNamesAndCounts) {
   const Model small_cnn = make_model("small-cnn", {.image_size = 32});
   EXPECT_EQ(names_and_shapes(small_cnn),
-            (std::vector<std::string>{"features.0.weight (32, 3, 3, 3)", "features.0.bias (32)", "features.3.weight (64, 3, 3, 32)",
-                                      "features.3.bias (64)", "classifier.0.weight (128, 4096)", "classifier.0.bias (128)",
+            (std::vector<std::string>{"features.0.weight (32, 3, 3, 3)", "features.0.bias (32)",
+                                      "features.3.weight (64, 3, 3, 32)", "features.3.bias (64)",
+                                      "classifier.0.weight (128, 4096)", "classifier.0.bias (128)",
                                       "classifier.2.weight (10, 128)", "classifier.2.bias (10)"}));
   const Model lenet5 = make_model("lenet5", {.image_size = 28, .channels = 1});
   EXPECT_EQ(parameter_count(lenet5), 61'706);
   EXPECT_EQ(names_and_shapes(lenet5)[4], "fc1.weight (120, 400)");
   const Model mlp = make_model("mlp", {.image_size = 28, .channels = 1, .classes = 5});
   EXPECT_EQ(names_and_shapes(mlp),
-            (std::vector<std::string>{"classifier.0.weight (256, 784)", "classifier.0.bias (256)", "classifier.2.weight (128, 256)",
-                                      "classifier.2.bias (128)", "classifier.4.weight (5, 128)", "classifier.4.bias (5)"}));
+            (std::vector<std::string>{"classifier.0.weight (256, 784)", "classifier.0.bias (256)",
+                                      "classifier.2.weight (128, 256)", "classifier.2.bias (128)",
+                                      "classifier.4.weight (5, 128)", "classifier.4.bias (5)"}));
 }
 
 TEST(Models, ReturnLogitsForEveryClass) {

@@ -11,7 +11,9 @@
 namespace vitrine {
 namespace {
 
-FlatLayout small_layout(int64_t tail = 0) { return {make_model("small-cnn", {.image_size = 8}).net->parameters(), tail}; }
+FlatLayout small_layout(int64_t tail = 0) {
+  return {make_model("small-cnn", {.image_size = 8}).net->parameters(), tail};
+}
 
 TEST(FlatLayout, FollowsTheOrderInWhichBackwardFinishes) {
   const FlatLayout layout = small_layout(64);
@@ -34,7 +36,8 @@ TEST(FlatLayout, ViewsAreAtTheirOffsets) {
     EXPECT_EQ(views[static_cast<size_t>(i)].as<float>(), flat.data() + layout.offset(i));
     EXPECT_EQ(views[static_cast<size_t>(i)].shape, layout.specs()[static_cast<size_t>(i)].shape);
   }
-  EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements() - 1}, DType::f32, DeviceId::host()}), ShapeError);
+  EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements() - 1}, DType::f32, DeviceId::host()}),
+               ShapeError);
   EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements()}, DType::i32, DeviceId::host()}), DtypeError);
 }
 

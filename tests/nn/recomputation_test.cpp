@@ -18,7 +18,9 @@ namespace {
 
 RecomputationModel random_costs(uint32_t seed) {
   std::mt19937 random(seed);
-  const auto draw = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1)); };
+  const auto draw = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1));
+  };
   const auto coin = [&] { return random() % 2 == 0; };
   RecomputationModel model;
   model.base = draw(0, 50);
@@ -111,7 +113,8 @@ TEST_P(Recomputation, FrontierHasEveryChoiceThatNoOtherOneBetters) {
       if (!bettered) expected.insert({choice.work, choice.peak_bytes});
     }
     std::vector<std::pair<int64_t, int64_t>> found;
-    for (const RecomputationChoice& choice : recomputation_frontier(model, 1)) found.emplace_back(choice.work, choice.peak_bytes);
+    for (const RecomputationChoice& choice : recomputation_frontier(model, 1))
+      found.emplace_back(choice.work, choice.peak_bytes);
     EXPECT_EQ(found, (std::vector<std::pair<int64_t, int64_t>>(expected.begin(), expected.end())));
     // In larger steps: the lowest peak stays, and the steps are kept up to it.
     const std::vector<RecomputationChoice> coarse = recomputation_frontier(model, 15);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the file.
+// Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the
+// file.
 #include <ctime>
 
 #include "nn/weights_file.h"
@@ -43,12 +44,14 @@ TEST_F(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 3, "data_offsets"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "does not fit"},
       {R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0, "does not fit"},
-      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4, "non-negative integers"},
+      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4,
+       "non-negative integers"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 5, "follow the last"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8, "hole"},
-      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}})", 12,
-       "overlaps"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
+      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}})",
+       12, "overlaps"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
+       4, "twice"},
       {R"({"a": {"dtype": "F32", "shape": [1], "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
       {R"({"__metadata__": {"a": 1}})", 0, "__metadata__"},
   };
@@ -80,27 +83,36 @@ TEST_F(Safetensors, RefusesWhatTheFormatForbids) {
   expect_mentions(refusal("{} x", 0), {"not JSON"});
   expect_mentions(refusal("// none\n{}", 0), {"not JSON"});
   expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 0]}})", 0), {"does not fit"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 20]}})", 20), {"does not fit"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 0], "data_offsets": [0, 0]}})", 0), {"does not fit"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 4], "data_offsets": [0, 4]}})", 4), {"data_offsets' twice"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 20]}})", 20),
+                  {"does not fit"});
+  expect_mentions(
+      refusal(R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 0], "data_offsets": [0, 0]}})", 0),
+      {"does not fit"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 4], "data_offsets": [0, 4]}})", 4),
+                  {"data_offsets' twice"});
   expect_mentions(refusal(R"({"__metadata__": {}, "__metadata__": {}})", 0), {"__metadata__' twice"});
   expect_mentions(refusal(R"({"__metadata__": {"a": "b", "a": "c"}})", 0), {"'a' twice"});
   expect_mentions(refusal(R"({"__metadata__": {"a": {"b": "c"}}})", 0), {"object of strings"});
   expect_mentions(refusal(R"({"__metadata__": "a"})", 0), {"object of strings"});
   expect_mentions(refusal(R"({"a": []})", 0), {"described by an array"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}})", 4), {"an array in shape"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]}})", 4), {"has shape an object, expected a list"});
-  expect_mentions(refusal(R"({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}})", 4), {"expected a string"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}})", 4),
+                  {"an array in shape"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]}})", 4),
+                  {"has shape an object, expected a list"});
+  expect_mentions(refusal(R"({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}})", 4),
+                  {"expected a string"});
   expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 4]}})", 4), {"expected two"});
   // A thousand names for the same bytes.
   std::string names = "{";
   for (int i = 0; i < 1000; ++i)
-    names += (i > 0 ? ", " : "") + ("\"w" + std::to_string(i)) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
+    names += (i > 0 ? ", " : "") + ("\"w" + std::to_string(i)) +
+             R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
   expect_mentions(refusal(names + "}", 8), {"overlaps"});
   // A header above the format's size limit, in a sparse file.
   write(std::string("\x01\xE1\xF5\x05\0\0\0\0", 8));
   std::filesystem::resize_file(path(), 100'000'009);
-  expect_mentions(error_of<DataError>([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
+  expect_mentions(error_of<DataError>([&] { read_safetensors(path()); }),
+                  {"offset 0", "100000001 bytes", "100000000 are allowed"});
 }
 
 TEST_F(Safetensors, ReadsWhatTheFormatAllows) {
@@ -128,12 +140,14 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
     const std::string message = refusal(header, 4);
     EXPECT_FALSE(message.empty());
     EXPECT_LT(message.size(), 2048U) << message.substr(0, 3000);
-    EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; })) << message;
+    EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; }))
+        << message;
   }
 }
 
 TEST_F(Safetensors, ListsOfNamesStayShort) {
-  const std::string names[] = {std::string(300, '\x01'), std::string(30, '\x01'), std::string(90, 'n'), std::string(300, 'n')};
+  const std::string names[] = {std::string(300, '\x01'), std::string(30, '\x01'), std::string(90, 'n'),
+                               std::string(300, 'n')};
   const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
   for (const std::string& name : names) {
     std::map<std::string, HostTensor> tensors;
@@ -151,7 +165,8 @@ TEST_F(Safetensors, ListsOfNamesStayShort) {
 TEST_F(Safetensors, AFileThatDoesNotFitIsRefusedBeforeItsDataAreRead) {
   const auto write_sparse = [&](const std::string& name, int64_t elements) {
     const std::string size = std::to_string(elements), bytes = std::to_string(4 * elements);
-    const std::string header = "{\"" + name + R"(": {"dtype": "F32", "shape": [)" + size + R"(], "data_offsets": [0, )" + bytes + "]}}";
+    const std::string header =
+        "{\"" + name + R"(": {"dtype": "F32", "shape": [)" + size + R"(], "data_offsets": [0, )" + bytes + "]}}";
     write_file(header, 0);
     std::filesystem::resize_file(path(), 8 + header.size() + static_cast<size_t>(4 * elements));
   };
@@ -161,9 +176,13 @@ TEST_F(Safetensors, AFileThatDoesNotFitIsRefusedBeforeItsDataAreRead) {
   const int64_t gib = int64_t{1} << 28;  // elements
   if (kMemoryCanBeLimited) {
     write_sparse("x", 4 * gib);
-    with_memory(int64_t{256} << 20, [&] { expect_mentions(error_of<DataError>(load), {"missing parameters: weight", "unexpected parameters: x"}); });
+    with_memory(int64_t{256} << 20, [&] {
+      expect_mentions(error_of<DataError>(load), {"missing parameters: weight", "unexpected parameters: x"});
+    });
     write_sparse("weight", 4 * gib);
-    with_memory(int64_t{256} << 20, [&] { expect_mentions(error_of<DataError>(load), {"weight has shape (1073741824)", "expected (2)"}); });
+    with_memory(int64_t{256} << 20, [&] {
+      expect_mentions(error_of<DataError>(load), {"weight has shape (1073741824)", "expected (2)"});
+    });
   }
   write_sparse("x", 2048 * gib);
   try {
@@ -179,8 +198,8 @@ std::string header_of(int tensors) {
   std::string header = "{";
   for (int i = 0; i < tensors; ++i) {
     if (i > 0) header += ",";
-    header +=
-        "\"layer." + std::to_string(i) + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + std::to_string(i) + "," + std::to_string(i + 1) + "]}";
+    header += "\"layer." + std::to_string(i) + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + std::to_string(i) +
+              "," + std::to_string(i + 1) + "]}";
   }
   return header + "}";
 }
@@ -210,11 +229,14 @@ TEST_F(Safetensors, MemoryIsProportionalToTheHeader) {
   const size_t half = 7'500'000;
   const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";
   const std::string file = write_file(nested, 0);
-  with_memory(int64_t{64} << 20, [&] { expect_mentions(error_of<DataError>([&] { read_safetensors(file); }), {"nested deeper than 128"}); });
+  with_memory(int64_t{64} << 20, [&] {
+    expect_mentions(error_of<DataError>([&] { read_safetensors(file); }), {"nested deeper than 128"});
+  });
   std::string wide = R"({"a": {"x": [[])";
   while (wide.size() < 2 * half) wide += ",[]";
   const std::string wide_file = write_file(wide + "]}}", 0);
-  with_memory(int64_t{64} << 20, [&] { expect_mentions(error_of<DataError>([&] { read_safetensors(wide_file); }), {"no dtype"}); });
+  with_memory(int64_t{64} << 20,
+              [&] { expect_mentions(error_of<DataError>([&] { read_safetensors(wide_file); }), {"no dtype"}); });
 }
 
 }  // namespace

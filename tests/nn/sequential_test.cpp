@@ -40,13 +40,14 @@ std::unique_ptr<Sequential> sequential(Parts&&... parts) {
 }
 
 Sequential::Part conv(const char* name, int64_t in, int64_t out, const Conv2dConfig& config, int64_t window = 3) {
-  return part<Conv2d>(name, Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = window, .conv = config});
+  return part<Conv2d>(name,
+                      Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = window, .conv = config});
 }
 
 // Convolution, pooling, flatten, dropout, two Linears, on (N, 6, 6, 2).
 std::unique_ptr<Sequential> small_net() {
-  return sequential(conv("conv", 2, 4, kConvRelu), part<MaxPool2d>("pool", Pool2dConfig{2, 2, 0}), part<AdaptiveAvgPool2d>("avgpool", 3, 3),
-                    part<Flatten>("flatten"), part<Dropout>("drop", 0.5F, 0),
+  return sequential(conv("conv", 2, 4, kConvRelu), part<MaxPool2d>("pool", Pool2dConfig{2, 2, 0}),
+                    part<AdaptiveAvgPool2d>("avgpool", 3, 3), part<Flatten>("flatten"), part<Dropout>("drop", 0.5F, 0),
                     part<Linear>("fc1", LinearConfig{.in_features = 36, .out_features = 7, .relu = true}),
                     part<Linear>("fc2", LinearConfig{.in_features = 7, .out_features = 3}));
 }
@@ -54,15 +55,20 @@ std::unique_ptr<Sequential> small_net() {
 DoubleTensor reference_small_net(const DoubleTensor& x, const Params& p) {
   DoubleTensor y = reference_max_pool2d({2, 2, 0}, reference_conv2d(kConvRelu, x, p[0], &p[1]));
   y.shape = {x.shape[0], 36};
-  y = reference_dropout({.p = 0.5F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample}, y);
+  y = reference_dropout(
+      {.p = 0.5F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample},
+      y);
   return reference_linear(reference_relu(reference_linear(y, p[2], &p[3])), p[4], &p[5]);
 }
 
-TEST(SequentialGradients, AllKindsOfParts) { check_gradients(*small_net(), {3, 6, 6, 2}, kTraining, 1, reference_small_net); }
+TEST(SequentialGradients, AllKindsOfParts) {
+  check_gradients(*small_net(), {3, 6, 6, 2}, kTraining, 1, reference_small_net);
+}
 
 TEST(SequentialGradients, IdentitiesAtBothEnds) {
   const auto net =
-      sequential(part<Flatten>("flatten"), part<Linear>("fc", LinearConfig{.in_features = 12, .out_features = 5}), part<Dropout>("drop", 0.0F, 0));
+      sequential(part<Flatten>("flatten"), part<Linear>("fc", LinearConfig{.in_features = 12, .out_features = 5}),
+                 part<Dropout>("drop", 0.0F, 0));
   check_gradients(*net, {2, 2, 2, 3}, kTraining, 2, [](DoubleTensor x, const Params& p) {
     x.shape = {2, 12};
     return reference_linear(x, p[0], &p[1]);
@@ -77,17 +83,21 @@ TEST(SequentialGradients, OnlyIdentities) {
 }
 
 TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
-  const auto net = sequential(conv("conv", 2, 3, kConv), part<ReLU>("relu"), part<Dropout>("drop", 0.25F, 1), part<ReLU>("relu2"));
+  const auto net =
+      sequential(conv("conv", 2, 3, kConv), part<ReLU>("relu"), part<Dropout>("drop", 0.25F, 1), part<ReLU>("relu2"));
   check_gradients(*net, {2, 4, 5, 2}, kTraining, 4, [](const DoubleTensor& x, const Params& p) {
-    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
+    const DropoutConfig config{
+        .p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
     return reference_dropout(config, reference_relu(reference_conv2d(kConv, x, p[0], &p[1])));
   });
 }
 
 TEST(SequentialGradients, AReluAfterTheMaximumEqualsOneBefore) {
-  const auto net = sequential(conv("conv", 2, 3, kConv), part<MaxPool2d>("pool", Pool2dConfig{3, 2, 1}, true), part<Dropout>("drop", 0.25F, 1));
+  const auto net = sequential(conv("conv", 2, 3, kConv), part<MaxPool2d>("pool", Pool2dConfig{3, 2, 1}, true),
+                              part<Dropout>("drop", 0.25F, 1));
   check_gradients(*net, {2, 6, 5, 2}, kTraining, 9, [](const DoubleTensor& x, const Params& p) {
-    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
+    const DropoutConfig config{
+        .p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
     return reference_dropout(config, reference_max_pool2d({3, 2, 1}, reference_conv2d(kConvRelu, x, p[0], &p[1])));
   });
 }
@@ -96,7 +106,8 @@ TEST(ResidualGradients, IdentityShortcut) {
   for (const bool relu : {false, true}) {
     const Residual block(sequential(conv("conv1", 3, 5, kConvRelu), conv("conv2", 5, 3, kConv)), nullptr, relu);
     check_gradients(block, {2, 5, 4, 3}, kTraining, 5, [relu](const DoubleTensor& x, const Params& p) {
-      DoubleTensor y = reference_add(reference_conv2d(kConv, reference_conv2d(kConvRelu, x, p[0], &p[1]), p[2], &p[3]), x);
+      DoubleTensor y =
+          reference_add(reference_conv2d(kConv, reference_conv2d(kConvRelu, x, p[0], &p[1]), p[2], &p[3]), x);
       return relu ? reference_relu(y) : y;
     });
   }
@@ -107,9 +118,11 @@ TEST(ResidualGradients, ProjectionShortcutAfterAMergedRelu) {
   const Conv2dConfig projection{.stride = 2};
   const Conv2dConfig strided{.stride = 2, .pad = 1, .relu = true};
   for (const bool relu : {false, true}) {
-    const Residual block(sequential(conv("conv1", 3, 6, strided)), sequential(conv("downsample.0", 3, 6, projection, 1)), relu);
+    const Residual block(sequential(conv("conv1", 3, 6, strided)),
+                         sequential(conv("downsample.0", 3, 6, projection, 1)), relu);
     check_gradients(block, {2, 6, 6, 3}, kTraining, 6, [=](const DoubleTensor& x, const Params& p) {
-      DoubleTensor y = reference_add(reference_conv2d(strided, x, p[0], &p[1]), reference_conv2d(projection, x, p[2], &p[3]));
+      DoubleTensor y =
+          reference_add(reference_conv2d(strided, x, p[0], &p[1]), reference_conv2d(projection, x, p[2], &p[3]));
       return relu ? reference_relu(y) : y;
     });
   }
@@ -159,7 +172,11 @@ class Outermost : public ::testing::TestWithParam<Backend> {
   ~Outermost() override { group_.synchronize(); }
 
  protected:
-  Outermost() : group_({.devices = {DeviceId{GetParam(), 0}}, .memory_bytes = {int64_t{64} << 20}, .threads_per_device = {2}, .check_order = true}) {
+  Outermost()
+      : group_({.devices = {DeviceId{GetParam(), 0}},
+                .memory_bytes = {int64_t{64} << 20},
+                .threads_per_device = {2},
+                .check_order = true}) {
     ctx().reserve_workspace(int64_t{16} << 20);
     params_ = ctx().allocate({layout_.parameter_elements()}, DType::f32, Category::parameters, "params");
     grads_ = ctx().allocate({layout_.parameter_elements()}, DType::f32, Category::gradients, "grads");
@@ -168,7 +185,9 @@ class Outermost : public ::testing::TestWithParam<Backend> {
     zero(ctx(), input_);
   }
   ExecContext& ctx() { return group_[0].compute(); }
-  int64_t activation_bytes() { return group_[0].pool().statistics().allocated_by_category[static_cast<size_t>(Category::activations)]; }
+  int64_t activation_bytes() {
+    return group_[0].pool().statistics().allocated_by_category[static_cast<size_t>(Category::activations)];
+  }
 
   std::unique_ptr<Sequential> net_ = small_net();
   FlatLayout layout_{net_->parameters(), 0};
@@ -185,14 +204,15 @@ TEST_P(Outermost, BackwardReportsGradientsFromTheLastLayerAndReleasesMemory) {
   output = {};
   std::vector<int> ready;
   std::vector<int64_t> held{activation_bytes()};
-  net_->backward_from(ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite, kTraining,
-                      [&](int first_parameter) {
+  net_->backward_from(ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_),
+                      GradMode::overwrite, kTraining, [&](int first_parameter) {
                         ready.push_back(first_parameter);
                         held.push_back(activation_bytes());
                       });
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
-  // Blocks are multiples of 256 bytes. Kept initially: conv's output 1792, the pool's indices 256, fc1's input 512 and output 256; the gradient 256.
-  // fc2 releases its gradient and allocates one of the same size; fc1 releases all it kept and allocates one of 512.
+  // Blocks are multiples of 256 bytes. Kept initially: conv's output 1792, the pool's indices 256, fc1's input 512 and
+  // output 256; the gradient 256. fc2 releases its gradient and allocates one of the same size; fc1 releases all it
+  // kept and allocates one of 512.
   EXPECT_EQ(held, (std::vector<int64_t>{3072, 3072, 2560, 0}));
 }
 
@@ -205,8 +225,9 @@ TEST_P(Outermost, EvaluationKeepsOnlyTheOutput) {
 
 TEST_P(Outermost, ElementwiseLayersReuseAFreeInput) {
   const auto net = sequential(part<Dropout>("first", 0.5F, 0), part<Flatten>("flatten"),
-                              part<Linear>("fc1", LinearConfig{.in_features = 72, .out_features = 9, .relu = true}), part<Dropout>("drop", 0.5F, 1),
-                              part<ReLU>("relu"), part<Linear>("fc2", LinearConfig{.in_features = 9, .out_features = 3}));
+                              part<Linear>("fc1", LinearConfig{.in_features = 72, .out_features = 9, .relu = true}),
+                              part<Dropout>("drop", 0.5F, 1), part<ReLU>("relu"),
+                              part<Linear>("fc2", LinearConfig{.in_features = 9, .out_features = 3}));
   const FlatLayout layout(net->parameters(), 0);
   const Tensor params = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "params");
   zero(ctx(), params);
@@ -240,8 +261,8 @@ TEST_P(Outermost, SegmentsKeepOnlyTheirInputs) {
   Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
   zero(ctx(), grad);
   net_->backward_from(
-      ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite, kTraining,
-      [&](int first_parameter) { ready.push_back(first_parameter); }, recomputed);
+      ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite,
+      kTraining, [&](int first_parameter) { ready.push_back(first_parameter); }, recomputed);
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
 }
 
@@ -253,7 +274,8 @@ TEST_P(Outermost, WorkIsRecordedUnderTheNameOfTheLayer) {
   for (const MemoryEvent& event : group_[0].pool().history().changes) {
     if (event.bytes > 0) names.push_back(event.layer + "/" + event.tensor);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"conv/conv.output", "pool/pool.output", "fc1/fc1.output", "fc2/fc2.output"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"conv/conv.output", "pool/pool.output", "fc1/fc1.output", "fc2/fc2.output"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Outermost, ::testing::Values(Backend::cpu, Backend::meta),

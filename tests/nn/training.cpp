@@ -77,7 +77,9 @@ TrainingResult train(const TrainingJob& job) {
   DeviceGroup devices({.devices = test_devices(1), .memory_bytes = {kMemoryBytes}, .check_order = true});
   ExecContext& ctx = devices[0].compute();
   ctx.reserve_workspace(kWorkspaceBytes);
-  const auto flat = [&](Category category, const char* name) { return ctx.allocate({layout.total_elements()}, DType::f32, category, name); };
+  const auto flat = [&](Category category, const char* name) {
+    return ctx.allocate({layout.total_elements()}, DType::f32, category, name);
+  };
   const Tensor weights = flat(Category::parameters, "weights");
   const Tensor gradients = flat(Category::gradients, "gradients");
   const Tensor momentum = flat(Category::optimizer, "momentum");
@@ -126,16 +128,19 @@ TrainingResult train(const TrainingJob& job) {
     Tensor logits;
     Saved kept = model.net->forward_from(ctx, params, images, logits, pass, nullptr, {}, buffers);
     zero(ctx, totals);
-    softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient overwrites the logits
-    model.net->backward_from(ctx, params, std::move(kept), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr, {}, buffers);
+    softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits,
+                          totals);  // the gradient overwrites the logits
+    model.net->backward_from(ctx, params, std::move(kept), std::move(logits), grad_params, GradMode::overwrite, pass,
+                             nullptr, {}, buffers);
     decide_step(ctx, samples, NonFinite::accept, totals, {}, control);
-    sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
-               control);
+    sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count),
+               momentum.rows(0, count), updates, control);
 
     std::vector<float> host_totals(LossTotals::kCount);
     copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});
     devices.synchronize();
-    result.losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
+    result.losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) /
+                            LossTotals::count(host_totals.data(), LossTotals::kValid));
     if (step < job.early_steps) result.early_buffers.push_back(read_buffers());
   }
   result.buffers = read_buffers();
@@ -176,13 +181,15 @@ TrainingJob job_of(const std::string& model, const nlohmann::json& record) {
 }  // namespace
 
 void expect_recorded_resnet(const std::string& model) {
-  // Rounding errors of two f32 computations are independent, and grow tenfold from step to step: one may be a step ahead of the other.
+  // Rounding errors of two f32 computations are independent, and grow tenfold from step to step: one may be a step
+  // ahead of the other.
   constexpr double kFactor = 4;
   constexpr double kFloor = 2e-6;
   std::ifstream file(VITRINE_TEST_DATA "/resnet.json");
   ASSERT_TRUE(file) << "resnet.json is missing; record_resnet.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file).at(model);
-  const auto losses = record.at("losses").get<std::vector<double>>(), exact = record.at("exact_losses").get<std::vector<double>>();
+  const auto losses = record.at("losses").get<std::vector<double>>(),
+             exact = record.at("exact_losses").get<std::vector<double>>();
   ASSERT_EQ(losses.size(), 20U);
   TrainingJob job = job_of(model, record);
   job.random_images = true;
@@ -197,7 +204,8 @@ void expect_recorded_resnet(const std::string& model) {
   expect_early_statistics(record.at("exact_early_running"), result);
   double own = 0, torch = 0, norm = 0;
   for (const auto& [name, values] : record.at("exact_running").items()) {
-    const auto expected = values.get<std::vector<double>>(), of_torch = record.at("running").at(name).get<std::vector<double>>();
+    const auto expected = values.get<std::vector<double>>(),
+               of_torch = record.at("running").at(name).get<std::vector<double>>();
     const auto found = result.buffers.find(name);
     ASSERT_NE(found, result.buffers.end()) << name;
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -208,8 +216,8 @@ void expect_recorded_resnet(const std::string& model) {
   }
   EXPECT_EQ(result.buffers.size(), record.at("running").size());
   EXPECT_LE(std::sqrt(own / norm), kFactor * std::sqrt(torch / norm) + kFloor);
-  ::testing::Test::RecordProperty("running_statistics",
-                                  std::to_string(std::sqrt(own / norm)) + ", PyTorch " + std::to_string(std::sqrt(torch / norm)));
+  ::testing::Test::RecordProperty("running_statistics", std::to_string(std::sqrt(own / norm)) + ", PyTorch " +
+                                                            std::to_string(std::sqrt(torch / norm)));
 }
 
 void expect_recorded_losses(const std::string& model) {
@@ -219,7 +227,8 @@ void expect_recorded_losses(const std::string& model) {
   const auto expected = record.at("losses").get<std::vector<double>>();
   ASSERT_FALSE(expected.empty());
   const std::vector<double> losses = train(job_of(model, record)).losses;
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * std::abs(expected[i])) << "step " << i;
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], 1e-4 * std::abs(expected[i])) << "step " << i;
 }
 
 }  // namespace vitrine::test

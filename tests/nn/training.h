@@ -29,15 +29,17 @@ struct TrainingResult {
   std::vector<std::map<std::string, std::vector<float>>> early_buffers;
 };
 
-/// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their deviation; images and labels from a
-/// formula.
+/// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their
+/// deviation; images and labels from a formula.
 TrainingResult train(const TrainingJob& job);
 
-/// Runs the recorded job of a residual network: every loss and every recorded running statistic is as close to PyTorch's in double precision as
-/// PyTorch's own in f32, up to a factor. Running statistics after the first steps are those in double precision to 1e-5.
+/// Runs the recorded job of a residual network: every loss and every recorded running statistic is as close to
+/// PyTorch's in double precision as PyTorch's own in f32, up to a factor. Running statistics after the first steps are
+/// those in double precision to 1e-5.
 void expect_recorded_resnet(const std::string& model);
 
-/// Runs the recorded job of that name for the recorded number of steps and compares every loss with PyTorch's, to 1e-4 relative.
+/// Runs the recorded job of that name for the recorded number of steps and compares every loss with PyTorch's, to 1e-4
+/// relative.
 void expect_recorded_losses(const std::string& model);
 
 }  // namespace vitrine::test

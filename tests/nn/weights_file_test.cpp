@@ -121,8 +121,9 @@ TEST_F(WeightsFile, MissingCountersAreZeroButMissingStatisticsAreRefused) {
   EXPECT_EQ(buffers.values, model.buffers.values);
   tensors.erase("bn1.running_var");
   write_safetensors(path(), tensors, {});
-  expect_mentions(error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
-                  {"missing", "bn1.running_var"});
+  expect_mentions(
+      error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+      {"missing", "bn1.running_var"});
 }
 
 TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
@@ -133,13 +134,17 @@ TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
   write_safetensors(path(), tensors, {});
   std::vector<float> flat(model.flat.size());
   BufferValues buffers;
-  expect_mentions(error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
-                  {"bn1.num_batches_tracked", "i32", "i64"});
+  expect_mentions(
+      error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+      {"bn1.num_batches_tracked", "i32", "i64"});
 }
 
 // Readers that map a file, such as safetensors' own, need it.
 TEST_F(WeightsFile, TensorsAreAlignedToTheirElements) {
-  write_safetensors(path(), {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}}, {});
+  write_safetensors(
+      path(),
+      {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}},
+      {});
   const std::string text = content(path());
   EXPECT_NE(text.find(R"("c":{"data_offsets":[0,8])"), std::string::npos) << text;
   EXPECT_NE(text.find(R"("b":{"data_offsets":[8,12])"), std::string::npos) << text;
@@ -150,12 +155,16 @@ TEST_F(WeightsFile, TensorsAreAlignedToTheirElements) {
 // The network that record_torch.py builds.
 Sequential tiny_net() {
   std::vector<Sequential::Part> parts;
-  parts.push_back({"features.0", std::make_unique<Conv2d>(Conv2dLayerConfig{
-                                     .in_channels = 2, .out_channels = 3, .window = 3, .conv = {.stride = 1, .pad = 1, .relu = true}})});
+  parts.push_back(
+      {"features.0",
+       std::make_unique<Conv2d>(Conv2dLayerConfig{
+           .in_channels = 2, .out_channels = 3, .window = 3, .conv = {.stride = 1, .pad = 1, .relu = true}})});
   parts.push_back({"features.2", std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0})});
   parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"classifier.0", std::make_unique<Linear>(LinearConfig{
-                                       .in_features = 18, .out_features = 4, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 3, 3}})});
+  parts.push_back(
+      {"classifier.0",
+       std::make_unique<Linear>(LinearConfig{
+           .in_features = 18, .out_features = 4, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 3, 3}})});
   return Sequential(std::move(parts));
 }
 

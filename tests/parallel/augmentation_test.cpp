@@ -52,14 +52,16 @@ TEST(AugmentationEngine, TrainsOnTheImagesOfDrawAugmentation) {
     const OwnedBatch batch = batch_of(model, step);
     const std::vector<uint8_t> stored = batch.memory->bytes;
     for (int64_t n = 0; n < kBatch; ++n) {
-      const AugmentationDraw draw =
-          draw_augmentation(config.augmentation, {config.seed, 9}, batch.memory->samples[static_cast<size_t>(n)], height, width);
+      const AugmentationDraw draw = draw_augmentation(config.augmentation, {config.seed, 9},
+                                                      batch.memory->samples[static_cast<size_t>(n)], height, width);
       for (int64_t y = 0; y < height; ++y) {
         for (int64_t x = 0; x < width; ++x) {
           const int64_t row = y + draw.top, column = (draw.flip ? width - 1 - x : x) + draw.left;
           const bool inside = row >= 0 && row < height && column >= 0 && column < width;
           for (int64_t c = 0; c < channels; ++c) {
-            const auto at = [&](int64_t i, int64_t j) { return static_cast<size_t>(((n * height + i) * width + j) * channels + c); };
+            const auto at = [&](int64_t i, int64_t j) {
+              return static_cast<size_t>(((n * height + i) * width + j) * channels + c);
+            };
             batch.memory->bytes[at(y, x)] = inside ? stored[at(row, column)] : uint8_t{0};
           }
         }
@@ -81,13 +83,15 @@ TEST(AugmentationEngine, EverySchemeAndSplitDrawsTheSame) {
       config.accumulate = scheme == "dp" ? 2 : 1;
       const Result three = run(model, 3, config);
       EXPECT_LT(relative_difference(three.weights, one.weights), 1e-4) << scheme << " " << split;
-      for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(three.losses[i], one.losses[i], 1e-4) << scheme << " " << split;
+      for (size_t i = 0; i < one.losses.size(); ++i)
+        EXPECT_NEAR(three.losses[i], one.losses[i], 1e-4) << scheme << " " << split;
     }
   }
   EXPECT_GT(relative_difference(run(model, 1, augmented(model, {})).weights, one.weights), 1e-3);
 }
 
-/// In evaluation the images are as they are: before the first step, test losses with and without augmentation are equal.
+/// In evaluation the images are as they are: before the first step, test losses with and without augmentation are
+/// equal.
 TEST(AugmentationEngine, LeavesEvaluationAlone) {
   const Model model = random_model(5);
   const auto test_loss = [&](const Augmentation& augmentation) {

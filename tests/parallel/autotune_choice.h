@@ -8,7 +8,8 @@
 
 namespace vitrine::test {
 
-/// Timed choice on the stand-ins, whose plans differ in their simulated times and in their bits. Checks at the end that nothing is left on the GPUs.
+/// Timed choice on the stand-ins, whose plans differ in their simulated times and in their bits. Checks at the end that
+/// nothing is left on the GPUs.
 class AutotuneChoice : public ::testing::Test {
  protected:
   AutotuneChoice() { standins::reset(); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timed choice among the algorithms of the stand-ins' products, which differ in their simulated times and in their bits.
+// Timed choice among the algorithms of the stand-ins' products, which differ in their simulated times and in their
+// bits.
 #include "tests/parallel/autotune_choice.h"
 
 #include <memory>
@@ -16,8 +17,8 @@
 namespace vitrine::test {
 namespace {
 
-/// Lets the tests of autotune_test.cpp choose between two algorithms, and checks at the end of the program, which is that of a test under ctest, that
-/// all objects of CUDA have been destroyed.
+/// Lets the tests of autotune_test.cpp choose between two algorithms, and checks at the end of the program, which is
+/// that of a test under ctest, that all objects of CUDA have been destroyed.
 class OffersTwoAlgorithms final : public ::testing::Environment {
   void SetUp() override { standins::set_product_algorithms({{2}, {1}}); }
   void TearDown() override { EXPECT_EQ(standins::live_objects(), 0); }
@@ -35,7 +36,8 @@ int64_t timed_records(const Model& model, const EngineConfig& config) {
 /// The algorithms that the plans name: "algorithm 2 ..." is 2.
 std::vector<int> algorithms_of(const TunedPlans& plans) {
   std::vector<int> algorithms;
-  for (const TunedPlan& plan : plans.plans) algorithms.push_back(std::stoi(plan.plan.substr(std::string("algorithm ").size())));
+  for (const TunedPlan& plan : plans.plans)
+    algorithms.push_back(std::stoi(plan.plan.substr(std::string("algorithm ").size())));
   return algorithms;
 }
 
@@ -54,7 +56,8 @@ TEST_F(AutotuneChoice, TakesTheFastestAlgorithm) {
   EXPECT_TRUE(run.report.warnings.empty());
   // The last algorithm takes over twice the best time, so only its first run is timed.
   const int64_t events = 3 * (2 + kTimedRuns) + 2;
-  EXPECT_EQ(timed_records(model_, tuned_config(model_)) - timed_records(model_, untuned_config(model_)), events * std::ssize(run.plans.plans));
+  EXPECT_EQ(timed_records(model_, tuned_config(model_)) - timed_records(model_, untuned_config(model_)),
+            events * std::ssize(run.plans.plans));
 }
 
 TEST_F(AutotuneChoice, TheSearchLeavesNothingBeyondWhatTheFirstStepsCreate) {
@@ -67,7 +70,8 @@ TEST_F(AutotuneChoice, TheSearchLeavesNothingBeyondWhatTheFirstStepsCreate) {
     const EngineConfig config = autotune ? tuned_config(model_) : untuned_config(model_);
     Engine engine(model_, group, config, {{config.batch_size}, {}});
     Left left{standins::allocated_bytes(0)};
-    for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model_, config.batch_size, step, 0.1, config.image_dtype).view());
+    for (uint32_t step = 0; step < 2; ++step)
+      engine.train_step(random_batch(model_, config.batch_size, step, 0.1, config.image_dtype).view());
     engine.finish();
     left.bytes = standins::allocated_bytes(0);
     left.objects = standins::live_objects();
@@ -155,7 +159,8 @@ TEST_F(AutotuneChoice, AlgorithmsThatFailAreSkipped) {
   const Outcome run = train_tuned(model_, tuned_config(model_));
   EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 3));
   EXPECT_EQ(run.report.failed_candidates, 2 * static_cast<int>(run.plans.plans.size()));
-  for (const TunedPlan& plan : run.plans.plans) EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
+  for (const TunedPlan& plan : run.plans.plans)
+    EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
 }
 
 TEST_F(AutotuneChoice, OutOfTimeTheLibrarysChoiceIsRecorded) {
@@ -207,12 +212,14 @@ TEST_F(AutotuneChoice, DevicesOfSeveralKindsAreRefused) {
 class AutotuneProcesses : public AutotuneChoice {
  protected:
   /// `known` of each rank, or null. Every process sees the same fastest algorithm.
-  std::vector<Outcome> train_apart(const std::vector<std::vector<int>>& gpus, const std::vector<const TunedPlans*>& known) {
+  std::vector<Outcome> train_apart(const std::vector<std::vector<int>>& gpus,
+                                   const std::vector<const TunedPlans*>& known) {
     std::vector<Outcome> runs(gpus.size());
     const RendezvousPlace place;
     run_ranks(static_cast<int>(gpus.size()), [&](int rank) {
       const auto r = static_cast<size_t>(rank);
-      const auto process_group = std::make_shared<ProcessGroup>(process_options(rank, static_cast<int>(gpus.size()), place.init(), kPatientMs));
+      const auto process_group = std::make_shared<ProcessGroup>(
+          process_options(rank, static_cast<int>(gpus.size()), place.init(), kPatientMs));
       standins::be_process_of(gpus[r]);
       {
         DeviceGroup group(group_of(gpus[r], process_group));
@@ -232,7 +239,8 @@ class AutotuneProcesses : public AutotuneChoice {
         runs[r].plans = *engine.tuned_plans();
         runs[r].report = engine.autotune_report();
         for (int d = 0; d < group.size(); ++d) {
-          for (std::string& operation : untuned_operations(group[d].compute())) runs[r].untuned.push_back(std::move(operation));
+          for (std::string& operation : untuned_operations(group[d].compute()))
+            runs[r].untuned.push_back(std::move(operation));
         }
       }
       process_group->close();

@@ -23,7 +23,8 @@ struct Outcome {
   bool peaks_as_planned = true, replicas_equal = true;
 };
 
-inline DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group = nullptr) {
+inline DeviceGroupOptions group_of(const std::vector<int>& gpus,
+                                   std::shared_ptr<ProcessGroup> process_group = nullptr) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{256} << 20};
@@ -59,8 +60,8 @@ inline Outcome train_on(DeviceGroup& group, const Model& model, const EngineConf
   }
   engine.finish();
   for (int d = 0; d < group.size(); ++d) {
-    run.peaks_as_planned =
-        run.peaks_as_planned && group[d].pool().statistics().peak_bytes == engine.device_plans()[static_cast<size_t>(d)].peak_bytes;
+    run.peaks_as_planned = run.peaks_as_planned && group[d].pool().statistics().peak_bytes ==
+                                                       engine.device_plans()[static_cast<size_t>(d)].peak_bytes;
     run.replicas_equal = run.replicas_equal && engine.parameters(d) == engine.parameters(0);
     for (std::string& operation : untuned_operations(group[d].compute())) run.untuned.push_back(std::move(operation));
   }

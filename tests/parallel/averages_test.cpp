@@ -39,9 +39,11 @@ TEST(Averages, FollowTheParametersAndTakeTheirPlaceForAWhile) {
           engine.train_step(batch_of(model, step).view());
           const std::vector<float> parameters = engine.parameters();
           if (step == 0) expected.assign(parameters.begin(), parameters.end());
-          for (size_t i = 0; i < expected.size(); ++i) expected[i] += (1 - kDecay) * (static_cast<double>(parameters[i]) - expected[i]);
+          for (size_t i = 0; i < expected.size(); ++i)
+            expected[i] += (1 - kDecay) * (static_cast<double>(parameters[i]) - expected[i]);
         }
-        const std::vector<float> averages = engine.averages(), parameters = engine.parameters(), working = engine.working_parameters(1);
+        const std::vector<float> averages = engine.averages(), parameters = engine.parameters(),
+                                 working = engine.working_parameters(1);
         for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(averages[i], expected[i], 1e-6) << i;
         EXPECT_GT(relative_difference(averages, parameters), 1e-4);
         const OwnedBatch test = batch_of(model, 100);
@@ -105,7 +107,8 @@ TEST(ParameterGroupEngine, AGroupWithoutLearningRateStandsStill) {
     EngineConfig config = small_config(model, kBatch);
     config.scheme = scheme_preset(scheme);
     if (scheme == "balanced") config.scheme.split.gpu0 = 2;
-    config.parameter_groups = {{.of = ParameterGroup::Of::biases, .weight_decay = 0.5}, {.pattern = frozen, .lr_factor = 0.0}};
+    config.parameter_groups = {{.of = ParameterGroup::Of::biases, .weight_decay = 0.5},
+                               {.pattern = frozen, .lr_factor = 0.0}};
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, {{kBatch}, {}});
     const std::vector<float> before = engine.parameters();
@@ -115,7 +118,8 @@ TEST(ParameterGroupEngine, AGroupWithoutLearningRateStandsStill) {
     for (int i = 0; i < layout.size(); ++i) {
       const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
       const auto part = [&](const std::vector<float>& flat) {
-        return std::vector<float>(flat.begin() + layout.offset(i), flat.begin() + layout.offset(i) + spec.shape.numel());
+        return std::vector<float>(flat.begin() + layout.offset(i),
+                                  flat.begin() + layout.offset(i) + spec.shape.numel());
       };
       EXPECT_EQ(part(before) == part(after), spec.name == frozen) << scheme << " " << spec.name;
     }

@@ -32,7 +32,8 @@ struct Result {
 
 constexpr uint32_t kSteps = 3;
 
-/// Three steps, the last one on a shorter batch, and an evaluation. Checks that replicas are equal and that the plan was met.
+/// Three steps, the last one on a shorter batch, and an evaluation. Checks that replicas are equal and that the plan
+/// was met.
 Result run(const Model& model, int devices, const EngineConfig& config, uint32_t seed = 1) {
   DeviceGroup group(test_group(devices));
   const int64_t shorter = config.batch_size * 2 / 3;
@@ -40,7 +41,8 @@ Result run(const Model& model, int devices, const EngineConfig& config, uint32_t
   if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(256.0F, 0);
   Result result;
   for (uint32_t step = 0; step < kSteps; ++step) {
-    engine.train_step(random_batch(model, step + 1 == kSteps ? shorter : config.batch_size, seed * 100 + step, 0.2).view());
+    engine.train_step(
+        random_batch(model, step + 1 == kSteps ? shorter : config.batch_size, seed * 100 + step, 0.2).view());
     for (const StepResult& r : engine.take_step_results(true)) {
       EXPECT_FALSE(r.skipped) << r.overflow;
       result.losses.push_back(r.mean_loss());
@@ -111,7 +113,8 @@ TEST(LocalBatchNorm, IsWhatEachDeviceComputesAlone) {
     OwnedBatch part;
     part.image_shape = model.input_shape(6);
     part.label_shape = model.label_shape(6);
-    part.memory->bytes.assign(batch.memory->bytes.begin() + half * 6 * image_bytes, batch.memory->bytes.begin() + (half + 1) * 6 * image_bytes);
+    part.memory->bytes.assign(batch.memory->bytes.begin() + half * 6 * image_bytes,
+                              batch.memory->bytes.begin() + (half + 1) * 6 * image_bytes);
     part.memory->labels.assign(batch.memory->labels.begin() + half * 6, batch.memory->labels.begin() + (half + 1) * 6);
     DeviceGroup group(test_group(1));
     EngineConfig alone = config;
@@ -186,7 +189,8 @@ TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
   const auto samples = record.at("samples").get<int64_t>();
   const Model model = conv_norm_linear(record.at("size").get<int64_t>(), record.at("classes").get<int64_t>());
   EngineConfig config = small_config(model, samples);
-  config.optimizer = make_optimizer_config("sgd", record.at("lr").get<float>(), record.at("momentum").get<float>(), false, {});
+  config.optimizer =
+      make_optimizer_config("sgd", record.at("lr").get<float>(), record.at("momentum").get<float>(), false, {});
   config.image_dtype = DType::f32;
   config.batch_statistics = BatchStatistics::local;
   for (const char* name : {"dp", "ddp"}) {
@@ -212,7 +216,8 @@ TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
       const nlohmann::json running = {step.at("running_mean"), step.at("running_var")};
       for (const int device : {0, 1}) {
         const std::vector<float> buffers = engine.buffers(device).values;
-        EXPECT_LT(relative_difference(buffers, flat_values(running, places, buffers.size())), 1e-5) << "device " << device;
+        EXPECT_LT(relative_difference(buffers, flat_values(running, places, buffers.size())), 1e-5)
+            << "device " << device;
       }
       EXPECT_LT(relative_difference(engine.parameters(0), flat_values(step.at("parameters"), layout, size)), 1e-5);
     }
@@ -256,8 +261,8 @@ TEST(BatchNormEngine, ParametersStayF32InMixedPrecision) {
       EXPECT_TRUE(run(model, 3, config) == several) << name;
       // Activations have 8 or 11 bits, running statistics 24.
       EXPECT_LT(relative_difference(several.buffers, wide.buffers), compute == DType::f16 ? 3e-3 : 3e-2) << name;
-      const bool any_exact =
-          std::any_of(several.buffers.begin(), several.buffers.end(), [](float v) { return std::bit_cast<uint32_t>(v) % 65536 != 0; });
+      const bool any_exact = std::any_of(several.buffers.begin(), several.buffers.end(),
+                                         [](float v) { return std::bit_cast<uint32_t>(v) % 65536 != 0; });
       EXPECT_TRUE(any_exact) << "running statistics have more digits than bf16";
     }
   }

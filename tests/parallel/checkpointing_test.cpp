@@ -21,7 +21,8 @@ namespace vitrine::test {
 namespace {
 
 std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
-  return std::make_unique<Conv2d>(Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
+  return std::make_unique<Conv2d>(
+      Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
 }
 
 std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu) {
@@ -133,7 +134,8 @@ TEST_P(Checkpointing, GivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U, kSeedStep));
 
-std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments, bool in_place = true) {
+std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments,
+                             bool in_place = true) {
   DeviceGroupOptions options;
   for (int d = 0; d < devices; ++d) options.devices.push_back({Backend::meta, d});
   options.memory_bytes = {int64_t{1} << 42};
@@ -146,7 +148,9 @@ std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, 
   return Engine::plan(model, group, config, {{batch_size}, {}});
 }
 
-int64_t activations(const DevicePlan& plan) { return plan.peak_by_category[static_cast<size_t>(Category::activations)]; }
+int64_t activations(const DevicePlan& plan) {
+  return plan.peak_by_category[static_cast<size_t>(Category::activations)];
+}
 
 TEST(Segments, ReduceTheMemoryOfDeepModels) {
   for (const char* name : {"alexnet", "vgg16"}) {
@@ -180,7 +184,9 @@ TEST(Segments, MoreThanPartsAreRefused) {
       const Engine engine(model, group, config, {{4}, {}});
       FAIL() << segments << " segments were taken";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("recompute segments: got " + std::to_string(segments)), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("recompute segments: got " + std::to_string(segments)),
+                std::string::npos)
+          << error.what();
     }
   }
   config.recompute_segments = 3;
@@ -218,7 +224,8 @@ TEST(WideHead, UnderDpDevice0HoldsOutputsAndTheirGradientMayReuseThem) {
   EXPECT_NEAR(static_cast<double>(beside.peak_bytes - over.peak_bytes), kOutputs, kOutputs * 0.01);
   EXPECT_GE(activations(over), kOutputs);
   EXPECT_LT(activations(over), kOutputs + kOutputs / 10);
-  for (const DevicePlan& device : plan(model, 4, "criterion", 32, 1)) EXPECT_LT(activations(device), kOutputs / 4 + kOutputs / 10);
+  for (const DevicePlan& device : plan(model, 4, "criterion", 32, 1))
+    EXPECT_LT(activations(device), kOutputs / 4 + kOutputs / 10);
 }
 
 TEST(WideHead, TrainsEquallyUnderEverySchemeAndSplit) {
@@ -235,7 +242,8 @@ TEST(WideHead, TrainsEquallyUnderEverySchemeAndSplit) {
         const Result result = run(model, 3, config);
         EXPECT_LT(relative_difference(result.gradients, reference.gradients), 1e-5) << mode << ", split " << split;
         EXPECT_LT(relative_difference(result.weights, reference.weights), 1e-5) << mode << ", split " << split;
-        for (size_t i = 0; i < reference.losses.size(); ++i) EXPECT_NEAR(result.losses[i], reference.losses[i], 1e-5 * reference.losses[i]);
+        for (size_t i = 0; i < reference.losses.size(); ++i)
+          EXPECT_NEAR(result.losses[i], reference.losses[i], 1e-5 * reference.losses[i]);
       }
     }
   }

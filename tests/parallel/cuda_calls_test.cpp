@@ -12,12 +12,12 @@
 namespace vitrine::test {
 namespace {
 
-// small-cnn has two convolutions, and its input has no gradient. Without cuDNN each pass takes a kernel and a product, and in f32 the gradient of the
-// input is cleared first.
+// small-cnn has two convolutions, and its input has no gradient. Without cuDNN each pass takes a kernel and a product,
+// and in f32 the gradient of the input is cleared first.
 constexpr int64_t kConvolutionPasses = 5;
 
-/// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is captured, without those that wait
-/// for its results.
+/// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is
+/// captured, without those that wait for its results.
 standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_graph) {
   const Model model = make_model("small-cnn", {.image_size = 32});
   DeviceGroupOptions options = test_group(1, false);
@@ -42,14 +42,17 @@ standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_gr
 }
 
 /// Launches on a GPU with cuDNN: kernels, and calls of libraries. A rounded gradient of weights takes another one.
-int64_t launches_of(const standins::CallCounts& counts) { return counts.launches + counts.products - kConvolutionPasses; }
+int64_t launches_of(const standins::CallCounts& counts) {
+  return counts.launches + counts.products - kConvolutionPasses;
+}
 
 /// The figures that were counted, which must not grow, and the launches that the step is to reach.
 struct Figures {
   DType dtype;
   int64_t launches, target_launches, records, calls, replayed_calls;
 };
-const Figures kFigures[] = {{DType::f32, 20, 20, 28, 76, 36}, {DType::bf16, 20, 21, 30, 76, 36}, {DType::f16, 21, 22, 32, 78, 36}};
+const Figures kFigures[] = {
+    {DType::f32, 20, 20, 28, 76, 36}, {DType::bf16, 20, 21, 30, 76, 36}, {DType::f16, 21, 22, 32, 78, 36}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:
@@ -61,10 +64,12 @@ TEST_P(CudaCalls, OfAStepDoNotGrow) {
   const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, false),
                              traced = calls_of_a_step(figures.dtype, TraceLevel::phase, false);
   std::cout << fmt::format(
-      "small-cnn {}, one step: {} launches (at most {}, target {}), {} copies, {} fills, {} waits, {} records without time; {} records with time at "
+      "small-cnn {}, one step: {} launches (at most {}, target {}), {} copies, {} fills, {} waits, {} records without "
+      "time; {} records with time at "
       "the default trace level, {} without trace; {} calls of CUDA, {} without trace\n",
-      dtype_name(figures.dtype), launches_of(untraced), figures.launches, figures.target_launches, untraced.copies, untraced.fills, untraced.waits,
-      untraced.records, traced.timed_records, untraced.timed_records, traced.all, untraced.all);
+      dtype_name(figures.dtype), launches_of(untraced), figures.launches, figures.target_launches, untraced.copies,
+      untraced.fills, untraced.waits, untraced.records, traced.timed_records, untraced.timed_records, traced.all,
+      untraced.all);
   EXPECT_LE(launches_of(untraced), figures.launches);
   EXPECT_EQ(launches_of(traced), launches_of(untraced));
   EXPECT_EQ(untraced.timed_records, 0);
@@ -87,11 +92,14 @@ TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {
   const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, true),
                              traced = calls_of_a_step(figures.dtype, TraceLevel::phase, true);
   std::cout << fmt::format(
-      "small-cnn {}, one step as a graph: {} graph launch, {} other, {} copies, {} fills; {} calls of CUDA, {} at the default trace level\n",
-      dtype_name(figures.dtype), untraced.graph_launches, untraced.launches, untraced.copies, untraced.fills, untraced.all, traced.all);
+      "small-cnn {}, one step as a graph: {} graph launch, {} other, {} copies, {} fills; {} calls of CUDA, {} at the "
+      "default trace level\n",
+      dtype_name(figures.dtype), untraced.graph_launches, untraced.launches, untraced.copies, untraced.fills,
+      untraced.all, traced.all);
   EXPECT_EQ(untraced.graph_launches, 1);
   EXPECT_EQ(traced.graph_launches, 1);
-  EXPECT_EQ(untraced.launches + untraced.products, 1);  // resize_normalize: images become the input as soon as they are there
+  EXPECT_EQ(untraced.launches + untraced.products,
+            1);  // resize_normalize: images become the input as soon as they are there
   EXPECT_LE(untraced.all, figures.replayed_calls);
 }
 
@@ -121,7 +129,8 @@ TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
     engine.train_step(batch.view());
     const standins::CallCounts counts = standins::take_call_counts();
     if (step <= first_steps)
-      std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
+      std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events,
+                               counts.timed_records);
     if (step == 0) {
       EXPECT_GT(counts.created_events, 0);
     }
@@ -132,7 +141,8 @@ TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
   engine.take_step_results(true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CudaEvents, ::testing::Bool(), [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
+INSTANTIATE_TEST_SUITE_P(Steps, CudaEvents, ::testing::Bool(),
+                         [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
 
 }  // namespace
 }  // namespace vitrine::test

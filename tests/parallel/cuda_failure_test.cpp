@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the stand-ins show of an engine on GPUs. Injected failures end the step on all devices, are reported with device and cause, and leak
-// nothing; GPUs of older generations refuse what they do not support; no GPU gives memory or objects that it should not.
+// What only the stand-ins show of an engine on GPUs. Injected failures end the step on all devices, are reported with
+// device and cause, and leak nothing; GPUs of older generations refuse what they do not support; no GPU gives memory or
+// objects that it should not.
 #include <functional>
 #include <map>
 #include <memory>
@@ -61,7 +62,9 @@ TEST_P(CudaFailure, OutOfMemoryOnDeviceTwo) {
   DeviceGroup group(test_group(3));
   if (group[2].id().index != 2) GTEST_SKIP() << "one GPU";
   standins::fail_next_malloc(2);
-  const std::string text = kind_and_error_of([&] { const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}}); });
+  const std::string text = kind_and_error_of([&] {
+    const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
+  });
   EXPECT_EQ(text.rfind("OutOfMemory", 0), 0U) << text;
   EXPECT_NE(text.find("cuda:2"), std::string::npos) << text;
   Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
@@ -88,7 +91,8 @@ TEST_P(CudaFailure, AKernelFaultEndsTheStepAndReportsThatTheProcessCannotContinu
   EXPECT_NE(text.find("restart it"), std::string::npos) << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"),
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST_F(CudaPrecision, Bf16IsRefusedBelowComputeCapability8) {
   const Model model = random_model(1);
@@ -100,7 +104,8 @@ TEST_F(CudaPrecision, Bf16IsRefusedBelowComputeCapability8) {
     config.precision.reduce_dtype = reduce;
     return error_of<UnsupportedError>([&] { const Engine engine(model, group, config, {{9}, {}}); });
   };
-  for (const auto& [compute, reduce] : {std::make_pair(DType::bf16, DType::f32), std::make_pair(DType::f32, DType::bf16)}) {
+  for (const auto& [compute, reduce] :
+       {std::make_pair(DType::bf16, DType::f32), std::make_pair(DType::f32, DType::bf16)}) {
     const std::string text = refusal(7, 5, compute, reduce);
     for (const char* part : {"bf16: cuda:0", "Imitated GPU", "compute capability 7.5", "needs 8.0", "Use fp16"}) {
       EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -148,7 +153,8 @@ TEST_F(CudaUse, OnlyTheGroupsGpusGiveMemoryOnWhateverThread) {
   };
   for (size_t i = 0; i < std::size(uses); ++i) {
     on_a_new_thread(uses[i]);
-    for (int gpu = 0; gpu < 8; ++gpu) ASSERT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu << " after use " << i;
+    for (int gpu = 0; gpu < 8; ++gpu)
+      ASSERT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu << " after use " << i;
   }
 }
 
@@ -162,8 +168,9 @@ TEST_F(CudaUse, MemoryOutsideThePoolsHasOwners) {
   for (int d = 0; d < 2; ++d) {
     std::map<std::string, int64_t> owners;
     for (const OutsideBytes& owner : group[d].outside_bytes()) owners[owner.owner] = owner.bytes;
-    std::map<std::string, int64_t> expected = {
-        {"context", standins::kContextBytes}, {"cublaslt", standins::kHandleBytes}, {"nccl", standins::kCommunicatorBytes}};
+    std::map<std::string, int64_t> expected = {{"context", standins::kContextBytes},
+                                               {"cublaslt", standins::kHandleBytes},
+                                               {"nccl", standins::kCommunicatorBytes}};
     if (standins::has_cudnn()) expected["cudnn"] = standins::kHandleBytes;
     EXPECT_EQ(owners, expected) << group[d].name();
     int64_t outside_bytes = 0;
@@ -178,7 +185,8 @@ class CudaSteps : public CudaTest, public ::testing::WithParamInterface<bool> {}
 TEST_P(CudaSteps, AThousandMakeNoObjects) {
   const Model model = random_model(2);  // without convolutions, which take most of the time
   DeviceGroupOptions options = GetParam() ? test_group(1, false) : test_group(2);
-  options.trace = TraceLevel::off;  // how many events spans share depends on the time; see SpansAreBoundedAndTheirEventsReused
+  options.trace =
+      TraceLevel::off;  // how many events spans share depends on the time; see SpansAreBoundedAndTheirEventsReused
   DeviceGroup group(options);
   Engine engine(model, group, small_config(model, 2), {{2}, {}});
   const OwnedBatch batch = random_batch(model, 2, 1, 0);
@@ -188,13 +196,16 @@ TEST_P(CudaSteps, AThousandMakeNoObjects) {
     if (step % 10 != 0) continue;
     engine.take_step_results(true);
     if (step == 20) objects = standins::live_objects();
-    if (step > 20) ASSERT_EQ(standins::live_objects(), objects) << "streams, events, graphs, memory, handles, descriptors after step " << step;
+    if (step > 20)
+      ASSERT_EQ(standins::live_objects(), objects)
+          << "streams, events, graphs, memory, handles, descriptors after step " << step;
   }
   EXPECT_EQ(engine.graph_counts().launched, GetParam() ? 998 : 0);
   engine.finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CudaSteps, ::testing::Bool(), [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
+INSTANTIATE_TEST_SUITE_P(Steps, CudaSteps, ::testing::Bool(),
+                         [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
 
 }  // namespace
 }  // namespace vitrine::test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the stand-ins show of steps that are replayed as CUDA graphs: the calls of a step, and that nothing is left.
+// What only the stand-ins show of steps that are replayed as CUDA graphs: the calls of a step, and that nothing is
+// left.
 #include <gtest/gtest.h>
 
 #include "tests/parallel/graph_training.h"

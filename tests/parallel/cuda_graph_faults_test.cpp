@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// While steps are replayed as CUDA graphs, a process that dies, is late, or would do something else than the others is named.
+// While steps are replayed as CUDA graphs, a process that dies, is late, or would do something else than the others is
+// named.
 #include <chrono>
 #include <functional>
 #include <set>
@@ -25,8 +26,10 @@ class CudaGraphFault : public GraphProcesses {
  protected:
   static constexpr int kProcesses = 3;
 
-  /// `culprit` calls misbehave before the eighth step; it returns false to leave without close(). Returns the error of the others, which must be one.
-  std::string verdict_when(int culprit, const std::function<bool(Process&)>& misbehave, int64_t timeout_ms = kPatientMs) {
+  /// `culprit` calls misbehave before the eighth step; it returns false to leave without close(). Returns the error of
+  /// the others, which must be one.
+  std::string verdict_when(int culprit, const std::function<bool(Process&)>& misbehave,
+                           int64_t timeout_ms = kPatientMs) {
     const RendezvousPlace place;
     std::vector<std::string> verdicts(kProcesses);
     const Model model = random_model(1);
@@ -59,8 +62,10 @@ class CudaGraphFault : public GraphProcesses {
     });
     std::set<std::string> reported(verdicts.begin(), verdicts.end());
     reported.erase("");
-    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure" : *reported.begin() + "\n" + *reported.rbegin());
-    for (int rank = 0; rank < kProcesses; ++rank) EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
+    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure"
+                                                        : *reported.begin() + "\n" + *reported.rbegin());
+    for (int rank = 0; rank < kProcesses; ++rank)
+      EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
     return reported.empty() ? std::string() : *reported.begin();
   }
 
@@ -117,7 +122,9 @@ TEST_F(CudaGraphFault, ARankWhoseMemoryMovedDoesNotGoOnAlone) {
   });
   expect_contains(verdict, "rank 1 (pid ");
   expect_contains(verdict, "failed: ");
-  expect_contains(verdict, "memory of cuda:1 has moved since this micro-batch was captured as a CUDA graph, which all ranks launch together");
+  expect_contains(verdict,
+                  "memory of cuda:1 has moved since this micro-batch was captured as a CUDA graph, which all ranks "
+                  "launch together");
   expect_contains(own_error_, "memory of cuda:1 has moved");
 }
 
@@ -198,10 +205,10 @@ TEST_F(CudaGraphFault, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
     verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
     work.reset();
   });
-  expect_contains(
-      verdicts[0],
-      "began collective 1 (all_reduce of bucket 0, 32 bytes, phase reduce, step 5), where rank 0 began collective 1 (all_reduce of bucket "
-      "0, 32 bytes, phase reduce, step 5, in a CUDA graph)");
+  expect_contains(verdicts[0],
+                  "began collective 1 (all_reduce of bucket 0, 32 bytes, phase reduce, step 5), where rank 0 began "
+                  "collective 1 (all_reduce of bucket "
+                  "0, 32 bytes, phase reduce, step 5, in a CUDA graph)");
   EXPECT_EQ(verdicts[0], verdicts[1]);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named models, precisions and the schemes of one GPU: steps that are replayed as CUDA graphs compute the bits of issued ones.
-// Left out under sanitizers, where it takes minutes.
+// Named models, precisions and the schemes of one GPU: steps that are replayed as CUDA graphs compute the bits of
+// issued ones. Left out under sanitizers, where it takes minutes.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -18,7 +18,8 @@ namespace {
 struct Small {
   const char* name;
   int64_t image_size, samples;
-  // Null: all. One for models with many parameters, of which a step takes seconds: together these cover every precision and most schemes.
+  // Null: all. One for models with many parameters, of which a step takes seconds: together these cover every precision
+  // and most schemes.
   const char *precision, *scheme;
 };
 constexpr Small kModels[] = {{"alexnet", 63, 2, "f32", "ddp"},
@@ -70,7 +71,8 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (size_t m = 0; m < std::size(kModels); ++m) {
     for (size_t p = 0; p < std::size(kPrecisions); ++p) {
-      if (kModels[m].precision == nullptr || std::string(kModels[m].precision) == kPrecisions[p].name) all.emplace_back(m, p);
+      if (kModels[m].precision == nullptr || std::string(kModels[m].precision) == kPrecisions[p].name)
+        all.emplace_back(m, p);
     }
   }
   return all;
@@ -81,7 +83,8 @@ class CudaGraphOf : public ::testing::TestWithParam<Case> {};
 TEST_P(CudaGraphOf, ReplaysTheBits) {
   const Small& small = kModels[GetParam().first];
   const Arithmetic& precision = kPrecisions[GetParam().second];
-  if ((precision.tf32 || precision.dtype == DType::bf16) && !has_bf16()) GTEST_SKIP() << "the GPU has neither TF32 nor bf16";
+  if ((precision.tf32 || precision.dtype == DType::bf16) && !has_bf16())
+    GTEST_SKIP() << "the GPU has neither TF32 nor bf16";
   const Model model = make_small(small);
   DeviceGroupOptions options = test_group(1, false);
   options.memory_bytes = {int64_t{3} << 30};
@@ -93,7 +96,8 @@ TEST_P(CudaGraphOf, ReplaysTheBits) {
     SCOPED_TRACE(scheme.name);
     EngineConfig config = with(small_config(model, small.samples), precision.dtype, "adamw");
     if (small.precision != nullptr)
-      config.optimizer = make_optimizer_config("sgd", 0.05, {}, false, {});  // without momentum: the least memory and time
+      config.optimizer =
+          make_optimizer_config("sgd", 0.05, {}, false, {});  // without momentum: the least memory and time
     config.image_dtype = model.channels == 3 ? DType::u8 : DType::f32;
     config.workspace_bytes = int64_t{32} << 20;
     config.precision.loss_scaling.scale = 8;

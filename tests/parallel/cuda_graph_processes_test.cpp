@@ -29,8 +29,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer) {
-  config.optimizer =
-      optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3) : make_optimizer_config(optimizer, 0.05, {}, false, {});
+  config.optimizer = optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3)
+                                        : make_optimizer_config(optimizer, 0.05, {}, false, {});
   config.precision.compute = dtype;
   if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   return config;
@@ -38,7 +38,8 @@ EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer
 
 class CudaGraphProcesses : public GraphProcesses {
  protected:
-  /// Trains with another learning rate and other data in each step, one step with fewer samples, and evaluates in between.
+  /// Trains with another learning rate and other data in each step, one step with fewer samples, and evaluates in
+  /// between.
   static std::vector<Training> train(const Model& model, EngineConfig config, bool cuda_graph, int processes) {
     config.cuda_graph = cuda_graph;
     const RendezvousPlace place;
@@ -50,7 +51,8 @@ class CudaGraphProcesses : public GraphProcesses {
       for (int step = 0; step < kSteps; ++step) {
         engine.set_learning_rate(0.05 / (step + 1));
         const int64_t samples = step == 4 ? config.batch_size - 1 : config.batch_size;
-        engine.train_step(part_of(random_batch(model, samples, static_cast<uint32_t>(step), 0.1), config, process.devices));
+        engine.train_step(
+            part_of(random_batch(model, samples, static_cast<uint32_t>(step), 0.1), config, process.devices));
       }
       for (const StepResult& step : engine.take_step_results(true)) {
         result.losses.push_back(step.loss_sum);
@@ -69,7 +71,8 @@ class CudaGraphProcesses : public GraphProcesses {
 
   /// Returns how many steps were skipped.
   static int expect_same_bits(const Model& model, const EngineConfig& config, int processes = 2) {
-    const std::vector<Training> issued = train(model, config, false, processes), replayed = train(model, config, true, processes);
+    const std::vector<Training> issued = train(model, config, false, processes),
+                                replayed = train(model, config, true, processes);
     for (size_t rank = 0; rank < issued.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
       EXPECT_EQ(issued[rank].counts.launched, 0);
@@ -198,7 +201,8 @@ TEST_F(CudaGraphProcesses, KeepTheSpansOfBothStreams) {
         EXPECT_LE(span.begin_ns, span.end_ns);
       }
       EXPECT_GT(spans[1].size(), 3U);
-      for (int step = 1; step < 9; ++step) EXPECT_EQ(spans[step], spans[1]) << ctx->stream().name() << ", step " << step;
+      for (int step = 1; step < 9; ++step)
+        EXPECT_EQ(spans[step], spans[1]) << ctx->stream().name() << ", step " << step;
     }
     engine.finish();
     process.process_group->close();
@@ -214,10 +218,12 @@ TEST_F(CudaGraphProcesses, IssueWhileAllRecordTheMemory) {
     Engine engine(model, process.devices, config, {{6}, {}});
     const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
     for (int step = 0; step < 12; ++step) {
-      if (step == 1 || step == 3 || step == 6 || step == 8) process.devices[0].pool().record_history(step == 1 || step == 6);
+      if (step == 1 || step == 3 || step == 6 || step == 8)
+        process.devices[0].pool().record_history(step == 1 || step == 6);
       engine.train_step(batch);
     }
-    EXPECT_EQ(engine.graph_counts().str(), "7 micro-batches as graphs, 5 issued: 1 first of their shape, 4 while the memory was recorded");
+    EXPECT_EQ(engine.graph_counts().str(),
+              "7 micro-batches as graphs, 5 issued: 1 first of their shape, 4 while the memory was recorded");
     engine.finish();
     process.process_group->close();
   });
@@ -270,11 +276,13 @@ TEST_F(CudaGraphProcesses, KeepNoGraphWhereTheBlocksOfOneRankMoved) {
     const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
     for (int step = 0; step < 8; ++step) {
       Tensor other;
-      if (rank == 1 && step == 1) other = process.devices[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
+      if (rank == 1 && step == 1)
+        other = process.devices[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
       engine.train_step(batch);
     }
     engine.take_step_results(true);
-    // Step 2 is captured and launched on both ranks, and its graph is kept on neither: steps 2 and 4 are captured, 6 is replayed.
+    // Step 2 is captured and launched on both ranks, and its graph is kept on neither: steps 2 and 4 are captured, 6 is
+    // replayed.
     EXPECT_EQ(engine.graph_counts().launched, 6);
     parameters[static_cast<size_t>(rank)] = engine.parameters();
     engine.finish();
@@ -308,7 +316,8 @@ TEST_F(CudaGraphProcesses, ReplayOnAllRanksOrOnNone) {
               if (rank == 1) options.trace = TraceLevel::operation;
             }),
             (Texts{"off: EngineConfig::cuda_graph is off", "off: every operation is traced"}));
-  const std::string several = "several GPUs of one process train together; with one process for each GPU steps can be replayed";
+  const std::string several =
+      "several GPUs of one process train together; with one process for each GPU steps can be replayed";
   EXPECT_EQ(states([](int rank, DeviceGroupOptions& options, EngineConfig&) {
               if (rank == 0) options.devices.push_back({Backend::cuda, 2});
               if (rank == 0) standins::be_process_of({0, 2});

@@ -18,7 +18,10 @@ TEST(CudaGraph, ReplaysTheBitsOfEveryModelAndPrecision) {
     for (uint32_t seed = 0; seed < 6; ++seed) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + ", model " + std::to_string(seed));
       const Model model = random_model(seed);
-      expect_same_bits(model, with(small_config(model, 6), dtype, seed % 3 == 0 ? "sgd" : seed % 3 == 1 ? "adam" : "adamw"));
+      expect_same_bits(model, with(small_config(model, 6), dtype,
+                                   seed % 3 == 0   ? "sgd"
+                                   : seed % 3 == 1 ? "adam"
+                                                   : "adamw"));
     }
   }
 }
@@ -109,7 +112,8 @@ TEST(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
     for (int step = 0; step < 8; ++step) {
       Tensor other;
       const int64_t before = engine.graph_counts().launched;
-      if (occupies && step == 6) other = group[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
+      if (occupies && step == 6)
+        other = group[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
       engine.train_step(batch.view());
       if (step < 4) continue;
       EXPECT_EQ(engine.graph_counts().launched - before, other ? 0 : 1) << step;
@@ -139,7 +143,9 @@ TEST(CudaGraph, CountsWhatIsReplayedAndWhatIsIssued) {
   EXPECT_EQ(counts.moved, 1);
   EXPECT_EQ(counts.launched, 6);
   EXPECT_EQ(engine.graph_counts().launched, 6);
-  EXPECT_EQ(counts.str(), "6 micro-batches as graphs, 6 issued: 2 first of their shape, 3 while the memory was recorded, 1 because memory had moved");
+  EXPECT_EQ(counts.str(),
+            "6 micro-batches as graphs, 6 issued: 2 first of their shape, 3 while the memory was recorded, 1 because "
+            "memory had moved");
 }
 
 TEST(CudaGraph, IsForTheWorkAfterOneStage) {
@@ -189,7 +195,8 @@ TEST(CudaGraph, IsOffForAReason) {
   EXPECT_EQ(reason(model, test_group(2, false), nothing),
             "off: several GPUs of one process train together; with one process for each GPU steps can be replayed");
   EXPECT_EQ(reason(model, traced, nothing), "off: every operation is traced");
-  EXPECT_EQ(reason(model, test_group(1, false), [](EngineConfig& config) { config.cuda_graph = false; }), "off: EngineConfig::cuda_graph is off");
+  EXPECT_EQ(reason(model, test_group(1, false), [](EngineConfig& config) { config.cuda_graph = false; }),
+            "off: EngineConfig::cuda_graph is off");
   EXPECT_EQ(reason(planted_model(std::make_unique<CustomRelu>()), test_group(1, false), nothing),
             "off: layer 'planted' cannot be replayed (Layer::can_be_replayed)");
 }

@@ -14,12 +14,14 @@ constexpr double kTolerance = 1e-4;
 
 DeviceGroupOptions options_for(Backend backend, int devices) {
   DeviceGroupOptions options = test_group(devices);
-  for (int i = 0; backend == Backend::cpu && i < devices; ++i) options.devices[static_cast<size_t>(i)] = {Backend::cpu, i};
+  for (int i = 0; backend == Backend::cpu && i < devices; ++i)
+    options.devices[static_cast<size_t>(i)] = {Backend::cpu, i};
   return options;
 }
 
 /// Runs `steps` steps of both engines; before each step the GPUs get the CPU's weights.
-void expect_parity(const Model& model, const EngineConfig& config, int devices, uint32_t steps, const std::string& what) {
+void expect_parity(const Model& model, const EngineConfig& config, int devices, uint32_t steps,
+                   const std::string& what) {
   DeviceGroup cpus(options_for(Backend::cpu, devices)), gpus(options_for(Backend::cuda, devices));
   const Workload workload{{config.batch_size}, {}};
   Engine cpu(model, cpus, config, workload), gpu(model, gpus, config, workload);
@@ -32,9 +34,11 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
     gpu.train_step(batch.view());
     const StepResult expected = cpu.take_step_results(true).at(0), actual = gpu.take_step_results(true).at(0);
     ASSERT_EQ(actual.valid, expected.valid) << what << ", step " << step;
-    ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum)) << what << ", step " << step;
+    ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum))
+        << what << ", step " << step;
     for (int d = 0; d < devices; ++d) {
-      agreement.expect(gpu.gradients(d), cpu.gradients(d), Agreement::Effect::one_step, "gradients of device " + std::to_string(d));
+      agreement.expect(gpu.gradients(d), cpu.gradients(d), Agreement::Effect::one_step,
+                       "gradients of device " + std::to_string(d));
     }
     // Gradients that once differed stay in the optimizer's state.
     const double tolerance = agreement.flipped() ? 0.05 : kTolerance;
@@ -73,7 +77,8 @@ TEST_P(CudaParityOf, SchemesAndSplits) {
         for (int d = 0; d < devices; ++d) config.scheme.split.weights.push_back(d % 3);
       }
       if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = 2;
-      expect_parity(model, config, devices, 6, std::to_string(devices) + " devices, split " + config.scheme.split.str());
+      expect_parity(model, config, devices, 6,
+                    std::to_string(devices) + " devices, split " + config.scheme.split.str());
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs of several processes over the stand-ins: each process is a thread with its own process group, devices and engine. They train like one
-// process; and when one of them dies, fails, disagrees or is missing, all others stop and name it.
+// GPUs of several processes over the stand-ins: each process is a thread with its own process group, devices and
+// engine. They train like one process; and when one of them dies, fails, disagrees or is missing, all others stop and
+// name it.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -28,7 +29,8 @@ constexpr int kSteps = 4;
 // Deadlines after the first step, and a delay beyond them.
 constexpr int64_t kImpatientMs = 3000;
 
-DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group, int ranks_per_id = 128) {
+DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group,
+                            int ranks_per_id = 128) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{64} << 20};
@@ -40,7 +42,8 @@ DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<Proces
 
 /// One of the processes, from its rendezvous to its end.
 struct Process {
-  Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms, int ranks_per_id = 128)
+  Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms,
+          int ranks_per_id = 128)
       : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))),
         devices(group_of(gpus, process_group, ranks_per_id)) {
     standins::be_process_of(gpus);
@@ -73,18 +76,21 @@ class CudaProcesses : public ::testing::Test {
     standins::reset();
   }
 
-  /// Trains a small model; returns the parameters of all devices, in rank order. No processes: one, with as many devices as they have together.
-  static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together, uint32_t seed,
-                                               int ranks_per_id = 128) {
+  /// Trains a small model; returns the parameters of all devices, in rank order. No processes: one, with as many
+  /// devices as they have together.
+  static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together,
+                                               uint32_t seed, int ranks_per_id = 128) {
     std::vector<int> all;
     for (const auto& gpus : gpus_of_processes) all.insert(all.end(), gpus.begin(), gpus.end());
     std::vector<std::vector<float>> parameters(all.size());
     const auto work = [&](DeviceGroup& devices) {
       const Model model = random_model(seed);
       Engine engine(model, devices, small_config(model, kBatch), {{kBatch}, {}});
-      for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(part_of(random_batch(model, kBatch, step, 0.2), devices));
+      for (uint32_t step = 0; step < kSteps; ++step)
+        engine.train_step(part_of(random_batch(model, kBatch, step, 0.2), devices));
       engine.finish();
-      for (int d = 0; d < devices.size(); ++d) parameters[static_cast<size_t>(devices.first_rank() + d)] = engine.parameters(d);
+      for (int d = 0; d < devices.size(); ++d)
+        parameters[static_cast<size_t>(devices.first_rank() + d)] = engine.parameters(d);
     };
     if (together) {
       DeviceGroup devices(group_of(all, nullptr));
@@ -106,7 +112,8 @@ class CudaProcesses : public ::testing::Test {
 };
 
 TEST_F(CudaProcesses, TrainLikeOneProcess) {
-  for (const std::vector<std::vector<int>>& gpus : {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{5}, {2, 7}}}) {
+  for (const std::vector<std::vector<int>>& gpus :
+       {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{5}, {2, 7}}}) {
     const uint32_t seed = static_cast<uint32_t>(gpus.size());
     const auto apart = train(gpus, false, seed), again = train(gpus, false, seed), together = train(gpus, true, seed);
     for (size_t rank = 0; rank < apart.size(); ++rank) {
@@ -151,8 +158,10 @@ TEST_F(CudaProcesses, NeedSeveralIdsOfNcclBeyond128Ranks) {
     const int count = cuda::nccl_id_count(world_size, ranks_per_id);
     EXPECT_EQ(cuda::first_rank_of_nccl_id(0, count, world_size), 0);
     for (int id = 0; id < count; ++id) {
-      const int begin = cuda::first_rank_of_nccl_id(id, count, world_size), end = cuda::first_rank_of_nccl_id(id + 1, count, world_size);
-      EXPECT_EQ(end - begin, world_size / count + (id < world_size % count ? 1 : 0)) << world_size << " ranks, id " << id;
+      const int begin = cuda::first_rank_of_nccl_id(id, count, world_size),
+                end = cuda::first_rank_of_nccl_id(id + 1, count, world_size);
+      EXPECT_EQ(end - begin, world_size / count + (id < world_size % count ? 1 : 0))
+          << world_size << " ranks, id " << id;
       EXPECT_LE(end - begin, ranks_per_id);
     }
     EXPECT_EQ(cuda::first_rank_of_nccl_id(count, count, world_size), world_size);
@@ -230,8 +239,10 @@ class CudaFault : public CudaProcesses {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatientMs));
     std::set<std::string> reported(verdicts.begin(), verdicts.end());
     reported.erase("");
-    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure" : *reported.begin() + "\n" + *reported.rbegin());
-    for (int rank = 0; rank < kProcesses; ++rank) EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
+    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure"
+                                                        : *reported.begin() + "\n" + *reported.rbegin());
+    for (int rank = 0; rank < kProcesses; ++rank)
+      EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
     return reported.empty() ? std::string() : *reported.begin();
   }
 
@@ -404,10 +415,13 @@ class CudaCollectiveFault : public CudaProcesses {
 
 TEST_F(CudaCollectiveFault, ADifferentCountIsNamed) {
   const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
-    for (int bucket = 0; bucket < 4; ++bucket) all_reduce(bucket, 100 * (bucket + 1) - (rank == 1 && bucket == 2 ? 1 : 0));
+    for (int bucket = 0; bucket < 4; ++bucket)
+      all_reduce(bucket, 100 * (bucket + 1) - (rank == 1 && bucket == 2 ? 1 : 0));
   });
   expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, "began collective 2 (all_reduce of bucket 2, 1196 bytes, phase reduce, step 6), where ranks 0, 2, 3 began");
+  expect_contains(
+      verdict,
+      "began collective 2 (all_reduce of bucket 2, 1196 bytes, phase reduce, step 6), where ranks 0, 2, 3 began");
   expect_contains(verdict, "collective 2 (all_reduce of bucket 2, 1200 bytes");
 }
 
@@ -419,7 +433,8 @@ TEST_F(CudaCollectiveFault, ASkippedCollectiveIsNamed) {
   });
   expect_contains(verdict, "rank 3 (pid ");
   expect_contains(verdict,
-                  "began collective 1 (all_reduce of bucket 2, 400 bytes, phase reduce, step 6), where ranks 0 to 2 began collective 1 "
+                  "began collective 1 (all_reduce of bucket 2, 400 bytes, phase reduce, step 6), where ranks 0 to 2 "
+                  "began collective 1 "
                   "(all_reduce of bucket 1");
 }
 

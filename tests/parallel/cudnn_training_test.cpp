@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training whose convolutions are cuDNN's, on its stand-in: plans, graphs, the workspace, and the timed choice among engines.
+// Training whose convolutions are cuDNN's, on its stand-in: plans, graphs, the workspace, and the timed choice among
+// engines.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -186,7 +187,8 @@ TEST_F(CudnnTraining, EnginesThatFailAreSkipped) {
   const Outcome run = train_tuned(lenet_, config(true));
   expect_plans(run, "engine 4 knobs ");
   EXPECT_EQ(run.report.failed_candidates, std::ssize(cudnn_plans(run.plans)));
-  for (const TunedPlan& plan : cudnn_plans(run.plans)) EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
+  for (const TunedPlan& plan : cudnn_plans(run.plans))
+    EXPECT_EQ(plan.first_microseconds, 0) << "the library's own choice failed";
 }
 
 TEST_F(CudnnTraining, WithoutAnAllowedEngineTheSearchTakesOurOwnConvolution) {

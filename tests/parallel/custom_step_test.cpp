@@ -60,7 +60,8 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   for (uint32_t step = 0; step < 3; ++step) engine.train_step(random_batch(model, kSamples, step, 0.2).view());
   for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
   result.weights = engine.parameters();
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+  for (int d = 1; d < devices; ++d)
+    EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -77,7 +78,8 @@ TEST(CustomStep, ALossOnAnyDeviceTrainsLikeTheBuiltInStep) {
       config.step = step_with_loss_on(device);
       const Result result = train(model, 3, config);
       EXPECT_LT(relative_difference(result.weights, expected.weights), 1e-5) << mode << ", loss on device " << device;
-      for (size_t i = 0; i < result.losses.size(); ++i) EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+      for (size_t i = 0; i < result.losses.size(); ++i)
+        EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
     }
   }
 }
@@ -145,7 +147,8 @@ TEST(CustomStep, PartsOutsideAStepAreRefused) {
     engine.forward();
     FAIL() << "forward() ran outside a step";
   } catch (const OrderError& error) {
-    EXPECT_EQ(std::string(error.what()), "forward: no training step has begun; call it from EngineConfig::step, which train_step() runs");
+    EXPECT_EQ(std::string(error.what()),
+              "forward: no training step has begun; call it from EngineConfig::step, which train_step() runs");
   }
   EXPECT_THROW(engine.backward_and_reduce(true), OrderError);
   EXPECT_THROW(const Engine::NoReductionScope scope(engine), OrderError);

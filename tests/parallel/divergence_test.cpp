@@ -33,10 +33,13 @@ std::string divergence(Engine& engine) {
   return error_of<DivergedError>([&] { engine.take_step_results(true); });
 }
 
-void expect_contains(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; }
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
 
 class Divergence : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Modes, Divergence, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, Divergence, ::testing::ValuesIn(scheme_names()),
+                         [](const auto& mode) { return mode.param; });
 
 TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
   ReturnsInfinity::Trigger trigger;
@@ -81,7 +84,8 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     DeviceGroup probe(test_group(3));
     DeviceGroupOptions exact = test_group(3);
     exact.memory_bytes.clear();
-    for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}})) exact.memory_bytes.push_back(plan.peak_bytes);
+    for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}}))
+      exact.memory_bytes.push_back(plan.peak_bytes);
     DeviceGroup group(exact);  // the second run of the batch gets no extra memory
     Engine engine(model, group, config, {{12}, {}});
     if (compute == DType::f16) engine.set_loss_scale_state(1024.0F, 0);
@@ -98,7 +102,8 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     expect_contains(text, remedies);
     EXPECT_EQ(engine.take_step_results(true).back().overflow, "the output of planted");
     EXPECT_EQ(engine.parameters(), before);
-    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+    for (int d = 1; d < 3; ++d)
+      EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
     engine.train_step(batch.view());
     EXPECT_EQ(divergence(engine), "");
     EXPECT_NE(engine.parameters(), before);
@@ -186,7 +191,8 @@ TEST(StepResult, CountsBeyondF32AreExact) {
       }
       engine.finish_reduction();
       engine.decide_step();
-      copy(engine.devices()[0].compute(), engine.step_control(0), View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+      copy(engine.devices()[0].compute(), engine.step_control(0),
+           View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
     };
     DeviceGroup group(test_group(3));
     Engine engine(model, group, config, {{6}, {}});

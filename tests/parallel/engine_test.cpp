@@ -52,11 +52,13 @@ Scheme random_scheme(std::mt19937& random, int devices, int64_t batch_size) {
     case 0:
       scheme.split.kind = Split::Kind::weights;
       for (int d = 0; d < devices; ++d) scheme.split.weights.push_back(static_cast<double>(random() % 4));
-      if (std::accumulate(scheme.split.weights.begin(), scheme.split.weights.end(), 0.0) == 0.0) scheme.split.weights[0] = 1;
+      if (std::accumulate(scheme.split.weights.begin(), scheme.split.weights.end(), 0.0) == 0.0)
+        scheme.split.weights[0] = 1;
       break;
     case 1:
       scheme.split.kind = Split::Kind::gpu0;
-      scheme.split.gpu0 = devices == 1 ? batch_size : static_cast<int64_t>(random() % static_cast<uint32_t>(batch_size + 1));
+      scheme.split.gpu0 =
+          devices == 1 ? batch_size : static_cast<int64_t>(random() % static_cast<uint32_t>(batch_size + 1));
       break;
     default:
       break;
@@ -79,13 +81,16 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
     const int devices = 1 + static_cast<int>(random() % 5);
     config.scheme = random_scheme(random, devices, batch_size);
     config.accumulate = 1 + static_cast<int>(random() % static_cast<uint32_t>(std::min<int64_t>(3, batch_size)));
-    const std::string what =
-        "devices " + std::to_string(devices) + ", split " + config.scheme.split.str() + ", accumulate " + std::to_string(config.accumulate) +
-        ", batch " + std::to_string(batch_size) + ", staging " + std::to_string(static_cast<int>(config.scheme.staging)) + ", loss " +
-        std::to_string(static_cast<int>(config.scheme.loss_at)) + ", reduce " + std::to_string(static_cast<int>(config.scheme.reduce));
+    const std::string what = "devices " + std::to_string(devices) + ", split " + config.scheme.split.str() +
+                             ", accumulate " + std::to_string(config.accumulate) + ", batch " +
+                             std::to_string(batch_size) + ", staging " +
+                             std::to_string(static_cast<int>(config.scheme.staging)) + ", loss " +
+                             std::to_string(static_cast<int>(config.scheme.loss_at)) + ", reduce " +
+                             std::to_string(static_cast<int>(config.scheme.reduce));
     const Result result = run(model, devices, config, ignored, seed);
     agreement.begin_case(what);
-    agreement.expect(result.first_gradients, reference.first_gradients, Agreement::Effect::one_step, "gradients of the first step");
+    agreement.expect(result.first_gradients, reference.first_gradients, Agreement::Effect::one_step,
+                     "gradients of the first step");
     agreement.expect(result.weights, reference.weights, Agreement::Effect::several_steps, "weights after five steps");
     const double loss_tolerance = agreement.flipped_in_case() ? 1e-2 : 1e-5;
     ASSERT_EQ(result.losses.size(), reference.losses.size());
@@ -158,7 +163,8 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
         reference = totals;
         reference_logits = logits;
       }
-      EXPECT_EQ(totals.valid, std::count_if(batch.memory->labels.begin(), batch.memory->labels.end(), [](int32_t label) { return label >= 0; }));
+      EXPECT_EQ(totals.valid, std::count_if(batch.memory->labels.begin(), batch.memory->labels.end(),
+                                            [](int32_t label) { return label >= 0; }));
       EXPECT_EQ(totals.correct, reference.correct);
       EXPECT_NEAR(totals.loss_sum, reference.loss_sum, 1e-5 * reference.loss_sum);
       EXPECT_LT(relative_difference(logits, reference_logits), 1e-6);
@@ -200,7 +206,8 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
       }
       engine.evaluate(random_batch(model, 20, 2, 0).view());
       engine.finish();
-      for (int d = 0; d < 3; ++d) EXPECT_EQ(exact[d].pool().statistics().peak_bytes, plans[static_cast<size_t>(d)].peak_bytes);
+      for (int d = 0; d < 3; ++d)
+        EXPECT_EQ(exact[d].pool().statistics().peak_bytes, plans[static_cast<size_t>(d)].peak_bytes);
     }
     for (size_t d = 0; d < 3; ++d) {
       DeviceGroupOptions less = options;

@@ -45,7 +45,8 @@ class Planted final : public Layer {
     if (trigger_.where == on_worker) ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
     if (trigger_.where == Where::backward_memory && at_issue == Where::backward_issue)
       ctx.dispatch({"planted", {}, {}}, [] {
-        throw OutOfMemory({"planted: reserve more with ", propose(settings::kWorkspaceBytes, "8MiB")}, {.needed_bytes = 65536});
+        throw OutOfMemory({"planted: reserve more with ", propose(settings::kWorkspaceBytes, "8MiB")},
+                          {.needed_bytes = 65536});
       });
   }
 
@@ -62,7 +63,8 @@ class Failure : public ::testing::TestWithParam<std::tuple<const char*, Where>> 
 
 TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
   const auto [mode, where] = GetParam();
-  if (on_gpu() && (where == Where::forward_worker || where == Where::backward_worker)) GTEST_SKIP() << "kernels of a GPU throw nothing";
+  if (on_gpu() && (where == Where::forward_worker || where == Where::backward_worker))
+    GTEST_SKIP() << "kernels of a GPU throw nothing";
   Planted::Trigger trigger;
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   { const DeviceGroup warm_up(test_group(1)); }  // sanitizers start a thread of their own with the first one
@@ -96,14 +98,15 @@ TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
     engine.finish();
   }
   // A joined thread may stay listed for a moment.
-  for (int i = 0; i < 500 && thread_count() > threads_before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && thread_count() > threads_before; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_LE(thread_count(), threads_before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, Failure,
                          ::testing::Combine(::testing::Values("dp", "criterion", "ddp"),
-                                            ::testing::Values(Where::forward_issue, Where::backward_issue, Where::forward_worker,
-                                                              Where::backward_worker)));
+                                            ::testing::Values(Where::forward_issue, Where::backward_issue,
+                                                              Where::forward_worker, Where::backward_worker)));
 
 TEST(Failure, FactsOfAnErrorOfAWorkerReachTheCaller) {
   if (on_gpu()) GTEST_SKIP() << "kernels of a GPU throw nothing";
@@ -117,7 +120,8 @@ TEST(Failure, FactsOfAnErrorOfAWorkerReachTheCaller) {
     engine.take_step_results(true);
     FAIL() << "the planted failure went unnoticed";
   } catch (const OutOfMemory& error) {
-    EXPECT_EQ(std::string(error.what()), group[1].name() + ": layer 'planted': planted: reserve more with EngineConfig::workspace_bytes 8MiB");
+    EXPECT_EQ(std::string(error.what()),
+              group[1].name() + ": layer 'planted': planted: reserve more with EngineConfig::workspace_bytes 8MiB");
     EXPECT_EQ(error.shortage().needed_bytes, 65536);
     EXPECT_EQ(error.shortage().layer, "planted");
     const auto proposed = error.reason().parts(Reason::Part::Kind::proposed);

@@ -19,7 +19,9 @@ Result evaluate(Engine& engine, const Model& model) {
   return result;
 }
 
-int64_t& in_category(DevicePlan& plan, Category category) { return plan.peak_by_category[static_cast<size_t>(category)]; }
+int64_t& in_category(DevicePlan& plan, Category category) {
+  return plan.peak_by_category[static_cast<size_t>(category)];
+}
 
 TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
   const Model model = random_model(3);
@@ -53,10 +55,12 @@ TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
       EXPECT_EQ(result.logits, expected.logits) << dtype_name(compute);
       EXPECT_EQ(result.totals.loss_sum, expected.totals.loss_sum);
       EXPECT_EQ(result.totals.correct, expected.totals.correct);
-      EXPECT_EQ(engine.working_parameters(devices - 1), training.working_parameters(0)) << "rounded as a device rounds them";
+      EXPECT_EQ(engine.working_parameters(devices - 1), training.working_parameters(0))
+          << "rounded as a device rounds them";
       engine.verify_replicas();
       engine.finish();  // asserts that the plan was met to the byte
-      for (size_t d = 0; d < plans.size(); ++d) EXPECT_EQ(group[static_cast<int>(d)].pool().statistics().peak_bytes, plans[d].peak_bytes);
+      for (size_t d = 0; d < plans.size(); ++d)
+        EXPECT_EQ(group[static_cast<int>(d)].pool().statistics().peak_bytes, plans[d].peak_bytes);
     }
   }
 }
@@ -66,7 +70,8 @@ TEST(ForwardOnly, RefusesToTrain) {
   EngineConfig config = small_config(model, 8);
   config.forward_only = true;
   DeviceGroup group(test_group(2));
-  EXPECT_THROW(Engine(model, group, config, {{8}, {8}}), ConfigError) << "there is nothing to plan training batches for";
+  EXPECT_THROW(Engine(model, group, config, {{8}, {8}}), ConfigError)
+      << "there is nothing to plan training batches for";
   Engine engine(model, group, config, {{}, {8}});
   EXPECT_THROW(engine.train_step(random_batch(model, 8, 1, 0).view()), ConfigError);
   EXPECT_THROW(engine.gradients(), ConfigError);

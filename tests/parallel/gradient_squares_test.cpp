@@ -51,7 +51,8 @@ EngineConfig config_of(const Model& model) {
 /// The scheme's reducer, which shows what it has squared to the test, and to the engine only on request.
 class Watched final : public Reducer {
  public:
-  Watched(const ReducerContext& replica, bool shows, SquaredElements& seen) : reducer_(make_reducer(replica)), shows_(shows), seen_(seen) {}
+  Watched(const ReducerContext& replica, bool shows, SquaredElements& seen)
+      : reducer_(make_reducer(replica)), shows_(shows), seen_(seen) {}
   RowRange updated_elements() const override { return reducer_->updated_elements(); }
   void begin_step(int64_t step) override { reducer_->begin_step(step); }
   void add(int64_t finished_elements) override { reducer_->add(finished_elements); }
@@ -79,7 +80,8 @@ Result train(const Model& model, int devices, const EngineConfig& config, bool c
   Engine engine(model, group, config, {{kBatch}, {}});
   for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
   Result result;
-  for (const StepResult& step : engine.take_step_results(true)) result.norms.push_back(static_cast<float>(step.gradient_norm));
+  for (const StepResult& step : engine.take_step_results(true))
+    result.norms.push_back(static_cast<float>(step.gradient_norm));
   engine.verify_replicas();
   engine.finish();  // asserts that the plan was met to the byte
   result.weights = engine.parameters();
@@ -98,8 +100,9 @@ TEST_P(GradientSquaresTest, TheStepIsThatOfACheckAfterTheReduction) {
   // Every replica has its own: GPUs issue from a thread each.
   std::vector<SquaredElements> seen(3);
   const auto watched = [&seen](bool shows) {
-    return
-        [&seen, shows](const ReducerContext& replica) { return std::make_unique<Watched>(replica, shows, seen[static_cast<size_t>(replica.rank)]); };
+    return [&seen, shows](const ReducerContext& replica) {
+      return std::make_unique<Watched>(replica, shows, seen[static_cast<size_t>(replica.rank)]);
+    };
   };
   config.reducer = watched(false);
   const Result expected = train(model, GetParam(), config);
@@ -147,8 +150,10 @@ TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {
   } catch (const DivergedError& error) {
     message = error.what();
   }
-  EXPECT_NE(message.find("the gradient of step 2 is not finite, first in the gradient of fc2.bias"), std::string::npos) << message;
-  for (int device = 0; device < GetParam(); ++device) EXPECT_EQ(engine.parameters(device), before) << "device " << device;
+  EXPECT_NE(message.find("the gradient of step 2 is not finite, first in the gradient of fc2.bias"), std::string::npos)
+      << message;
+  for (int device = 0; device < GetParam(); ++device)
+    EXPECT_EQ(engine.parameters(device), before) << "device " << device;
   engine.train_step(batch.view());
   EXPECT_NO_THROW(engine.take_step_results(true));
 }
@@ -160,7 +165,8 @@ TEST_P(GradientSquaresTest, OnlyTheSumOverMicroBatchesIsChecked) {
   const Result expected = train(model, GetParam(), config);
   config.scheme.reduce = Reduce::allreduce;
   const Result result = train(model, GetParam(), config);
-  for (size_t step = 0; step < result.norms.size(); ++step) EXPECT_NEAR(result.norms[step], expected.norms[step], 1e-5F * expected.norms[step]);
+  for (size_t step = 0; step < result.norms.size(); ++step)
+    EXPECT_NEAR(result.norms[step], expected.norms[step], 1e-5F * expected.norms[step]);
 }
 
 }  // namespace

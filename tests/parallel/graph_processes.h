@@ -13,14 +13,16 @@
 #include "tests/runtime/processes.h"
 #include "tests/standins/controls.h"
 
-/// Processes over the stand-ins that replay steps as CUDA graphs: each is a thread with its own process group, one GPU and an engine.
+/// Processes over the stand-ins that replay steps as CUDA graphs: each is a thread with its own process group, one GPU
+/// and an engine.
 namespace vitrine::test {
 
 /// One of the processes, from its rendezvous to its end.
 struct Process {
   using Change = std::function<void(DeviceGroupOptions&)>;
   Process(int rank, int size, const RendezvousPlace& place, int64_t timeout_ms = kPatientMs, const Change& change = {})
-      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))), devices(options(rank, change)) {
+      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))),
+        devices(options(rank, change)) {
     standins::be_process_of({rank});
   }
   DeviceGroupOptions options(int rank, const Change& change) const {

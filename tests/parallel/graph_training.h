@@ -18,10 +18,11 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// The configuration in another precision, f16 with dynamic loss scaling, and with an optimizer: "sgd" (momentum and weight decay), "adam", "adamw".
+/// The configuration in another precision, f16 with dynamic loss scaling, and with an optimizer: "sgd" (momentum and
+/// weight decay), "adam", "adamw".
 inline EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer) {
-  config.optimizer =
-      optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3) : make_optimizer_config(optimizer, 0.05, {}, false, {});
+  config.optimizer = optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3)
+                                        : make_optimizer_config(optimizer, 0.05, {}, false, {});
   config.precision.compute = dtype;
   if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   return config;
@@ -35,7 +36,9 @@ struct Course {
   double learning_rate = 0.05;
 
   /// Micro-batches that are replayed or captured: two steps of the full size are issued, and the short one.
-  int64_t launches(const EngineConfig& config) const { return int64_t{steps - 2 - (short_step >= 0 ? 1 : 0)} * config.accumulate; }
+  int64_t launches(const EngineConfig& config) const {
+    return int64_t{steps - 2 - (short_step >= 0 ? 1 : 0)} * config.accumulate;
+  }
 };
 
 struct Training {
@@ -46,7 +49,8 @@ struct Training {
 };
 
 /// Trains with another learning rate and other data in each step.
-inline Training train(const Model& model, EngineConfig config, bool cuda_graph, const DeviceGroupOptions& options, const Course& course) {
+inline Training train(const Model& model, EngineConfig config, bool cuda_graph, const DeviceGroupOptions& options,
+                      const Course& course) {
   DeviceGroup group(options);
   config.cuda_graph = cuda_graph;
   Workload workload{{config.batch_size}, {}};
@@ -73,9 +77,10 @@ inline Training train(const Model& model, EngineConfig config, bool cuda_graph, 
 }
 
 /// Trains with and without graphs. Returns how many steps were skipped.
-inline int expect_same_bits(const Model& model, const EngineConfig& config, const DeviceGroupOptions& options = test_group(1, false),
-                            const Course& course = {}) {
-  const Training issued = train(model, config, false, options, course), replayed = train(model, config, true, options, course);
+inline int expect_same_bits(const Model& model, const EngineConfig& config,
+                            const DeviceGroupOptions& options = test_group(1, false), const Course& course = {}) {
+  const Training issued = train(model, config, false, options, course),
+                 replayed = train(model, config, true, options, course);
   EXPECT_EQ(issued.launches, 0);
   EXPECT_EQ(replayed.launches, course.launches(config));
   EXPECT_EQ(std::ssize(replayed.losses), course.steps);

@@ -48,7 +48,8 @@ Model model_with(First first) {
   }
   add("conv", std::make_unique<Conv2d>(conv));
   if (first == First::bare) {
-    add("conv2", std::make_unique<Conv2d>(Conv2dLayerConfig{.in_channels = 8, .out_channels = 8, .window = 3, .conv = {1, 1, true}}));
+    add("conv2", std::make_unique<Conv2d>(
+                     Conv2dLayerConfig{.in_channels = 8, .out_channels = 8, .window = 3, .conv = {1, 1, true}}));
   }
   add("pool", std::make_unique<MaxPool2d>(Pool2dConfig{3, 2, 0}, true));
   add("flatten", std::make_unique<Flatten>());
@@ -76,13 +77,15 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   result.losses.push_back(engine.evaluate(random_batch(model, kBatch, 9, 0.0).view()).mean_loss());
   result.weights = engine.parameters();
   // In 16 bits, replicas that do not run the optimizer may hold only the 16-bit copy.
-  for (int d = 1; d < devices && config.precision.compute == DType::f32; ++d) EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
+  for (int d = 1; d < devices && config.precision.compute == DType::f32; ++d)
+    EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
   for (const DevicePlan& plan : engine.device_plans()) result.peak_bytes = std::max(result.peak_bytes, plan.peak_bytes);
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
 
-/// Trains with the images in a form, and as they are. A pixel's products are the same, and their sums are rounded in another order.
+/// Trains with the images in a form, and as they are. A pixel's products are the same, and their sums are rounded in
+/// another order.
 void expect_equal(const Model& model, int devices, EngineConfig config, double tolerance, const std::string& what) {
   config.input_packing = InputPacking::off;
   const Result plain = train(model, devices, config);
@@ -91,7 +94,8 @@ void expect_equal(const Model& model, int devices, EngineConfig config, double t
   EXPECT_LT(relative_difference(formed.gradients, plain.gradients), tolerance) << what;
   EXPECT_LT(relative_difference(formed.weights, plain.weights), tolerance) << what;
   ASSERT_EQ(formed.losses.size(), plain.losses.size());
-  for (size_t i = 0; i < plain.losses.size(); ++i) EXPECT_NEAR(formed.losses[i], plain.losses[i], tolerance * plain.losses[i]) << what << ", " << i;
+  for (size_t i = 0; i < plain.losses.size(); ++i)
+    EXPECT_NEAR(formed.losses[i], plain.losses[i], tolerance * plain.losses[i]) << what << ", " << i;
   EXPECT_NE(formed.peak_bytes, plain.peak_bytes) << what << ": the plan does not know the form";
   EXPECT_EQ(train(model, devices, config).weights, formed.weights) << "not the same bits: " << what;
 }
@@ -118,7 +122,8 @@ TEST_P(EngineInputForm, TrainsLikeTheImages) {
     for (const int accumulate : {1, 3}) {
       EngineConfig config = config_of(model);
       config.accumulate = accumulate;
-      expect_equal(model, 2, config, 2e-5, "layer " + std::to_string(static_cast<int>(first)) + ", accumulate " + std::to_string(accumulate));
+      expect_equal(model, 2, config, 2e-5,
+                   "layer " + std::to_string(static_cast<int>(first)) + ", accumulate " + std::to_string(accumulate));
     }
   }
 }

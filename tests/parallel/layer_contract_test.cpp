@@ -74,7 +74,9 @@ TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
 
 TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {
   const std::string text = message_of_step<UnsupportedError>(Careless::Fault::allocates_unplanned);
-  expect_contains(text, "layer 'planted' allocates 4.0 MiB (4194304 bytes) for secret in phase forward, which the plan does not contain");
+  expect_contains(
+      text,
+      "layer 'planted' allocates 4.0 MiB (4194304 bytes) for secret in phase forward, which the plan does not contain");
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 
 namespace vitrine::test {
 
-/// Trains three steps on two devices of `backend` under `mode`, and omits one wait of the third. Returns true when the order checker finds it.
+/// Trains three steps on two devices of `backend` under `mode`, and omits one wait of the third. Returns true when the
+/// order checker finds it.
 ///   muted  the checker reports nothing, so that ThreadSanitizer can
 bool finds_left_out_wait(Backend backend, const char* mode, int64_t wait, bool muted);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For ThreadSanitizer builds: runs the engine with one wait omitted (or none, with the argument "none") and the order checker muted, on CPU
-// devices, or with the second argument "cuda" on imitated GPUs. The test expects ThreadSanitizer's report.
+// For ThreadSanitizer builds: runs the engine with one wait omitted (or none, with the argument "none") and the order
+// checker muted, on CPU devices, or with the second argument "cuda" on imitated GPUs. The test expects
+// ThreadSanitizer's report.
 #include <cstdio>
 #include <string_view>
 

@@ -16,7 +16,8 @@ TEST_P(LeftOutWait, IsFoundOnEveryBackendEveryTime) {
   int64_t found = 0;
   for (int64_t i = 0; i < waits; ++i) {
     const bool on_meta = finds_left_out_wait(Backend::meta, GetParam(), i, false);
-    for (int round = 0; round < 2; ++round) EXPECT_EQ(finds_left_out_wait(Backend::cpu, GetParam(), i, false), on_meta) << "wait " << i;
+    for (int round = 0; round < 2; ++round)
+      EXPECT_EQ(finds_left_out_wait(Backend::cpu, GetParam(), i, false), on_meta) << "wait " << i;
     found += on_meta ? 1 : 0;
   }
   // Some waits only repeat an order that another path ensures too; omitting those is no error.
@@ -25,7 +26,8 @@ TEST_P(LeftOutWait, IsFoundOnEveryBackendEveryTime) {
   EXPECT_GE(2 * found, waits) << found << " of " << waits << " are found";
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion", "ddp"),
+                         [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
 }  // namespace vitrine::test

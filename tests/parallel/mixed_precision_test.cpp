@@ -74,7 +74,8 @@ TEST_P(MixedPrecision, EverySchemeTrainsLikeDdp) {
       config.accumulate = mode == "ddp" ? 2 : 1;
       const Result result = five_steps(model, 3, config);
       EXPECT_LT(relative_difference(result.masters, one.masters), 1e-3) << mode;
-      for (size_t i = 0; i < result.losses.size(); ++i) EXPECT_NEAR(result.losses[i], one.losses[i], 1e-3 * std::abs(one.losses[i])) << mode;
+      for (size_t i = 0; i < result.losses.size(); ++i)
+        EXPECT_NEAR(result.losses[i], one.losses[i], 1e-3 * std::abs(one.losses[i])) << mode;
       const Result again = five_steps(model, 3, config);
       EXPECT_EQ(again.masters, result.masters) << "not the same bits: " << mode;
     }
@@ -103,7 +104,8 @@ TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
   const Result half_parameters = five_steps(model, 3, config);
   const auto bytes_on_device = [&](int device) {
     DeviceGroup group(test_group(3));
-    return Engine::plan(model, group, config, {{12}, {}})[static_cast<size_t>(device)].peak_by_category[static_cast<size_t>(Category::parameters)];
+    return Engine::plan(model, group, config, {{12}, {}})[static_cast<size_t>(device)]
+        .peak_by_category[static_cast<size_t>(Category::parameters)];
   };
   const int64_t root_bytes = bytes_on_device(0), half_bytes = bytes_on_device(1);
   EXPECT_NEAR(static_cast<double>(root_bytes), 3 * static_cast<double>(half_bytes), 1024)
@@ -149,7 +151,8 @@ TEST_P(MixedPrecision, ActivationsNeedHalfTheBytes) {
 }
 
 class Overflow : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()),
+                         [](const auto& mode) { return mode.param; });
 
 TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
   ReturnsInfinity::Trigger trigger;
@@ -172,7 +175,8 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       trigger.armed = false;
       ASSERT_EQ(totals.size(), 1U);
       EXPECT_TRUE(totals[0].skipped);
-      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias") << "fc2's gradients, which backward computes first, are finite";
+      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias")
+          << "fc2's gradients, which backward computes first, are finite";
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
       EXPECT_EQ(engine.parameters(), before);
@@ -187,7 +191,8 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       }
       EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 3));
       EXPECT_NE(engine.parameters(), before);
-      for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+      for (int d = 1; d < 3; ++d)
+        EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
       engine.finish();
     }
   }
@@ -246,7 +251,9 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   EXPECT_EQ(totals[0].overflow.rfind("the output of ", 0), 0U) << totals[0].overflow;
   EXPECT_NE(text.find("the loss of step 1 is not finite, first in " + totals[0].overflow), std::string::npos) << text;
   const std::string layer = totals[0].overflow.substr(14);
-  EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) { return part.name == layer; })) << layer;
+  EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) {
+    return part.name == layer;
+  })) << layer;
   EXPECT_EQ(engine.parameters(), parameters);
   engine.set_parameters(healthy);
   for (int step = 0; step < 2; ++step) {
@@ -272,10 +279,12 @@ TEST(LossScale, IsLoweredWhenItIsTooLarge) {
   EXPECT_TRUE(totals.front().skipped);
   EXPECT_FALSE(totals.front().overflow.empty());
   EXPECT_FALSE(totals.back().skipped);
-  for (size_t i = 1; i < totals.size(); ++i) EXPECT_EQ(totals[i].loss_scale, totals[i - 1].loss_scale * (totals[i - 1].skipped ? 0.5 : 1.0));
+  for (size_t i = 1; i < totals.size(); ++i)
+    EXPECT_EQ(totals[i].loss_scale, totals[i - 1].loss_scale * (totals[i - 1].skipped ? 0.5 : 1.0));
 }
 
-// A custom loss, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling keeps it.
+// A custom loss, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling
+// keeps it.
 TEST(LossScale, PreservesGradientsThatWouldVanish) {
   constexpr int64_t kSamples = 16;
   constexpr float kSmall = 0x1p-24F;
@@ -366,7 +375,8 @@ TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
       for (float& v : scaled) v *= 0.1F;
       EXPECT_LT(relative_difference(step, scaled), compute == DType::f32 ? 1e-4 : 2e-2) << mode;
       clipped.precision.clip_norm = 10 * expected_norm;
-      EXPECT_LT(relative_difference(change(3, clipped, &norm), gradient), compute == DType::f32 ? 1e-4 : 2e-2) << "not clipped: " << mode;
+      EXPECT_LT(relative_difference(change(3, clipped, &norm), gradient), compute == DType::f32 ? 1e-4 : 2e-2)
+          << "not clipped: " << mode;
     }
   }
 }

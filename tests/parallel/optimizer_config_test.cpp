@@ -24,7 +24,8 @@ FlatLayout layout_with_norm() {
 
 std::string text(const UpdateRanges& ranges) {
   std::string all;
-  for (const UpdateRange& r : *ranges) all += fmt::format("[{}, {}) x{} decay {}; ", r.begin, r.end, r.lr_factor, r.weight_decay);
+  for (const UpdateRange& r : *ranges)
+    all += fmt::format("[{}, {}) x{} decay {}; ", r.begin, r.end, r.lr_factor, r.weight_decay);
   return all;
 }
 
@@ -32,15 +33,20 @@ TEST(ParameterGroups, NeighboursWithEqualConstantsAreOneRange) {
   using Of = ParameterGroup::Of;
   const FlatLayout layout = layout_with_norm();
   EXPECT_EQ(make_update_ranges(layout, {}, 0.1), nullptr);
-  const auto ranges = [&](const std::vector<ParameterGroup>& groups) { return text(make_update_ranges(layout, groups, 0.1)); };
-  EXPECT_EQ(ranges({{.of = Of::norms, .weight_decay = 0.0}}), "[0, 1088) x1 decay 0.1; [1088, 1216) x1 decay 0; [1216, 1408) x1 decay 0.1; ");
+  const auto ranges = [&](const std::vector<ParameterGroup>& groups) {
+    return text(make_update_ranges(layout, groups, 0.1));
+  };
+  EXPECT_EQ(ranges({{.of = Of::norms, .weight_decay = 0.0}}),
+            "[0, 1088) x1 decay 0.1; [1088, 1216) x1 decay 0; [1216, 1408) x1 decay 0.1; ");
   EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0}, {.of = Of::norms, .weight_decay = 0.0}}),
             "[0, 64) x1 decay 0; [64, 1088) x1 decay 0.1; [1088, 1280) x1 decay 0; [1280, 1408) x1 decay 0.1; ");
   // A later group overrides what it sets, and nothing else.
-  EXPECT_EQ(
-      ranges({{.of = Of::biases, .weight_decay = 0.0}, {.pattern = "classifier.*", .lr_factor = 10.0}, {.pattern = "c*.b?as", .weight_decay = 0.5}}),
-      "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; [1216, 1280) x1 decay 0.5; [1280, "
-      "1408) x1 decay 0.1; ");
+  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0},
+                    {.pattern = "classifier.*", .lr_factor = 10.0},
+                    {.pattern = "c*.b?as", .weight_decay = 0.5}}),
+            "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; "
+            "[1216, 1280) x1 decay 0.5; [1280, "
+            "1408) x1 decay 0.1; ");
   EXPECT_EQ(ranges({{.pattern = "*", .lr_factor = 2.0}}), "[0, 1408) x2 decay 0.1; ");
 }
 
@@ -55,7 +61,9 @@ TEST(ParameterGroups, RefusePatternsWithoutParametersAndValuesOutOfRange) {
     }
   }
   EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .lr_factor = -1.0}}, 0.1), ConfigError);
-  EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .weight_decay = std::numeric_limits<double>::quiet_NaN()}}, 0.1), ConfigError);
+  EXPECT_THROW(
+      make_update_ranges(layout, {{.pattern = "*", .weight_decay = std::numeric_limits<double>::quiet_NaN()}}, 0.1),
+      ConfigError);
 }
 
 using Kind = OptimizerConfig::Kind;

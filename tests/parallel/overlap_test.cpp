@@ -45,7 +45,8 @@ Model slow_model() {
   parts.push_back({"flatten", std::make_unique<Flatten>()});
   for (const char* name : {"fc1", "fc2", "fc3"}) {
     if (parts.size() > 1) parts.push_back({std::string("before ") + name, std::make_unique<Slow>()});
-    parts.push_back({name, std::make_unique<Linear>(LinearConfig{.in_features = 16, .out_features = 16, .bias = false})});
+    parts.push_back(
+        {name, std::make_unique<Linear>(LinearConfig{.in_features = 16, .out_features = 16, .bias = false})});
   }
   model.net = std::make_unique<Sequential>(std::move(parts));
   return model;
@@ -85,7 +86,8 @@ std::map<std::string, SpanRecord> reductions(const std::vector<SpanRecord>& comm
   std::map<std::string, SpanRecord> found;
   for (const SpanRecord& span : communication) {
     if (span.info.phase != Phase::reduce || span.depth > 0 || span.info.step != step) continue;
-    EXPECT_TRUE(found.emplace(span.info.layer, span).second) << span.info.layer << " was reduced twice in step " << step;
+    EXPECT_TRUE(found.emplace(span.info.layer, span).second)
+        << span.info.layer << " was reduced twice in step " << step;
   }
   return found;
 }
@@ -93,7 +95,8 @@ std::map<std::string, SpanRecord> reductions(const std::vector<SpanRecord>& comm
 /// When the wait for the device's own backward ended inside `bucket`.
 int64_t begin_of(const SpanRecord& bucket, const std::vector<SpanRecord>& communication) {
   const auto wait = std::find_if(communication.begin(), communication.end(), [&](const SpanRecord& span) {
-    return std::string(span.info.cause) == "backward" && span.begin_ns >= bucket.begin_ns && span.end_ns <= bucket.end_ns;
+    return std::string(span.info.cause) == "backward" && span.begin_ns >= bucket.begin_ns &&
+           span.end_ns <= bucket.end_ns;
   });
   if (wait == communication.end()) ADD_FAILURE() << bucket.info.layer << " did not wait for its gradients";
   return wait == communication.end() ? 0 : wait->end_ns;
@@ -103,13 +106,15 @@ TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
   const Traced traced(Reduce::allreduce);
   for (size_t d = 0; d < kDevices; ++d) {
     for (int64_t step = 1; step < kSteps; ++step) {
-      const auto backward = std::find_if(traced.compute[d].begin(), traced.compute[d].end(),
-                                         [&](const SpanRecord& span) { return span.info.phase == Phase::backward && span.info.step == step; });
+      const auto backward = std::find_if(
+          traced.compute[d].begin(), traced.compute[d].end(),
+          [&](const SpanRecord& span) { return span.info.phase == Phase::backward && span.info.step == step; });
       ASSERT_NE(backward, traced.compute[d].end());
       const auto buckets = reductions(traced.communication[d], step);
       ASSERT_EQ(buckets.size(), 3U);
       for (const char* name : {"bucket 0", "bucket 1"}) {
-        EXPECT_LT(begin_of(buckets.at(name), traced.communication[d]), backward->end_ns) << name << ", device " << d << ", step " << step;
+        EXPECT_LT(begin_of(buckets.at(name), traced.communication[d]), backward->end_ns)
+            << name << ", device " << d << ", step " << step;
       }
       EXPECT_EQ(buckets.count("bucket 2"), 1U);
     }

@@ -52,7 +52,8 @@ TEST_P(PlacementOfModels, GapsTakeLessThanOnePercent) {
       for (const DevicePlan& plan : Engine::plan(model, group, config_of(model, mode, batch, variant), workload)) {
         const int64_t bound = allocated_bytes(plan.peak_by_category);
         EXPECT_GE(plan.peak_bytes, bound) << variant.name << ", " << batch;
-        EXPECT_LE(static_cast<double>(plan.peak_bytes), 1.01 * static_cast<double>(bound)) << variant.name << ", " << batch;
+        EXPECT_LE(static_cast<double>(plan.peak_bytes), 1.01 * static_cast<double>(bound))
+            << variant.name << ", " << batch;
         EXPECT_LE(plan.peak_bytes, plan.unplaced_peak_bytes) << variant.name << ", " << batch;
       }
     }
@@ -60,7 +61,8 @@ TEST_P(PlacementOfModels, GapsTakeLessThanOnePercent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PlacementOfModels,
-                         ::testing::Combine(::testing::Values("small-cnn", "lenet5", "mlp", "alexnet", "resnet18", "wide-head"),
+                         ::testing::Combine(::testing::Values("small-cnn", "lenet5", "mlp", "alexnet", "resnet18",
+                                                              "wide-head"),
                                             ::testing::Values("dp", "balanced", "criterion", "ddp")),
                          [](const auto& param) {
                            std::string name = std::string(std::get<0>(param.param)) + "_" + std::get<1>(param.param);
@@ -84,7 +86,8 @@ TEST_P(PlacedRun, EveryBlockLiesWhereItIsPlannedInAnyOrderOfTheBatches) {
       train(12);
       engine.finish();  // compares the peak with the plan
       for (int d = 0; d < group.size(); ++d) {
-        EXPECT_EQ(group[d].pool().statistics().unplaced_blocks, 0) << variant.name << ", model " << m << ", device " << d;
+        EXPECT_EQ(group[d].pool().statistics().unplaced_blocks, 0)
+            << variant.name << ", model " << m << ", device " << d;
       }
     }
   }

@@ -32,7 +32,8 @@ DeviceGroupOptions devices_with(std::vector<int64_t> memory_bytes) {
 
 std::vector<int64_t> peaks(const Model& model, int devices, const EngineConfig& config) {
   std::vector<int64_t> bytes;
-  for (const DevicePlan& plan : Engine::plan(model, DeviceGroup(test_group(devices)), config, {{config.batch_size}, {}}))
+  for (const DevicePlan& plan :
+       Engine::plan(model, DeviceGroup(test_group(devices)), config, {{config.batch_size}, {}}))
     bytes.push_back(plan.peak_bytes);
   return bytes;
 }
@@ -58,8 +59,9 @@ TEST(OutOfMemoryText, HasTheFactsAndRemediesThatFit) {
     for (int64_t& bytes : capacities) bytes -= 6000;
     DeviceGroup group(devices_with(capacities));
     const std::string text = refusal(model, group, config);
-    for (const char* part : {"out of memory. Tried to allocate", "total capacity", "already allocated", "free", "reserved", "in phase", "It holds",
-                             "activations", "Found before the first step", "What would fit: EngineConfig::batch_size"}) {
+    for (const char* part :
+         {"out of memory. Tried to allocate", "total capacity", "already allocated", "free", "reserved", "in phase",
+          "It holds", "activations", "Found before the first step", "What would fit: EngineConfig::batch_size"}) {
       expect_contains(text, part);
     }
     EXPECT_EQ(text.rfind(group[0].name() + ": out of memory", 0), 0U) << text;
@@ -160,7 +162,8 @@ TEST(PlanSearch, BalancesFreeMemoryOnUnequalDevices) {
     EXPECT_EQ(std::accumulate(fit.slices.begin(), fit.slices.end(), int64_t{0}), 48);
     EXPECT_GT(fit.slices[0], fit.slices[2]);
     // Moving a single sample away from the tightest device does not leave more.
-    const auto tightest = static_cast<size_t>(std::min_element(fit.headroom.begin(), fit.headroom.end()) - fit.headroom.begin());
+    const auto tightest =
+        static_cast<size_t>(std::min_element(fit.headroom.begin(), fit.headroom.end()) - fit.headroom.begin());
     for (size_t to = 0; to < 3 && fit.slices[tightest] > 0; ++to) {
       if (to == tightest) continue;
       EngineConfig moved = fit.config;
@@ -181,7 +184,8 @@ Model chain() {
   std::vector<Sequential::Part> parts;
   parts.push_back({"flatten", std::make_unique<Flatten>()});
   for (int i = 0; i < 8; ++i) {
-    parts.push_back({fmt::format("fc{}", i), std::make_unique<Linear>(LinearConfig{.in_features = 64, .out_features = 64, .relu = true})});
+    parts.push_back({fmt::format("fc{}", i),
+                     std::make_unique<Linear>(LinearConfig{.in_features = 64, .out_features = 64, .relu = true})});
   }
   parts.push_back({"head", std::make_unique<Linear>(LinearConfig{.in_features = 64, .out_features = 5})});
   model.net = std::make_unique<Sequential>(std::move(parts));
@@ -206,11 +210,13 @@ TEST(PlanSearch, FindsTheFewestRecomputeSegments) {
   const std::string text = refusal(model, group, config);
   expect_contains(text, "EngineConfig::recompute_segments " + std::to_string(fit->config.recompute_segments));
   // With the largest batch: more samples than without.
-  EXPECT_GT(search.largest_batch(500, {.recompute = true})->config.batch_size, search.largest_batch(500, {})->config.batch_size);
+  EXPECT_GT(search.largest_batch(500, {.recompute = true})->config.batch_size,
+            search.largest_batch(500, {})->config.batch_size);
 }
 
 TEST(PlanSearch, DoesNotProposeWhatBatchNormRefuses) {
-  // resnet18 ends in one pixel at this size: a device with one sample has one value for each channel, which batch norm refuses.
+  // resnet18 ends in one pixel at this size: a device with one sample has one value for each channel, which batch norm
+  // refuses.
   const Model model = make_model("resnet18", {.image_size = 32});
   EngineConfig config = config_of(model, "ddp", 8);
   DeviceGroupOptions options;
@@ -239,8 +245,9 @@ TEST(PlanSearch, TheArithmeticAddsUp) {
   expect_contains(lines[1], " of 1.0 MiB, ");
 }
 
-/// nn.DataParallel on three equal devices: the first one fills first, because it holds the optimizer's state, the whole batch and all outputs. With a
-/// smaller share for it (BalancedDataParallel's gpu0_bsz) more samples fit, with accumulation twice as many in each step.
+/// nn.DataParallel on three equal devices: the first one fills first, because it holds the optimizer's state, the whole
+/// batch and all outputs. With a smaller share for it (BalancedDataParallel's gpu0_bsz) more samples fit, with
+/// accumulation twice as many in each step.
 TEST(BalancedDataParallel, TrainsWhereDataParallelRunsOutOfMemory) {
   const Model model = random_model(2);
   EngineConfig balanced = config_of(model, "balanced", 8);

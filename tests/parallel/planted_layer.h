@@ -16,7 +16,8 @@ class RunsOutOfMemory final : public Layer {
   std::string describe() const override { return "planted"; }
   Shape output_shape(const Shape& x) const override { return x; }
   Saved forward(const ForwardCall& call) const override {
-    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    if (armed_ && call.ctx.backend() != Backend::meta)
+      call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
     copy(call.ctx, call.x, call.y);
     return {};
   }
@@ -28,7 +29,8 @@ class RunsOutOfMemory final : public Layer {
   const std::atomic<bool>& armed_;
 };
 
-/// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one step.
+/// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one
+/// step.
 class ReturnsInfinity final : public Layer {
  public:
   struct Trigger {

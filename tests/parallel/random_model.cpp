@@ -14,7 +14,9 @@ namespace vitrine::test {
 
 Model random_model(uint32_t seed) {
   std::mt19937 random(seed * 7919 + 13);
-  const auto draw = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1)); };
+  const auto draw = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint32_t>(high - low + 1));
+  };
   Model model;
   model.name = "random-" + std::to_string(seed);
   model.height = draw(8, 12);
@@ -22,7 +24,9 @@ Model random_model(uint32_t seed) {
   model.channels = draw(1, 3);
   model.classes = 5;
   std::vector<Sequential::Part> parts;
-  const auto add = [&](const std::string& name, std::unique_ptr<Layer> layer) { parts.push_back({name, std::move(layer)}); };
+  const auto add = [&](const std::string& name, std::unique_ptr<Layer> layer) {
+    parts.push_back({name, std::move(layer)});
+  };
   Shape shape{1, model.height, model.width, model.channels};
   const auto grow = [&](const std::string& name, std::unique_ptr<Layer> layer) {
     shape = layer->output_shape(shape);
@@ -95,7 +99,8 @@ HostBatch OwnedBatch::view() const {
   HostBatch batch{ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
                   ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
   if (!memory->samples.empty()) {
-    batch.samples = ConstView(memory->samples.data(), {static_cast<int64_t>(memory->samples.size())}, DType::i32, DeviceId::host());
+    batch.samples =
+        ConstView(memory->samples.data(), {static_cast<int64_t>(memory->samples.size())}, DType::i32, DeviceId::host());
   }
   return batch;
 }
@@ -113,10 +118,12 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
     batch.memory->floats.resize(count);
     for (float& f : batch.memory->floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;
   }
-  for (int64_t i = 0; i < samples; ++i) batch.memory->samples.push_back(static_cast<int32_t>(int64_t{seed} * 1000 + i * 17));
+  for (int64_t i = 0; i < samples; ++i)
+    batch.memory->samples.push_back(static_cast<int32_t>(int64_t{seed} * 1000 + i * 17));
   for (int64_t i = 0; i < batch.label_shape.numel(); ++i) {
     const bool ignore = static_cast<double>(random() % 1000) < ignored * 1000;
-    batch.memory->labels.push_back(ignore ? -100 : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));
+    batch.memory->labels.push_back(ignore ? -100
+                                          : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));
   }
   return batch;
 }

@@ -13,8 +13,8 @@
 /// Small models, random batches, and helpers of engine tests.
 namespace vitrine::test {
 
-/// Up to two convolution blocks, with ReLU before or after the pooling, and dropout, or a multi-layer perceptron with dropout; images 8 to 12
-/// pixels wide, 5 classes.
+/// Up to two convolution blocks, with ReLU before or after the pooling, and dropout, or a multi-layer perceptron with
+/// dropout; images 8 to 12 pixels wide, 5 classes.
 Model random_model(uint32_t seed);
 
 /// A residual network with batch norm: 16x16 images, 4 to 32 channels, one block of each width, 5 classes.

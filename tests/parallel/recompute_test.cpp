@@ -29,14 +29,16 @@ namespace vitrine::test {
 namespace {
 
 std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
-  return std::make_unique<Conv2d>(Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
+  return std::make_unique<Conv2d>(
+      Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
 }
 
 std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu) {
   return std::make_unique<Linear>(LinearConfig{.in_features = in, .out_features = out, .relu = relu});
 }
 
-/// A part without parameters first, in-place layers after layers that keep their output and after others, identities and a residual block.
+/// A part without parameters first, in-place layers after layers that keep their output and after others, identities
+/// and a residual block.
 Model mixed_model() {
   Model model{.name = "mixed", .height = 8, .width = 8, .channels = 2, .classes = 5, .net = nullptr};
   std::vector<Sequential::Part> body;
@@ -135,17 +137,21 @@ TEST_P(RecomputationPlan, EqualsTheModelForEveryChoiceAndNoneIsBetterThanTheFron
     for (const std::vector<PartRange>& segments : all_choices(search.model(), number == 1 ? kLongestInResNet : 7)) {
       config.recompute = name_segments(*model.net, segments);
       int64_t fullest = 0;
-      for (const DevicePlan& plan : Engine::plan(model, group, config, workload)) fullest = std::max(fullest, allocated_bytes(plan.peak_by_category));
+      for (const DevicePlan& plan : Engine::plan(model, group, config, workload))
+        fullest = std::max(fullest, allocated_bytes(plan.peak_by_category));
       ASSERT_EQ(peak_of(search.model(), segments), fullest) << fmt::format("{}", fmt::join(config.recompute, ","));
       choices.insert({work_of(search.model(), segments), fullest});
     }
     const std::vector<RecomputationChoice> frontier = recomputation_frontier(search.model(), 1);
     for (const auto& [work, bytes] : choices) {
       EXPECT_TRUE(std::any_of(frontier.begin(), frontier.end(),
-                              [&, w = work, b = bytes](const RecomputationChoice& choice) { return choice.work <= w && choice.peak_bytes <= b; }))
+                              [&, w = work, b = bytes](const RecomputationChoice& choice) {
+                                return choice.work <= w && choice.peak_bytes <= b;
+                              }))
           << work << " and " << bytes;
     }
-    for (const RecomputationChoice& choice : frontier) EXPECT_EQ(choice.work, work_of(search.model(), choice.recomputed));
+    for (const RecomputationChoice& choice : frontier)
+      EXPECT_EQ(choice.work, work_of(search.model(), choice.recomputed));
   }
 }
 
@@ -187,7 +193,8 @@ TEST_P(RecomputedParts, GiveTheSameBits) {
     const TrainedBits whole = train(model, devices, config);
     const int parts = static_cast<int>(model.net->parts().size());
     std::mt19937 random(static_cast<uint32_t>(number));
-    // All but the last part, and mostly the first, every part by itself (also the last one), and segments that are drawn.
+    // All but the last part, and mostly the first, every part by itself (also the last one), and segments that are
+    // drawn.
     std::vector<std::vector<PartRange>> choices(3);
     choices[0] = {{parts > 2 ? 1 : 0, parts - 1}};
     for (int part = 0; part < parts; ++part) choices[1].push_back({part, part + 1});
@@ -216,7 +223,8 @@ TEST(RecomputedParts, CutSegmentsByNameGiveTheSamePlan) {
   EXPECT_EQ(cuts.size(), 3U);
   named.recompute = name_segments(*model.net, cuts);
   const Workload workload{{8}, {5}};
-  const DevicePlan a = Engine::plan(model, group, config, workload)[0], b = Engine::plan(model, group, named, workload)[0];
+  const DevicePlan a = Engine::plan(model, group, config, workload)[0],
+                   b = Engine::plan(model, group, named, workload)[0];
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_by_category, b.peak_by_category);
 }
@@ -307,7 +315,8 @@ TEST(ForwardWork, CountsMatrixProductsAndMovedElements) {
   EXPECT_EQ(convolution.flops, 2 * 3 * 3 * 2 * 4 * 3 * 64);
   // The parts of a block, and the sum of its two paths.
   const Model model = mixed_model();
-  const Work block = model.net->parts()[5].layer->forward_work({3, 4, 4, 4}), inside = conv(4, 4, true)->forward_work({3, 4, 4, 4});
+  const Work block = model.net->parts()[5].layer->forward_work({3, 4, 4, 4}),
+             inside = conv(4, 4, true)->forward_work({3, 4, 4, 4});
   EXPECT_EQ(block.flops, inside.flops);
   EXPECT_EQ(block.elements, inside.elements + 3 * 3 * 64);
 }

@@ -59,7 +59,8 @@ TEST(CustomReducer, OneSliceSendsTheWholeGradient) {
     config.reducer = nullptr;
     const Result expected = train(model, devices, config);
     config.reducer = sparse(1);
-    EXPECT_LT(relative_difference(train(model, devices, config).weights, expected.weights), 1e-6) << devices << " devices";
+    EXPECT_LT(relative_difference(train(model, devices, config).weights, expected.weights), 1e-6)
+        << devices << " devices";
   }
 }
 
@@ -71,7 +72,8 @@ TEST(CustomReducer, CompressionSendsFewerBytesAndTrainsTheSameOnAnyNumberOfDevic
   const Result compressed = train(model, 3, config);
   EXPECT_LT(compressed.reduced_bytes, full.reduced_bytes / 2) << "a quarter of the gradients, and the totals";
   EXPECT_NE(compressed.weights, full.weights);
-  EXPECT_LT(relative_difference(compressed.weights, train(model, 1, config).weights), 1e-5) << "the residuals of all devices add up";
+  EXPECT_LT(relative_difference(compressed.weights, train(model, 1, config).weights), 1e-5)
+      << "the residuals of all devices add up";
   EXPECT_EQ(train(model, 3, config).weights, compressed.weights) << "not the same bits";
 }
 
@@ -106,7 +108,9 @@ TEST(CustomReducer, TheOrderCheckerFindsAMissingWait) {
    public:
     using SparseReducer::SparseReducer;
     void finish() override {}  // sends nothing and waits for nothing
-    void add(int64_t) override { context_.communicator->all_reduce(context_.device.communication(), context_.gradients); }
+    void add(int64_t) override {
+      context_.communicator->all_reduce(context_.device.communication(), context_.gradients);
+    }
     explicit Hasty(const ReducerContext& context) : SparseReducer(context, 1), context_(context) {}
 
    private:

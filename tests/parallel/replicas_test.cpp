@@ -62,7 +62,8 @@ TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
       FAIL() << "the overwritten replica went unnoticed";
     } catch (const CommError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " differs"), std::string::npos) << text;
+      EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " differs"), std::string::npos)
+          << text;
     }
   }
 }

@@ -186,7 +186,11 @@ TEST(ResidentImages, ABatchMayBringItsOwnImages) {
     config.resident_images = resident ? images_of(set) : ResidentImages{};
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, two_sizes());
-    Loader loader(set, {.batch_size = kBatch, .epochs = 1, .queue_batches = 6, .host_memory = group.host_memory(), .sample_indices = true});
+    Loader loader(set, {.batch_size = kBatch,
+                        .epochs = 1,
+                        .queue_batches = 6,
+                        .host_memory = group.host_memory(),
+                        .sample_indices = true});
     while (auto batch = loader.next()) {
       if (mixed && batch->index % 2 == 0) batch->images = {};
       engine.train_step(*batch);
@@ -218,7 +222,9 @@ TEST(ResidentImages, RefusesWrongBatches) {
       engine.train_step(batch);
       FAIL() << "sample " << wrong << " was accepted";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("sample index " + std::to_string(wrong) + " in row 7"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("sample index " + std::to_string(wrong) + " in row 7"),
+                std::string::npos)
+          << error.what();
     }
   }
   samples[7] = kImages - 1;

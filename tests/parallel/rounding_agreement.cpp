@@ -14,7 +14,8 @@
 namespace vitrine::test {
 namespace {
 
-/// The most that one flipped ReLU changes: a few units and samples carry the whole gradient of the small models of tests.
+/// The most that one flipped ReLU changes: a few units and samples carry the whole gradient of the small models of
+/// tests.
 double most_by_a_flip(Agreement::Effect effect) { return effect == Agreement::Effect::one_step ? 0.5 : 0.05; }
 
 }  // namespace
@@ -24,7 +25,8 @@ void Agreement::begin_case(std::string name) {
   flipped_in_case_ = false;
 }
 
-void Agreement::expect(const std::vector<float>& actual, const std::vector<float>& expected, Effect effect, const std::string& what) {
+void Agreement::expect(const std::vector<float>& actual, const std::vector<float>& expected, Effect effect,
+                       const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << case_ << ": " << what;
   const double difference = relative_difference(actual, expected);
   if (difference < tolerance_) return;
@@ -36,10 +38,12 @@ void Agreement::expect(const std::vector<float>& actual, const std::vector<float
     if (!(distance(i) <= tolerance_ * largest)) ++differing;
     if (distance(i) > distance(worst)) worst = i;
   }
-  const std::string text =
-      fmt::format("{}: {} differ by {:.3g} relative to their norm, allowed {:.3g}; {} of {} elements differ, most element {}: got {}, expected {}",
-                  case_, what, difference, tolerance_, differing, expected.size(), worst, actual[worst], expected[worst]);
-  const bool is_flip = difference < most_by_a_flip(effect) && (effect == Effect::several_steps || differing < expected.size());
+  const std::string text = fmt::format(
+      "{}: {} differ by {:.3g} relative to their norm, allowed {:.3g}; {} of {} elements differ, most element {}: got "
+      "{}, expected {}",
+      case_, what, difference, tolerance_, differing, expected.size(), worst, actual[worst], expected[worst]);
+  const bool is_flip =
+      difference < most_by_a_flip(effect) && (effect == Effect::several_steps || differing < expected.size());
   if (!is_flip || (flipped_ && !flipped_in_case_)) {
     ADD_FAILURE() << text << (is_flip ? "; another case differs too, so it is no single flipped ReLU" : "");
     return;

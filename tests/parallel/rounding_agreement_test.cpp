@@ -31,17 +31,22 @@ TEST(Agreement, AcceptsOneCaseWithAFlippedRelu) {
   agreement.expect(ones_but(0), ones_but(0), Agreement::Effect::one_step, "gradients");
   EXPECT_FALSE(agreement.flipped_in_case());
   EXPECT_NONFATAL_FAILURE(agreement.expect(ones_but(10), ones_but(0), Agreement::Effect::one_step, "gradients"),
-                          "step 2: gradients differ by 0.2 relative to their norm, allowed 1e-05; 10 of 1000 elements differ, most element 0: got 3, "
+                          "step 2: gradients differ by 0.2 relative to their norm, allowed 1e-05; 10 of 1000 elements "
+                          "differ, most element 0: got 3, "
                           "expected 1; another case differs too");
 }
 
 TEST(Agreement, RefusesWhatNoSingleReluExplains) {
   Agreement agreement(1e-5);
   agreement.begin_case("a case");
-  EXPECT_NONFATAL_FAILURE(agreement.expect(std::vector<float>(1000, 1.001F), ones_but(0), Agreement::Effect::one_step, "gradients"),
-                          "1000 of 1000 elements differ");
-  EXPECT_NONFATAL_FAILURE(agreement.expect(ones_but(100), ones_but(0), Agreement::Effect::one_step, "gradients"), "100 of 1000 elements differ");
-  EXPECT_NONFATAL_FAILURE(agreement.expect(std::vector<float>(1000, 1.1F), ones_but(0), Agreement::Effect::several_steps, "weights"), "weights");
+  EXPECT_NONFATAL_FAILURE(
+      agreement.expect(std::vector<float>(1000, 1.001F), ones_but(0), Agreement::Effect::one_step, "gradients"),
+      "1000 of 1000 elements differ");
+  EXPECT_NONFATAL_FAILURE(agreement.expect(ones_but(100), ones_but(0), Agreement::Effect::one_step, "gradients"),
+                          "100 of 1000 elements differ");
+  EXPECT_NONFATAL_FAILURE(
+      agreement.expect(std::vector<float>(1000, 1.1F), ones_but(0), Agreement::Effect::several_steps, "weights"),
+      "weights");
   EXPECT_FALSE(agreement.flipped());
 }
 

@@ -71,11 +71,15 @@ TEST(PlanBatch, ShareOfDevice0MayBeZeroOrAboveAnEqualShare) {
   EXPECT_EQ(sizes_of("gpu0=16", 16, 1, 3), (Sizes{{16, 0, 0}}));
 }
 
-TEST(PlanBatch, ShortLastBatchBelowTheShareGoesToDevice0) { EXPECT_EQ(sizes_of("gpu0=8", 5, 1, 3), (Sizes{{5, 0, 0}})); }
+TEST(PlanBatch, ShortLastBatchBelowTheShareGoesToDevice0) {
+  EXPECT_EQ(sizes_of("gpu0=8", 5, 1, 3), (Sizes{{5, 0, 0}}));
+}
 
 TEST(PlanBatch, WeightsApplyToEachMicroBatch) { EXPECT_EQ(sizes_of("2,3,3", 16, 2, 3), (Sizes{{2, 3, 3}, {2, 3, 3}})); }
 
-TEST(PlanBatch, MoreDevicesThanSamplesLeaveSomeEmpty) { EXPECT_EQ(sizes_of("equal", 2, 2, 3), (Sizes{{1, 0, 0}, {1, 0, 0}})); }
+TEST(PlanBatch, MoreDevicesThanSamplesLeaveSomeEmpty) {
+  EXPECT_EQ(sizes_of("equal", 2, 2, 3), (Sizes{{1, 0, 0}, {1, 0, 0}}));
+}
 
 TEST(PlanBatch, CoversEverySampleOnceInOrder) {
   std::mt19937 random(11);
@@ -114,11 +118,13 @@ TEST(PlanBatch, CoversEverySampleOnceInOrder) {
 }
 
 TEST(ParseSplit, ReadsWhatItPrints) {
-  for (const char* text : {"equal", "2,3,3", "gpu0=4", "0,1", "0.5,1.25", "gpu0=0"}) EXPECT_EQ(parse_split(text).str(), text);
+  for (const char* text : {"equal", "2,3,3", "gpu0=4", "0,1", "0.5,1.25", "gpu0=0"})
+    EXPECT_EQ(parse_split(text).str(), text);
 }
 
 TEST(ParseSplit, RefusesInvalidSplits) {
-  for (const char* text : {"", "eq", "gpu0=", "gpu0=-1", "gpu0=2.5", "gpu0=x", "2,,3", "2,3,", "2,-3", "nan", "inf,1", "2 3"}) {
+  for (const char* text :
+       {"", "eq", "gpu0=", "gpu0=-1", "gpu0=2.5", "gpu0=x", "2,,3", "2,3,", "2,-3", "nan", "inf,1", "2 3"}) {
     EXPECT_NE(error_of<ConfigError>([&] { parse_split(text); }).find("gpu0=N"), std::string::npos) << text;
   }
 }
@@ -137,20 +143,26 @@ TEST(ValidateSplit, NamesTheMismatch) {
 }
 
 TEST(SchemePreset, HaveTheirKnownSettings) {
-  const Scheme dp = scheme_preset("dp"), criterion = scheme_preset("criterion"), ddp = scheme_preset("ddp"), balanced = scheme_preset("balanced");
+  const Scheme dp = scheme_preset("dp"), criterion = scheme_preset("criterion"), ddp = scheme_preset("ddp"),
+               balanced = scheme_preset("balanced");
   EXPECT_TRUE(dp.staging == Staging::device0 && dp.loss_at == LossAt::gathered && dp.reduce == Reduce::gpu0);
-  EXPECT_TRUE(balanced.staging == Staging::device0 && balanced.loss_at == LossAt::gathered && balanced.reduce == Reduce::gpu0);
-  EXPECT_TRUE(criterion.staging == Staging::device0 && criterion.loss_at == LossAt::parallel && criterion.reduce == Reduce::gpu0);
+  EXPECT_TRUE(balanced.staging == Staging::device0 && balanced.loss_at == LossAt::gathered &&
+              balanced.reduce == Reduce::gpu0);
+  EXPECT_TRUE(criterion.staging == Staging::device0 && criterion.loss_at == LossAt::parallel &&
+              criterion.reduce == Reduce::gpu0);
   EXPECT_TRUE(ddp.staging == Staging::host && ddp.loss_at == LossAt::parallel && ddp.reduce == Reduce::allreduce);
   for (const Scheme& scheme : {dp, criterion, ddp}) EXPECT_EQ(scheme.split.kind, Split::Kind::equal);
 }
 
 TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
-  EXPECT_NE(error_of<ConfigError>([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
+  EXPECT_NE(
+      error_of<ConfigError>([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"),
+      std::string::npos);
 }
 
 TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp"), std::string::npos);
+  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that our own kernels read and write in a training step, by what every operation declares for the order checker. Planned on a meta device.
+// Bytes that our own kernels read and write in a training step, by what every operation declares for the order checker.
+// Planned on a meta device.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -16,17 +17,20 @@ namespace {
 
 /// Convolutions and products are the libraries'; copies and clearing are the driver's.
 bool is_library(const std::string& operation) {
-  return operation.starts_with("conv2d_") || operation.starts_with("linear_") || operation == "copy" || operation == "zero";
+  return operation.starts_with("conv2d_") || operation.starts_with("linear_") || operation == "copy" ||
+         operation == "zero";
 }
 
-/// True if a convolution also computes the gradient of its bias, by a kernel of ours that reads the gradient of the output once more. Linear layers
-/// leave it to an epilogue of cuBLASLt's product; CudaCalls fails if that becomes a launch.
+/// True if a convolution also computes the gradient of its bias, by a kernel of ours that reads the gradient of the
+/// output once more. Linear layers leave it to an epilogue of cuBLASLt's product; CudaCalls fails if that becomes a
+/// launch.
 bool sums_gradient_again(const std::string& operation, std::span<const MemoryAccess> accesses) {
   const auto writes = std::count_if(accesses.begin(), accesses.end(), [](const MemoryAccess& a) { return a.write; });
   return operation == "conv2d_backward_weight" && writes == 2;
 }
 
-/// Bytes by operation in the first step of AlexNet at batch 512, from 32x32 images, in f16 with a dynamic loss scale and AdamW.
+/// Bytes by operation in the first step of AlexNet at batch 512, from 32x32 images, in f16 with a dynamic loss scale
+/// and AdamW.
 std::map<std::string, int64_t> bytes_of_alexnets_step() {
   constexpr int64_t kBatch = 512;
   const Model model = make_model("alexnet", {});
@@ -67,7 +71,9 @@ TEST(StepBytes, OfOurOwnKernelsInAlexNetDoNotGrow) {
     std::cout << fmt::format("{:<24}{:>10.1f} MB\n", operation, static_cast<double>(moved) / 1e6);
     total += static_cast<double>(moved) / 1e6;
   }
-  std::cout << fmt::format("AlexNet, batch 512, f16: {:.0f} MB moved by our own kernels (at most {:.0f}, target {:.0f})\n", total, kToday, kTarget);
+  std::cout << fmt::format(
+      "AlexNet, batch 512, f16: {:.0f} MB moved by our own kernels (at most {:.0f}, target {:.0f})\n", total, kToday,
+      kTarget);
   EXPECT_LE(total, kToday);
   EXPECT_EQ(bytes.count("cast"), 0U) << "the optimizer writes the 16-bit copy";
 }

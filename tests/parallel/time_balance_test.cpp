@@ -22,7 +22,8 @@ TEST(SliceTime, FitsALineThroughTheMeasurements) {
 }
 
 TEST(SliceTime, HasNoNegativePart) {
-  const SliceTime steep = fit_slice_time(std::vector<SliceMeasurement>{{10, 0.1}, {20, 1.0}});  // its line begins below 0
+  const SliceTime steep =
+      fit_slice_time(std::vector<SliceMeasurement>{{10, 0.1}, {20, 1.0}});  // its line begins below 0
   EXPECT_EQ(steep.fixed, 0.0);
   EXPECT_GT(steep.each, 0.0);
   const SliceTime falling = fit_slice_time(std::vector<SliceMeasurement>{{10, 1.0}, {20, 0.5}});

@@ -37,8 +37,11 @@ TEST_P(EngineTrace, SlicesNestAndMemoryReachesThePlannedPeak) {
   std::vector<TraceProcess> processes;
   for (int d = 0; d < kDevices; ++d) {
     Device& device = group[d];
-    const DeviceSpans spans{
-        d, device.compute().stream().take_spans(), device.copy().stream().take_spans(), device.communication().stream().take_spans(), {}};
+    const DeviceSpans spans{d,
+                            device.compute().stream().take_spans(),
+                            device.copy().stream().take_spans(),
+                            device.communication().stream().take_spans(),
+                            {}};
     const std::optional<StepView> view = view_step(spans, 2);
     ASSERT_TRUE(view.has_value());
     EXPECT_GT(view->compute.size(), 10U);
@@ -52,14 +55,17 @@ TEST_P(EngineTrace, SlicesNestAndMemoryReachesThePlannedPeak) {
     at_peak[static_cast<size_t>(Category::fragmentation)] = plan.peak_bytes - allocated_bytes(at_peak);
     EXPECT_EQ(at_peak, plan.peak_by_category);
     for (const HeldBlock& block : timeline.blocks) EXPECT_FALSE(block.tensor.empty());
-    processes.push_back({device.name(), {{"compute", spans.compute}, {"copy", spans.copy}, {"communication", spans.communication}}, history});
+    processes.push_back({device.name(),
+                         {{"compute", spans.compute}, {"copy", spans.copy}, {"communication", spans.communication}},
+                         history});
   }
   std::ostringstream out;
   write_chrome_trace(out, processes);
   EXPECT_EQ(first_overlap(nlohmann::json::parse(out.str()).at("traceEvents")), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Schemes, EngineTrace, ::testing::Values("dp", "ddp"), [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Schemes, EngineTrace, ::testing::Values("dp", "ddp"),
+                         [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
 }  // namespace vitrine::test

@@ -63,8 +63,11 @@ struct Outcome {
 
 Outcome outcome_of(Engine& engine) {
   const TrainingState state = engine.state();
-  Outcome outcome{engine.parameters(0), engine.working_parameters(engine.devices().size() - 1), {}, state.step, state.updates, state.loss_scale};
-  for (const TrainingState::Flat& flat : state.flats) outcome.states.emplace_back(flat.values().begin(), flat.values().end());
+  Outcome outcome{
+      engine.parameters(0), engine.working_parameters(engine.devices().size() - 1), {}, state.step, state.updates,
+      state.loss_scale};
+  for (const TrainingState::Flat& flat : state.flats)
+    outcome.states.emplace_back(flat.values().begin(), flat.values().end());
   return outcome;
 }
 
@@ -78,7 +81,8 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
   TrainingState through_files(Engine& from, Engine& to) const {
     const TrainingState saved = from.state();
     std::vector<float> scratch(static_cast<size_t>(checkpoint_scratch_elements(from.layout(), from.buffer_layout())));
-    write_checkpoint(folder_.string(), "state", checkpoint_files(from.layout(), from.buffer_layout(), saved, scratch, {}), "{}");
+    write_checkpoint(folder_.string(), "state",
+                     checkpoint_files(from.layout(), from.buffer_layout(), saved, scratch, {}), "{}");
     read_checkpoint((folder_ / "state").string());
     TrainingState loaded = to.make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
@@ -88,8 +92,8 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
   }
 
  private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("vitrine_resuming_" + std::to_string(GetParam()) + "_" + std::to_string(getpid()));
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
+                                  ("vitrine_resuming_" + std::to_string(GetParam()) + "_" + std::to_string(getpid()));
 };
 
 TEST_P(Resuming, ContinuesWithTheSameBitsFromAnyStep) {

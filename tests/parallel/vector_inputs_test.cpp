@@ -52,13 +52,15 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   Result result;
   engine.evaluate(random_batch(model, 9, 9, 0, DType::f32).view(), &result.logits);
   result.weights = engine.parameters();
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+  for (int d = 1; d < devices; ++d)
+    EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
 
 class VectorInputs : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Modes, VectorInputs, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, VectorInputs, ::testing::ValuesIn(scheme_names()),
+                         [](const auto& mode) { return mode.param; });
 
 TEST_P(VectorInputs, TrainLikeOneDevice) {
   for (const Shape& sample_shape : {Shape{13}, Shape{3, 6}}) {
@@ -94,8 +96,12 @@ TEST(VectorInputs, MustBeF32AndHaveTheShapeOfTheModel) {
   Engine engine(model, group, vector_config(model, 12), {{12}, {9}});
   const OwnedBatch wrong = random_batch(vector_model({14}), 12, 1, 0, DType::f32);
   const std::string text = message([&] { engine.train_step(wrong.view()); });
-  EXPECT_NE(text.find("train_step: inputs have shape (12, 14) and dtype f32, expected (12, 13) and f32"), std::string::npos) << text;
-  EXPECT_NE(message([&] { engine.evaluate(random_batch(model, 9, 1, 0, DType::u8).view()); }).find("evaluate: inputs have"), std::string::npos);
+  EXPECT_NE(text.find("train_step: inputs have shape (12, 14) and dtype f32, expected (12, 13) and f32"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(
+      message([&] { engine.evaluate(random_batch(model, 9, 1, 0, DType::u8).view()); }).find("evaluate: inputs have"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -148,7 +148,8 @@ TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {
   EXPECT_FALSE(plan.workspace.unknown.empty());
   // Without convolutions there is nothing to ask.
   const Model linear = make_model("mlp", {.image_size = 6});
-  EXPECT_EQ(Engine::plan(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes, kLeastGpuWorkspace);
+  EXPECT_EQ(Engine::plan(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes,
+            kLeastGpuWorkspace);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0's acceptor and unauthenticated peers: limits on what they may send, how much, how long, and how many they may be.
+// Rank 0's acceptor and unauthenticated peers: limits on what they may send, how much, how long, and how many they may
+// be.
 #include "runtime/process_group/acceptor.h"
 
 #include <algorithm>
@@ -68,7 +69,8 @@ class AcceptorTest : public ::testing::Test {
     while (guests == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static bool send_bytes(const FakeProcess& process, const std::string& bytes) {
-    return ::send(process.connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+    return ::send(process.connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
   }
   static void expect_hang_up(FakeProcess& process) {
     while (process.connection.receive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -103,7 +105,8 @@ TEST_F(AcceptorTest, AWrongSecretIsReportedAndNothingElseIsRevealed) {
   expect_entry();
   stop();
   EXPECT_EQ(guests, 1);
-  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
+  expect_contains(acceptor->last_refusal(),
+                  "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
 }
 
 TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
@@ -111,7 +114,8 @@ TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
   const std::string join = Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes();
   const std::string hello = Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes();
   for (const std::string& says : {framed(join), framed(hello) + framed(join), framed(hello) + framed(hello),
-                                  framed(Writer(MessageKind::proof).raw(std::string(32, 'p')).bytes()), framed(Writer(MessageKind::bye).bytes())}) {
+                                  framed(Writer(MessageKind::proof).raw(std::string(32, 'p')).bytes()),
+                                  framed(Writer(MessageKind::bye).bytes())}) {
     FakeProcess impostor = connect();
     EXPECT_TRUE(send_bytes(impostor, says));
     expect_hang_up(impostor);
@@ -145,7 +149,8 @@ TEST_F(AcceptorTest, AfterTheHandshakeOnlySealedMessagesAreAccepted) {
   FakeProcess honest = connect();
   honest.join(kKey);
   // An attacker on the path who writes into the connection.
-  EXPECT_TRUE(send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
+  EXPECT_TRUE(
+      send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
   expect_hang_up(honest);
   EXPECT_EQ(guests, 0);
 }
@@ -158,16 +163,24 @@ TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
     return other.wait_for(MessageKind::refused);
   };
   // The hello of an earlier version, and a possible one of the next.
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1")),
-                  "it speaks version 2 of the protocol between processes, rank 0 version 5; start all of them with the same version of Vitrine");
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495436}).text("who knows")), "version 6 of the protocol");
+  expect_contains(refusal_of(Writer(MessageKind::hello)
+                                 .number(uint32_t{0x56495432})
+                                 .number(uint64_t{0})
+                                 .number(1)
+                                 .number(2)
+                                 .text("rank 1")),
+                  "it speaks version 2 of the protocol between processes, rank 0 version 5; start all of them with the "
+                  "same version of Vitrine");
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495436}).text("who knows")),
+                  "version 6 of the protocol");
   stop();
   expect_contains(acceptor->last_refusal(), "version 6 of the protocol between processes, rank 0 version 5");
 }
 
 TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {
   open();
-  const std::string hello = framed(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes());
+  const std::string hello =
+      framed(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes());
   uint64_t claimed = uint64_t{800} << 20;
   const std::string claim(reinterpret_cast<const char*>(&claimed), sizeof claimed);
   // One message of 800 MB; many small ones; zeros, which are empty messages.

@@ -165,7 +165,8 @@ TEST(Affinity, DevicesGetNoMoreThreadsThanTheQuota) {
   EXPECT_NE(warnings[0].find("4 threads share 1 core "), std::string::npos) << warnings[0];
   EXPECT_NE(warnings[0].find("CPU quota"), std::string::npos) << warnings[0];
   warnings.clear();
-  EXPECT_EQ(divide_cores(cores_from(0, 4), 2, {}, warnings, false, 64.0)[0].threads, 2) << "a quota above the cores changes nothing";
+  EXPECT_EQ(divide_cores(cores_from(0, 4), 2, {}, warnings, false, 64.0)[0].threads, 2)
+      << "a quota above the cores changes nothing";
   EXPECT_TRUE(warnings.empty());
 }
 

@@ -11,7 +11,9 @@
 namespace vitrine::test {
 namespace {
 
-AgreementFields fields(const std::string& batch, const std::string& model = "mlp") { return {{"--batch-size", batch}, {"--model", model}}; }
+AgreementFields fields(const std::string& batch, const std::string& model = "mlp") {
+  return {{"--batch-size", batch}, {"--model", model}};
+}
 
 TEST(Disagreement, IsNotReportedForEqualFields) {
   EXPECT_EQ(describe_disagreement({fields("64")}), "");
@@ -21,8 +23,10 @@ TEST(Disagreement, IsNotReportedForEqualFields) {
 }
 
 TEST(Disagreement, NamesTheMinorityAndBothValues) {
-  EXPECT_EQ(describe_disagreement({fields("64"), fields("32"), fields("64")}), "rank 1 has --batch-size 32, where ranks 0, 2 have 64");
-  EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64")}), "rank 0 has --batch-size 32, where ranks 1, 2 have 64");
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("32"), fields("64")}),
+            "rank 1 has --batch-size 32, where ranks 0, 2 have 64");
+  EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64")}),
+            "rank 0 has --batch-size 32, where ranks 1, 2 have 64");
 }
 
 TEST(Disagreement, InATieTheLowestRankDefinesTheExpectedValue) {
@@ -32,12 +36,14 @@ TEST(Disagreement, InATieTheLowestRankDefinesTheExpectedValue) {
 }
 
 TEST(Disagreement, ListsEveryFieldThatDiffers) {
-  EXPECT_EQ(describe_disagreement({fields("64"), fields("64", "vgg16"), fields("32")}),
-            "rank 2 has --batch-size 32, where ranks 0, 1 have 64; rank 1 has --model vgg16, where ranks 0, 2 have mlp");
+  EXPECT_EQ(
+      describe_disagreement({fields("64"), fields("64", "vgg16"), fields("32")}),
+      "rank 2 has --batch-size 32, where ranks 0, 1 have 64; rank 1 has --model vgg16, where ranks 0, 2 have mlp");
 }
 
 TEST(Disagreement, TreatsAMissingFieldAsNothing) {
-  EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), {{"--batch-size", "64"}}}), "rank 2 has --model nothing, where ranks 0, 1 have mlp");
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), {{"--batch-size", "64"}}}),
+            "rank 2 has --model nothing, where ranks 0, 1 have mlp");
 }
 
 TEST(Agreement, PassesForEqualProcesses) {
@@ -60,9 +66,9 @@ TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllRanksAndClosesTheGroup) {
     EXPECT_TRUE(process_group.closed());
     EXPECT_EQ(process_group.failure(), "");
   });
-  EXPECT_EQ(
-      texts[0],
-      "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start all of them with the same options");
+  EXPECT_EQ(texts[0],
+            "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start "
+            "all of them with the same options");
   EXPECT_EQ(texts, std::vector<std::string>(4, texts[0]));
 }
 
@@ -80,12 +86,14 @@ TEST(Disagreement, NamesManyRanksAsRanges) {
   EXPECT_EQ(describe_disagreement(all), "rank 77 has --batch-size 32, where ranks 0 to 76, 78 to 299 have 64");
   for (size_t r = 0; r < 300; r += 2) all[r] = fields("32");
   EXPECT_EQ(describe_disagreement(all),
-            "ranks 1, 3, 5, 7, 9, 11, 13, 15, ... (149 ranks) have --batch-size 64, where ranks 0, 2, 4, 6, 8, 10, 12, 14, ... (151 ranks) have 32");
+            "ranks 1, 3, 5, 7, 9, 11, 13, 15, ... (149 ranks) have --batch-size 64, where ranks 0, 2, 4, 6, 8, 10, 12, "
+            "14, ... (151 ranks) have 32");
 }
 
 TEST(Agreement, ValuesMayContainAnyBytes) {
   run_processes(2, [&](ProcessGroup& process_group) {
-    require_agreement(process_group, "odd values", {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
+    require_agreement(process_group, "odd values",
+                      {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
     process_group.close();
   });
 }

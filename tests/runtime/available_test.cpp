@@ -72,7 +72,8 @@ TEST_F(FakeSystem, AControlGroupOfVersion1LimitsMemory) {
   EXPECT_EQ(available_mib(), 8192);
   write("/sys/fs/cgroup/memory/jobs/mine/memory.limit_in_bytes", std::to_string(2000 * kMiB));
   write("/sys/fs/cgroup/memory/jobs/mine/memory.usage_in_bytes", std::to_string(1500 * kMiB));
-  write("/sys/fs/cgroup/memory/jobs/mine/memory.stat", "inactive_file 1\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
+  write("/sys/fs/cgroup/memory/jobs/mine/memory.stat",
+        "inactive_file 1\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
   EXPECT_EQ(available_mib(), 600);
 }
 
@@ -120,7 +121,10 @@ TEST(CpuSlab, LargerThanTheMachinesMemoryIsRefused) {
     FAIL() << "nothing was thrown";
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)"), std::string::npos)
+    EXPECT_NE(
+        text.find(
+            "cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)"),
+        std::string::npos)
         << text;
   }
   EXPECT_EQ(slab.size_bytes(), 40 * kMiB);

@@ -36,11 +36,11 @@ std::vector<json> events_of(const json& events, const std::string& ph) {
 
 std::vector<TraceProcess> example() {
   TraceProcess device{"rank 0, cpu:1", {}, {}};
-  device.threads.push_back(
-      {"compute",
-       {span({Phase::forward, "features.0", "conv2d_forward", "", 7}, 1001500, 1002001, 2, 64),
-        span({Phase::forward, "features.0", "", "", 7}, 1001500, 1002500, 1, 64), span({Phase::forward, "", "", "", 7}, 1001500, 1003000, 0, 64),
-        span({Phase::step, "", "", "", 7}, 1001000, 1001000, 0)}});
+  device.threads.push_back({"compute",
+                            {span({Phase::forward, "features.0", "conv2d_forward", "", 7}, 1001500, 1002001, 2, 64),
+                             span({Phase::forward, "features.0", "", "", 7}, 1001500, 1002500, 1, 64),
+                             span({Phase::forward, "", "", "", 7}, 1001500, 1003000, 0, 64),
+                             span({Phase::step, "", "", "", 7}, 1001000, 1001000, 0)}});
   device.threads.push_back({"communication",
                             {span({Phase::wait, "bucket 3", "", "cpu:2 in \"all_reduce\"\n", 7}, 1002000, 1002999, 1),
                              span({Phase::reduce, "bucket 3", "", "", 7}, 1001800, 1003200, 0, 128)}});
@@ -62,8 +62,8 @@ TEST(ChromeTrace, NamesProcessesAndThreads) {
   std::map<std::string, std::string> names;
   for (const json& event : events_of(written(example()), "M")) {
     if (event["args"].contains("name")) {
-      names[event["name"].get<std::string>() + std::to_string(event["pid"].get<int>()) + "/" + std::to_string(event["tid"].get<int>())] =
-          event["args"]["name"];
+      names[event["name"].get<std::string>() + std::to_string(event["pid"].get<int>()) + "/" +
+            std::to_string(event["tid"].get<int>())] = event["args"]["name"];
     }
   }
   EXPECT_EQ(names.at("process_name0/0"), "rank 0, host");

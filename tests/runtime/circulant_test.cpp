@@ -54,7 +54,8 @@ TEST_P(Circulant, BackwardEveryBlockSumsEveryProcessOnce) {
   const std::vector<int64_t> offsets = unit_offsets(size);
   // counts[r][b][p]: how often process r's partial sum of block b contains the part of process p.
   using Counts = std::vector<std::vector<int>>;
-  std::vector<Counts> partials(static_cast<size_t>(size), Counts(static_cast<size_t>(size), std::vector<int>(static_cast<size_t>(size), 0)));
+  std::vector<Counts> partials(static_cast<size_t>(size),
+                               Counts(static_cast<size_t>(size), std::vector<int>(static_cast<size_t>(size), 0)));
   for (size_t r = 0; r < partials.size(); ++r) {
     for (auto& block : partials[r]) block[r] = 1;
   }
@@ -63,19 +64,23 @@ TEST_P(Circulant, BackwardEveryBlockSumsEveryProcessOnce) {
     const std::vector<Counts> before = partials;
     for (int r = 0; r < size; ++r) {
       for (const int64_t block : elements(offsets, r, round->blocks)) {
-        const auto& arrived = before[static_cast<size_t>((r + size - round->distance) % size)][static_cast<size_t>(block)];
-        for (size_t p = 0; p < arrived.size(); ++p) partials[static_cast<size_t>(r)][static_cast<size_t>(block)][p] += arrived[p];
+        const auto& arrived =
+            before[static_cast<size_t>((r + size - round->distance) % size)][static_cast<size_t>(block)];
+        for (size_t p = 0; p < arrived.size(); ++p)
+          partials[static_cast<size_t>(r)][static_cast<size_t>(block)][p] += arrived[p];
       }
     }
   }
-  for (size_t r = 0; r < partials.size(); ++r) EXPECT_EQ(partials[r][r], std::vector<int>(static_cast<size_t>(size), 1));
+  for (size_t r = 0; r < partials.size(); ++r)
+    EXPECT_EQ(partials[r][r], std::vector<int>(static_cast<size_t>(size), 1));
 }
 
 TEST_P(Circulant, NoRoundReceivesMoreThanTheScratchHolds) {
   const int size = GetParam();
   for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{1} << 24}) {
     const int64_t part = sum_scratch_elements(DType::f32, count, size, 1) / (size / 2);
-    for (const CirculantRound& round : circulant_rounds(size)) EXPECT_LE(round.blocks * part, sum_scratch_elements(DType::f32, count, size, 1));
+    for (const CirculantRound& round : circulant_rounds(size))
+      EXPECT_LE(round.blocks * part, sum_scratch_elements(DType::f32, count, size, 1));
   }
   // With blocks as unequal as possible.
   std::vector<int64_t> counts, offsets = {0};
@@ -85,7 +90,8 @@ TEST_P(Circulant, NoRoundReceivesMoreThanTheScratchHolds) {
   }
   for (const CirculantRound& round : circulant_rounds(size)) {
     for (int r = 0; r < size; ++r) {
-      EXPECT_LE(static_cast<int64_t>(elements(offsets, r, round.blocks).size()), scattered_scratch_elements(DType::f32, counts, 1));
+      EXPECT_LE(static_cast<int64_t>(elements(offsets, r, round.blocks).size()),
+                scattered_scratch_elements(DType::f32, counts, 1));
     }
   }
 }

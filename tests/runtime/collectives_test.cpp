@@ -52,7 +52,8 @@ TEST_P(CollectiveSizes, SumsHaveTheBitsOfAdditionInRankOrder) {
       for (int r = 0; r < n; ++r) {
         const auto i = static_cast<size_t>(r);
         expect_same_bits(group.values(r, all[i]), expected, "all_reduce");
-        expect_same_bits(group.values(r, output[i]), r == root ? expected : std::vector<float>(static_cast<size_t>(count), -1.0F), "reduce");
+        expect_same_bits(group.values(r, output[i]),
+                         r == root ? expected : std::vector<float>(static_cast<size_t>(count), -1.0F), "reduce");
         expect_same_bits(group.values(r, input[i]), r == root ? expected : inputs[i], "reduce in place");
       }
     }
@@ -90,7 +91,8 @@ TEST_P(CollectiveSizes, WorkOutOfPlace) {
 std::vector<uint16_t> narrowed(const std::vector<float>& values, DType dtype) {
   std::vector<uint16_t> bits(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    bits[i] = dtype == DType::f16 ? cpu::from_float<cpu::Half>(values[i]).bits : cpu::from_float<cpu::BFloat16>(values[i]).bits;
+    bits[i] = dtype == DType::f16 ? cpu::from_float<cpu::Half>(values[i]).bits
+                                  : cpu::from_float<cpu::BFloat16>(values[i]).bits;
   }
   return bits;
 }
@@ -98,16 +100,20 @@ std::vector<uint16_t> narrowed(const std::vector<float>& values, DType dtype) {
 TEST_P(CollectiveSizes, SumInSixteenBits) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();
-  const auto host = [](auto& bits, DType dtype) { return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()}; };
+  const auto host = [](auto& bits, DType dtype) {
+    return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()};
+  };
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{65}, int64_t{4097}}) {
-      // Integers whose sums have more digits than bf16, so rounding shows. NCCL would round at every hop: there the sums are exact.
+      // Integers whose sums have more digits than bf16, so rounding shows. NCCL would round at every hop: there the
+      // sums are exact.
       const size_t numbers = group.comm(0).description().starts_with("NCCL") ? 16 : 256;
       std::vector<float> sum(static_cast<size_t>(count));
       std::vector<Tensor> all;
       for (int r = 0; r < n; ++r) {
         std::vector<float> values(static_cast<size_t>(count));
-        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 37 + static_cast<size_t>(r) * 11) % numbers);
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<float>((i * 37 + static_cast<size_t>(r) * 11) % numbers);
         for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
         std::vector<uint16_t> bits = narrowed(values, dtype);
         all.push_back(group.ctx(r).allocate({count}, dtype, Category::communication, "test"));
@@ -127,7 +133,8 @@ TEST_P(CollectiveSizes, SumInSixteenBits) {
         // NCCL rounds at each hop.
         const double roundoff = n * (dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
         for (size_t i = 0; i < found.size(); ++i) {
-          const float value = dtype == DType::f16 ? cpu::to_float(cpu::Half{found[i]}) : cpu::to_float(cpu::BFloat16{found[i]});
+          const float value =
+              dtype == DType::f16 ? cpu::to_float(cpu::Half{found[i]}) : cpu::to_float(cpu::BFloat16{found[i]});
           ASSERT_NEAR(value, sum[i], roundoff * static_cast<double>(sum[i])) << dtype_name(dtype) << " on rank " << r;
         }
       }
@@ -186,7 +193,8 @@ TEST_P(CollectiveSizes, BroadcastScatterAndGatherMoveEveryRow) {
           const auto i = static_cast<size_t>(r);
           const bool is_root = r == root;
           const View own = counts[i] == 0 && round % 2 == 0 ? View{} : View(part[i]);
-          group.comm(r).scatter(group.ctx(r), is_root ? ConstView(source[i].reshape({total, 5})) : ConstView{}, counts, own, root);
+          group.comm(r).scatter(group.ctx(r), is_root ? ConstView(source[i].reshape({total, 5})) : ConstView{}, counts,
+                                own, root);
           group.comm(r).gather(group.ctx(r), own, counts, is_root ? View(back[i].reshape({total, 5})) : View{}, root);
           group.comm(r).broadcast(group.ctx(r), source[i], root);
         },
@@ -282,7 +290,8 @@ TEST(Collectives, OrderCheckerFindsAnUnorderedUseOfACollectivesBuffer) {
   std::vector<Tensor> t;
   for (int r = 0; r < 2; ++r) t.push_back(group.filled(r, 64, 1.0F));
   group.devices.synchronize();
-  for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.devices[r].communication(), t[static_cast<size_t>(r)]); });
+  for_each_rank(group,
+                [&](int r) { group.comm(r).all_reduce(group.devices[r].communication(), t[static_cast<size_t>(r)]); });
   EXPECT_THROW(zero(group.ctx(0), t[0]), OrderError);
   group.devices.synchronize();
   EXPECT_NO_THROW(zero(group.ctx(0), t[0]));

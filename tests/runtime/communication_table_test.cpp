@@ -72,7 +72,8 @@ TEST(CommunicationTable, AWaitForAPeerWhileTheComputeStreamWaitsOrIsIdleIsExpose
 TEST(CommunicationTable, BatchStatisticsAreAllReducedUnderEveryScheme) {
   DeviceSpans spans;
   spans.compute = two_steps();
-  spans.communication = {span(reduce(kBatchStatistics, 0), 0, 100, 0, 6000), span(reduce("gradients", 0), 700, 800, 0, 6000)};
+  spans.communication = {span(reduce(kBatchStatistics, 0), 0, 100, 0, 6000),
+                         span(reduce("gradients", 0), 700, 800, 0, 6000)};
   const CommunicationTable table = make_communication_table(spans, {4, false});
   ASSERT_EQ(table.rows.size(), 2U);
   EXPECT_EQ(table.rows[0].buffer_bytes, 4000);
@@ -84,7 +85,8 @@ TEST(CommunicationTable, OperationsAndWaitsBelongToTheirBucket) {
   DeviceSpans spans;
   spans.compute = two_steps();
   spans.communication = {span(wait("backward"), 100, 200, 1), span(wait("cpu:1 in all_reduce"), 210, 250, 2),
-                         span({Phase::reduce, "bucket 0", "all_reduce", "", 0}, 210, 300, 1, 60), span(reduce("bucket 0", 0), 100, 300, 0, 60)};
+                         span({Phase::reduce, "bucket 0", "all_reduce", "", 0}, 210, 300, 1, 60),
+                         span(reduce("bucket 0", 0), 100, 300, 0, 60)};
   const CommunicationTable table = make_communication_table(spans, kFour);
   ASSERT_EQ(table.rows.size(), 1U);
   EXPECT_EQ(table.rows[0].calls, 1);

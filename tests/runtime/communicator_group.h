@@ -40,7 +40,9 @@ struct CommunicatorGroup {
     ctx(rank).stream().synchronize();
     return t;
   }
-  Tensor filled(int rank, int64_t count, float value) { return tensor(rank, std::vector<float>(static_cast<size_t>(count), value)); }
+  Tensor filled(int rank, int64_t count, float value) {
+    return tensor(rank, std::vector<float>(static_cast<size_t>(count), value));
+  }
 
   std::vector<float> values(int rank, const Tensor& t) {
     std::vector<float> result(static_cast<size_t>(t.numel()));

@@ -127,7 +127,8 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
     const std::vector<std::string> messages = comm_errors(group);
     for (const std::string& message : messages) {
       EXPECT_EQ(message, messages[0]);
-      for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+      for (const std::string& part : parts)
+        EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
     }
   };
   const auto view = [&](int r, int64_t count) { return t[static_cast<size_t>(r)].rows(0, count).view(); };
@@ -140,12 +141,15 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
         }
       },
       {"operation all_reduce on rank 0, 2; broadcast on rank 1"});
-  expect_error([&](int r) { group.comm(r).all_reduce(group.ctx(r), view(r, r == 2 ? 11 : 12)); }, {"elements 12 on rank 0, 1; 11 on rank 2"});
-  expect_error([&](int r) { group.comm(r).broadcast(group.ctx(r), view(r, 12), r == 0 ? 0 : 1); }, {"root 0 on rank 0; 1 on rank 1, 2"});
+  expect_error([&](int r) { group.comm(r).all_reduce(group.ctx(r), view(r, r == 2 ? 11 : 12)); },
+               {"elements 12 on rank 0, 1; 11 on rank 2"});
+  expect_error([&](int r) { group.comm(r).broadcast(group.ctx(r), view(r, 12), r == 0 ? 0 : 1); },
+               {"root 0 on rank 0; 1 on rank 1, 2"});
   expect_error(
       [&](int r) {
         const std::vector<int64_t> counts = r == 2 ? std::vector<int64_t>{2, 1, 2} : std::vector<int64_t>{2, 2, 1};
-        group.comm(r).gather(group.ctx(r), view(r, counts[static_cast<size_t>(r)]), counts, r == 0 ? view(r, 5) : View{}, 0);
+        group.comm(r).gather(group.ctx(r), view(r, counts[static_cast<size_t>(r)]), counts,
+                             r == 0 ? view(r, 5) : View{}, 0);
       },
       {"counts (2, 2, 1) on rank 0, 1; (2, 1, 2) on rank 2"});
   // Nothing was left behind: the group still works.
@@ -222,7 +226,8 @@ TEST(Communicator, AWaitForALatePeerIsASpanWithItsName) {
   CommunicatorGroup group(3, Backend::cpu, TraceLevel::phase);
   for_each_rank(group, [&](int r) {
     // Much later than the others, whose threads may start late on a busy machine.
-    if (r == 2) group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+    if (r == 2)
+      group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
     const PhaseScope phase(group.ctx(r), Phase::reduce);
     group.comm(r).barrier(group.ctx(r));
   });
@@ -243,7 +248,9 @@ TEST(Communicator, RefusesInvalidViewsOnCpuAndMeta) {
     CommunicatorGroup group(2, backend);
     ExecContext& ctx = group.ctx(0);
     Communicator& comm = group.comm(0);
-    const auto make = [&](const Shape& shape, DType dtype = DType::f32) { return ctx.allocate(shape, dtype, Category::communication, "test"); };
+    const auto make = [&](const Shape& shape, DType dtype = DType::f32) {
+      return ctx.allocate(shape, dtype, Category::communication, "test");
+    };
     EXPECT_THROW(comm.all_reduce(ctx, make({4}, DType::u8)), DtypeError);
     EXPECT_THROW(comm.all_reduce(ctx, View{}), ShapeError);
     EXPECT_THROW(comm.reduce(ctx, make({4}), make({5}), 0), ShapeError);

@@ -79,8 +79,9 @@ TEST_F(CudaCommunicator, NcclChoosesOnlyOnRequest) {
   options.nccl_defaults = true;
   {
     DeviceGroup devices(options);
-    EXPECT_CONTAINS(make_communicators(devices)[0]->description(),
-                    "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
+    EXPECT_CONTAINS(
+        make_communicators(devices)[0]->description(),
+        "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
     EXPECT_EQ(std::getenv("NCCL_GRAPH_REGISTER"), nullptr);
   }
   options.nccl_defaults = false;
@@ -124,7 +125,8 @@ TEST_F(CudaCommunicator, AbortEndsWaitingRanks) {
   EXPECT_EQ(errors[0], "planted: enough");
   EXPECT_EQ(communicators[0]->failure(), "planted: enough");
   communicators = make_communicators(devices);
-  const std::vector<std::string> none = errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
+  const std::vector<std::string> none =
+      errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
   EXPECT_EQ(none, std::vector<std::string>(2));
   devices.synchronize();
 }
@@ -161,7 +163,8 @@ TEST_F(CudaCommunicator, AnAsynchronousNcclErrorIsReportedWithItsRank) {
   EXPECT_EQ(communicators[0]->failure(), "");
   standins::break_nccl(1);
   EXPECT_CONTAINS(communicators[0]->failure().str(), "rank 1 (cuda:1)");
-  const std::vector<std::string> errors = errors_of(3, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
+  const std::vector<std::string> errors =
+      errors_of(3, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
   EXPECT_CONTAINS(errors[1], "rank 1 (cuda:1)");
   communicators[0]->abort("given up");
   devices.synchronize();
@@ -180,8 +183,9 @@ TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
       t.push_back(devices[r].compute().allocate({8}, DType::f32, Category::communication, "t"));
       zero(devices[r].compute(), t.back());
     }
-    const auto errors =
-        errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->all_reduce(devices[r].compute(), t[static_cast<size_t>(r)]); });
+    const auto errors = errors_of(2, [&](int r) {
+      communicators[static_cast<size_t>(r)]->all_reduce(devices[r].compute(), t[static_cast<size_t>(r)]);
+    });
     EXPECT_EQ(errors, std::vector<std::string>(2));
     devices.synchronize();
   }
@@ -213,7 +217,8 @@ TEST_F(CudaCommunicator, AbortEndsACallThatBlocksOnACommunicatorOfTheUser) {
   });
   const std::vector<std::string> errors = errors_of(1, [&](int) { communicators[0]->barrier(devices[0].compute()); });
   other.join();
-  EXPECT_EQ(errors[0], "planted: enough; the caller's NCCL communicators are aborted: open the devices again with new ones");
+  EXPECT_EQ(errors[0],
+            "planted: enough; the caller's NCCL communicators are aborted: open the devices again with new ones");
   devices.synchronize();
 }
 

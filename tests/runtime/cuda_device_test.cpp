@@ -86,7 +86,8 @@ TEST(CudaDevice, SpansNestAndCarryBytes) {
   options.trace = TraceLevel::operation;
   DeviceGroup group(options);
   ExecContext& ctx = group[0].compute();
-  const Tensor a = ctx.allocate({1 << 20}, DType::u8, Category::staging, "a"), b = ctx.allocate({1 << 20}, DType::u8, Category::staging, "b");
+  const Tensor a = ctx.allocate({1 << 20}, DType::u8, Category::staging, "a"),
+               b = ctx.allocate({1 << 20}, DType::u8, Category::staging, "b");
   const int64_t before = steady_now_ns();
   for (int round = 0; round < 2; ++round) {
     {
@@ -159,7 +160,8 @@ TEST(CudaDevice, EventsMeasureTheTimeBetweenThem) {
   DeviceGroup group(gpus(1));
   ExecContext& ctx = group[0].compute();
   const Tensor a = ctx.allocate({1 << 20}, DType::u8, Category::staging, "a");
-  const auto start = ctx.stream().make_event(EventTiming::on), end = ctx.stream().make_event(EventTiming::on), untimed = ctx.stream().make_event();
+  const auto start = ctx.stream().make_event(EventTiming::on), end = ctx.stream().make_event(EventTiming::on),
+             untimed = ctx.stream().make_event();
   ctx.record(*start);
   zero(ctx, a);
   ctx.record(*end);

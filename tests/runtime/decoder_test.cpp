@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutations of valid messages of every kind: each is decoded or refused with a CommError, and never takes more memory than its size
-// justifies. This program contains a copy of the decoder that counts executed lines; decoder_coverage.cmake prints them.
+// Mutations of valid messages of every kind: each is decoded or refused with a CommError, and never takes more memory
+// than its size justifies. This program contains a copy of the decoder that counts executed lines;
+// decoder_coverage.cmake prints them.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -64,7 +65,12 @@ std::vector<std::string> valid_messages() {
   all.push_back(Writer(MessageKind::welcome).text("rank 0 (pid 77 on node1)"));
   all.push_back(Writer(MessageKind::beat).text("it had begun no collective"));
   all.push_back(Writer(MessageKind::devices).number(uint64_t{3}).text("cuda:0").text("cuda:1").text(""));
-  all.push_back(Writer(MessageKind::progress).number(1).number(uint64_t{5}).number(uint64_t{2}).record(record("bucket 1")).record(record("")));
+  all.push_back(Writer(MessageKind::progress)
+                    .number(1)
+                    .number(uint64_t{5})
+                    .number(uint64_t{2})
+                    .record(record("bucket 1"))
+                    .record(record("")));
   all.push_back(Writer(MessageKind::waiting).text("the exchange of the votes").number(int64_t{2500}));
   all.push_back(Writer(MessageKind::gather).number(uint64_t{4}).text("the votes").text(std::string("\0\1\2", 3)));
   all.push_back(Writer(MessageKind::gathered).text(std::string("0\0\1", 3) + std::string(100, 'x')));
@@ -75,9 +81,12 @@ std::vector<std::string> valid_messages() {
   all.push_back(Writer(MessageKind::proof).raw(nonce));
   all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
   // Further forms of some kinds.
-  all.push_back(Writer(MessageKind::error).reason({"conv2d: reserve more with ", propose(test::kWorkspaceBytes, "8MiB"), " or ", test::kSplit}));
+  all.push_back(
+      Writer(MessageKind::error)
+          .reason({"conv2d: reserve more with ", propose(test::kWorkspaceBytes, "8MiB"), " or ", test::kSplit}));
   all.emplace_back(MessageKind::beat);
-  all.push_back(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
+  all.push_back(
+      Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
   all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}));
   std::vector<std::string> bytes;
   for (const Writer& writer : all) bytes.push_back(writer.bytes());
@@ -97,7 +106,9 @@ class Mutator {
  private:
   void change(std::string& bytes, const std::string& other) {
     const size_t at = below(bytes.size() + 1);
-    const uint64_t extremes[] = {0, 1, 255, 1U << 20, 0x7fffffff, 0xffffffff, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 63, ~uint64_t{0}};
+    const uint64_t extremes[] = {
+        0,           1, 255, 1U << 20, 0x7fffffff, 0xffffffff, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 63,
+        ~uint64_t{0}};
     switch (below(7)) {
       case 0:
         if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
@@ -135,7 +146,8 @@ bool reads(const std::string& bytes) {
   } catch (const std::exception& error) {
     ADD_FAILURE() << "refused with something else: " << error.what();
   }
-  // A string or record is larger in memory than as bytes, and vectors grow by copying; an escaped byte takes four, and text grows by doubling.
+  // A string or record is larger in memory than as bytes, and vectors grow by copying; an escaped byte takes four, and
+  // text grows by doubling.
   EXPECT_LE(g_allocated_bytes - before, 2048 + 40 * bytes.size()) << "for a message of " << bytes.size() << " bytes";
   if (!read) return false;
   // The displayed text is bounded too.
@@ -191,7 +203,8 @@ TEST(Decoder, RefusesInvalidNumbers) {
   EXPECT_FALSE(reads(part(3, "")));
   EXPECT_FALSE(reads(part(0, "MyLayer::width")));
   EXPECT_FALSE(reads(part(4, "MyLayer::width")));
-  for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind) EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
+  for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind)
+    EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
 }
 
 TEST(Decoder, SurvivesMutationsOfEveryKind) {
@@ -202,7 +215,8 @@ TEST(Decoder, SurvivesMutationsOfEveryKind) {
     if (reads(mutate(messages[static_cast<size_t>(i) % messages.size()], messages))) ++read;
     ASSERT_FALSE(HasFailure()) << "mutation " << i;
   }
-  std::printf("%d mutations of %zu messages: %d read, %d refused\n", kMutations, messages.size(), read, kMutations - read);
+  std::printf("%d mutations of %zu messages: %d read, %d refused\n", kMutations, messages.size(), read,
+              kMutations - read);
   EXPECT_GT(read, kMutations / 20) << "so few that the readers of single kinds are hardly tried";
   EXPECT_GT(kMutations - read, kMutations / 20);
 }

@@ -33,7 +33,8 @@ extern "C" DLManagedTensor* make_tensor() {
   return to_dlpack(x);
 }
 
-/// Takes ownership of the tensor and doubles it in place; returns 0, or 1 with the error on stderr if the caller still owns it.
+/// Takes ownership of the tensor and doubles it in place; returns 0, or 1 with the error on stderr if the caller still
+/// owns it.
 extern "C" int double_tensor(DLManagedTensor* managed) {
   try {
     ExecContext& ctx = devices()[0].compute();

@@ -20,10 +20,14 @@
 #endif
 
 // With the package's header, if installed, and with ours: the layout that runtime/dlpack.cpp relies on.
-static_assert(sizeof(DLDevice) == 8 && sizeof(DLDataType) == 4 && sizeof(DLTensor) == 48 && sizeof(DLManagedTensor) == 64);
-static_assert(offsetof(DLTensor, data) == 0 && offsetof(DLTensor, device) == 8 && offsetof(DLTensor, ndim) == 16 && offsetof(DLTensor, dtype) == 20);
-static_assert(offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, strides) == 32 && offsetof(DLTensor, byte_offset) == 40);
-static_assert(offsetof(DLManagedTensor, dl_tensor) == 0 && offsetof(DLManagedTensor, manager_ctx) == 48 && offsetof(DLManagedTensor, deleter) == 56);
+static_assert(sizeof(DLDevice) == 8 && sizeof(DLDataType) == 4 && sizeof(DLTensor) == 48 &&
+              sizeof(DLManagedTensor) == 64);
+static_assert(offsetof(DLTensor, data) == 0 && offsetof(DLTensor, device) == 8 && offsetof(DLTensor, ndim) == 16 &&
+              offsetof(DLTensor, dtype) == 20);
+static_assert(offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, strides) == 32 &&
+              offsetof(DLTensor, byte_offset) == 40);
+static_assert(offsetof(DLManagedTensor, dl_tensor) == 0 && offsetof(DLManagedTensor, manager_ctx) == 48 &&
+              offsetof(DLManagedTensor, deleter) == 56);
 static_assert(kDLCPU == 1 && kDLCUDA == 2 && kDLInt == 0 && kDLUInt == 1 && kDLFloat == 2 && kDLBfloat == 4);
 
 namespace vitrine {
@@ -80,9 +84,12 @@ TEST_F(Adopted, RefusesForeignMemoryAndMetaDevices) {
   const auto release = [this] { ++released_; };
   expect_contains(error_of<ConfigError>([&] { ctx().adopt(nullptr, {1}, DType::f32, release); }), "data is null");
   char* const odd = reinterpret_cast<char*>(values_.data()) + 1;  // NOLINT
-  expect_contains(error_of<ConfigError>([&] { ctx().adopt(odd, {1}, DType::f32, release); }), "not aligned to the 4 bytes");
+  expect_contains(error_of<ConfigError>([&] { ctx().adopt(odd, {1}, DType::f32, release); }),
+                  "not aligned to the 4 bytes");
   DeviceGroup meta(options(Backend::meta));
-  expect_contains(error_of<UnsupportedError>([&] { meta[0].compute().adopt(values_.data(), {1}, DType::f32, release); }), "meta:0 has no memory");
+  expect_contains(
+      error_of<UnsupportedError>([&] { meta[0].compute().adopt(values_.data(), {1}, DType::f32, release); }),
+      "meta:0 has no memory");
   EXPECT_EQ(released_, 0);
 }
 
@@ -129,7 +136,8 @@ TEST_F(Adopted, RefusesUnsupportedDlpackTensorsAndLeavesThemToTheCaller) {
   const auto take = [&] { from_dlpack(ctx(), &managed); };
   DLTensor& t = managed.dl_tensor;
   reset(), t.strides = transposed;
-  expect_contains(error_of<ShapeError>(take), "dimension 1 of shape (2, 3) has stride 2, expected 1 (contiguous row-major)");
+  expect_contains(error_of<ShapeError>(take),
+                  "dimension 1 of shape (2, 3) has stride 2, expected 1 (contiguous row-major)");
   reset(), t.ndim = 6;
   expect_contains(error_of<ShapeError>(take), "6 dimensions, expected at most 5");
   reset(), t.dtype = {kDLFloat, 64, 1};

@@ -92,9 +92,10 @@ TEST_F(FailureDetectorTest, NamesTheDeviatingRankAmongThousands) {
   open(3000);
   for (uint64_t sequence = 0; sequence < 50; ++sequence) begin_all(record(sequence, 100 + sequence));
   EXPECT_EQ(detector.verdict(), "");
-  for (int rank = 0; rank < 3000; ++rank) begin(rank, record(50, rank == 1234 ? 7 : 8, rank == 1234 ? "bucket 9" : "bucket 3"));
-  expect_verdict(
-      {"rank 1234 (pid 71234 on node1) began collective 50 (all_reduce of bucket 9", "where ranks 0 to 1233, 1235 to 2999 began collective 50"});
+  for (int rank = 0; rank < 3000; ++rank)
+    begin(rank, record(50, rank == 1234 ? 7 : 8, rank == 1234 ? "bucket 9" : "bucket 3"));
+  expect_verdict({"rank 1234 (pid 71234 on node1) began collective 50 (all_reduce of bucket 9",
+                  "where ranks 0 to 1233, 1235 to 2999 began collective 50"});
 }
 
 TEST_F(FailureDetectorTest, ReportsADeathBeforeTheFirstCollective) {
@@ -103,8 +104,8 @@ TEST_F(FailureDetectorTest, ReportsADeathBeforeTheFirstCollective) {
   detector.lost(1, kSecond);
   EXPECT_EQ(detector.verdict(), "") << "others may still report their progress";
   judge(kSecond);
-  expect_verdict(
-      {"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective", "its last exchange was for the plan"});
+  expect_verdict({"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective",
+                  "its last exchange was for the plan"});
 }
 
 TEST_F(FailureDetectorTest, ADeathDuringACollectiveIsReportedWithItsPosition) {
@@ -116,7 +117,8 @@ TEST_F(FailureDetectorTest, ADeathDuringACollectiveIsReportedWithItsPosition) {
   begin(0, record(17, 2));  // reported after the death was detected
   begin(0, record(18, 3, "bucket 4"));
   judge(kSecond);
-  expect_verdict({"rank 2 (pid 72 on node1) died", "its last known was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
+  expect_verdict({"rank 2 (pid 72 on node1) died",
+                  "its last known was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
                   "which it did not finish", "others have reached collective 18 (all_reduce of bucket 4"});
 }
 
@@ -157,12 +159,14 @@ TEST_F(FailureDetectorTest, ASilentRankThatOthersWaitForHangs) {
   detector.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
   judge(10 * kSecond, 2);
   expect_verdict({"rank 2 (pid 72 on node1) hangs: it has sent nothing for", "collective 0 (all_reduce of bucket 3",
-                  "others have reached collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
+                  "others have reached collective 1 (all_reduce of bucket 4",
+                  "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
 }
 
 TEST_F(FailureDetectorTest, NamesTheRankThatWasSilentFirst) {
   open(4);
-  for (int rank = 0; rank < 4; ++rank) detector.hear(rank, rank == 3 ? 2 * kSecond : rank == 1 ? 4 * kSecond : 10 * kSecond);
+  for (int rank = 0; rank < 4; ++rank)
+    detector.hear(rank, rank == 3 ? 2 * kSecond : rank == 1 ? 4 * kSecond : 10 * kSecond);
   detector.overdue(0, "x", 3000, 10 * kSecond);
   detector.tick(10 * kSecond + FailureDetector::kJudgeAfterNs);
   expect_verdict({"rank 3 (pid 73 on node1) hangs"});
@@ -176,9 +180,11 @@ TEST_F(FailureDetectorTest, TheRankWithFewerCollectivesIsLate) {
   detector.overdue(1, "collective 1", 2500, 10 * kSecond);
   judge(10 * kSecond);
   expect_verdict(
-      {"rank 2 (pid 72 on node1) is late: others have begun collective 1 (all_reduce of bucket 4, 4096 bytes, phase reduce, step 5), "
+      {"rank 2 (pid 72 on node1) is late: others have begun collective 1 (all_reduce of bucket 4, 4096 bytes, phase "
+       "reduce, step 5), "
        "and it has not",
-       "its last known was collective 0", "which it finished", "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
+       "its last known was collective 0", "which it finished",
+       "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
 }
 
 TEST_F(FailureDetectorTest, ARankWithoutACollectiveIsLate) {
@@ -208,8 +214,8 @@ TEST_F(FailureDetectorTest, TheRankThatMissesAnExchangeIsLate) {
   for (const int rank : {0, 2}) EXPECT_FALSE(detector.gather(rank, 0, "the votes", "v"));
   detector.overdue(0, "the exchange of the votes", 4000, kSecond);
   judge(kSecond);
-  expect_verdict({"rank 1 (pid 71 on node1) is late: others have reached exchange the votes, and it has not", "collective 0",
-                  "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
+  expect_verdict({"rank 1 (pid 71 on node1) is late: others have reached exchange the votes, and it has not",
+                  "collective 0", "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
 }
 
 TEST_F(FailureDetectorTest, WhenAllRanksWaitTheNetworkIsBlamed) {
@@ -217,8 +223,8 @@ TEST_F(FailureDetectorTest, WhenAllRanksWaitTheNetworkIsBlamed) {
   begin_all(record(0, 1));
   detector.overdue(1, "collective 0", 4000, kSecond);
   judge(kSecond);
-  expect_verdict(
-      {"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network", "ProcessGroupOptions::timeout_ms"});
+  expect_verdict({"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network",
+                  "ProcessGroupOptions::timeout_ms"});
 }
 
 TEST_F(FailureDetectorTest, AWaitThatEndsInTimeBlamesNoRank) {
@@ -246,7 +252,8 @@ TEST_F(FailureDetectorTest, NamesTheRankWhoseCollectiveDiffersFromTheMajority) {
       begin(rank, rank == 1 ? record(7, 99, "bucket 0") : record(7, 42));
     }
     expect_verdict(
-        {"rank 1 (pid 71 on node1) began collective 7 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), where ranks 0, 2, 3 began "
+        {"rank 1 (pid 71 on node1) began collective 7 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), "
+         "where ranks 0, 2, 3 began "
          "collective 7 (all_reduce of bucket 3",
          "the same collectives in the same order"});
   }
@@ -298,8 +305,8 @@ TEST_F(FailureDetectorTest, TooFewCollectivesAtTheEndNameTheMissingOne) {
   begin_all(record(0, 1));
   for (const int rank : {0, 2}) begin(rank, record(1, 2, "bucket 9"));
   detector.compare_counts();
-  expect_verdict({"rank 1 (pid 71 on node1) began 1 collectives, where ranks 0, 2 began 2", "it lacks collective 1 (all_reduce of bucket 9",
-                  "the same collectives"});
+  expect_verdict({"rank 1 (pid 71 on node1) began 1 collectives, where ranks 0, 2 began 2",
+                  "it lacks collective 1 (all_reduce of bucket 9", "the same collectives"});
 }
 
 TEST_F(FailureDetectorTest, TooManyCollectivesAtTheEndNameTheLastOne) {
@@ -307,8 +314,8 @@ TEST_F(FailureDetectorTest, TooManyCollectivesAtTheEndNameTheLastOne) {
   begin_all(record(0, 1));
   begin(2, record(1, 2, "bucket 9"));
   detector.compare_counts();
-  expect_verdict(
-      {"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1", "its last known was collective 1 (all_reduce of bucket 9"});
+  expect_verdict({"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1",
+                  "its last known was collective 1 (all_reduce of bucket 9"});
 }
 
 TEST_F(FailureDetectorTest, EqualCountsAtTheEndAreAccepted) {
@@ -323,7 +330,8 @@ TEST_F(FailureDetectorTest, AFailureIsReportedWithReasonAndPosition) {
   open(3);
   begin(2, record(4, 1));
   detector.fail(2, "cuda:0: out of memory");
-  expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory", "its last known was collective 4 (all_reduce of bucket 3"});
+  expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory",
+                  "its last known was collective 4 (all_reduce of bucket 3"});
 }
 
 TEST_F(FailureDetectorTest, GatheredPartsAreInRankOrder) {
@@ -339,7 +347,8 @@ TEST_F(FailureDetectorTest, ExchangesForDifferentPurposesAreADisagreement) {
   open(3);
   EXPECT_FALSE(detector.gather(2, 0, "the plan", ""));
   EXPECT_FALSE(detector.gather(0, 0, "the votes", ""));
-  expect_verdict({"rank 0 (pid 70 on node1) reached exchange the votes, where rank 2 reached exchange the plan", "the same program"});
+  expect_verdict({"rank 0 (pid 70 on node1) reached exchange the votes, where rank 2 reached exchange the plan",
+                  "the same program"});
 }
 
 TEST_F(FailureDetectorTest, KeepsTheFirstCause) {

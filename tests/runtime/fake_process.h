@@ -67,7 +67,8 @@ class FakeProcess {
 /// Connects to the address in `text`.
 inline process_group::Descriptor connect_to_address(const std::string& text) {
   std::string problem;
-  process_group::Descriptor socket = process_group::connect_to("127.0.0.1", process_group::Address::parse(text).port, 60000, problem);
+  process_group::Descriptor socket =
+      process_group::connect_to("127.0.0.1", process_group::Address::parse(text).port, 60000, problem);
   if (!socket) throw std::runtime_error(problem);
   return socket;
 }
@@ -86,7 +87,10 @@ inline FakeProcess join_as(int rank, int size, const std::string& path, const st
   const std::string text = wait_for_address(path);
   FakeProcess process(connect_to_address(text));
   process.join(process_group::run_key("", process_group::Address::parse(text).key));
-  process.send(Writer(MessageKind::join).number(rank).number(size).text(name.empty() ? "rank " + std::to_string(rank) + " (fake)" : name));
+  process.send(Writer(MessageKind::join)
+                   .number(rank)
+                   .number(size)
+                   .text(name.empty() ? "rank " + std::to_string(rank) + " (fake)" : name));
   process.wait_for(MessageKind::welcome);
   process.send(Writer(MessageKind::gather).number(uint64_t{0}).text("the machine it runs on").text("fake"));
   process.wait_for(MessageKind::gathered);
@@ -98,7 +102,8 @@ inline FakeProcess lead_one(const std::string& path) {
   using process_group::MessageKind;
   using process_group::Writer;
   const process_group::Descriptor listener = process_group::listen_on(0);
-  const process_group::Address address{process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}};
+  const process_group::Address address{
+      process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}};
   process_group::write_address(path, address);
   process_group::Descriptor socket;
   while (!(socket = process_group::accept_one(listener))) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -71,7 +71,9 @@ std::vector<float> floats_around_ties(DType dtype) {
     double next = from_bits(dtype, static_cast<uint16_t>(i + 1));
     if (std::isfinite(here) && std::isinf(next)) next = 2 * here - from_bits(dtype, static_cast<uint16_t>(i - 1));
     const auto middle = static_cast<float>((here + next) / 2);
-    for (const float f : {static_cast<float>(here), middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 2 * middle)}) floats.push_back(f);
+    for (const float f :
+         {static_cast<float>(here), middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 2 * middle)})
+      floats.push_back(f);
   }
   std::mt19937_64 engine(1);
   for (int i = 0; i < 200'000; ++i) floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(engine())));

@@ -31,8 +31,8 @@ TEST(Handshake, HexadecimalTextSurvivesARoundTrip) {
 
 TEST(Handshake, TheRunKeyDependsOnBothSecretsAndTheirOrder) {
   std::set<std::string> keys;
-  for (const auto& [given, made] :
-       {std::pair("", ""), std::pair("a", ""), std::pair("", "a"), std::pair("a", "b"), std::pair("ab", ""), std::pair("b", "a")})
+  for (const auto& [given, made] : {std::pair("", ""), std::pair("a", ""), std::pair("", "a"), std::pair("a", "b"),
+                                    std::pair("ab", ""), std::pair("b", "a")})
     keys.insert(text_of(run_key(given, made)));
   EXPECT_EQ(keys.size(), 6U);
 }

@@ -11,7 +11,9 @@
 namespace vitrine {
 namespace {
 
-uint64_t hash(uint64_t seed, std::string_view text) { return hash_bytes(seed, text.data(), static_cast<int64_t>(text.size())); }
+uint64_t hash(uint64_t seed, std::string_view text) {
+  return hash_bytes(seed, text.data(), static_cast<int64_t>(text.size()));
+}
 
 // Values of the reference implementation (xxHash 0.8): ranks on different machines compare hashes.
 TEST(Hash, EqualsXxh3OnEveryMachine) {
@@ -36,7 +38,8 @@ TEST(Hash, InPartsIsThatOfTheWhole) {
   EXPECT_EQ(StreamingHash().value(), hash(0, ""));
   for (const size_t part : {size_t{1}, size_t{7}, size_t{4096}, bytes.size()}) {
     StreamingHash parts;
-    for (size_t begin = 0; begin < bytes.size(); begin += part) parts.add(std::span(bytes).subspan(begin, std::min(part, bytes.size() - begin)));
+    for (size_t begin = 0; begin < bytes.size(); begin += part)
+      parts.add(std::span(bytes).subspan(begin, std::min(part, bytes.size() - begin)));
     EXPECT_EQ(parts.value(), whole) << part;
   }
 }

@@ -35,7 +35,9 @@ std::string message_of(const Variables& variables, const LaunchFlags& flags = {}
 }
 
 using Place = std::array<int, 4>;  // rank, world size, local rank, local world size
-Place place_of(const Launch& launch) { return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size}; }
+Place place_of(const Launch& launch) {
+  return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size};
+}
 
 /// `base` with some variables replaced, and those without a value removed.
 Variables with(Variables base, const std::vector<std::pair<std::string, const char*>>& changes) {
@@ -58,8 +60,10 @@ const Variables kTorchrun{{"RANK", "3"},
                           {"MASTER_ADDR", "10.0.0.1"},
                           {"MASTER_PORT", "29500"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-const Variables kOpenMpi{
-    {"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "5"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "4"},
+                         {"OMPI_COMM_WORLD_SIZE", "5"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
 const Variables kPrterun{{"PRTE_LAUNCHED", "1"}, {"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-host-1@1"}};
 const Variables kBatch{{"SLURM_JOB_ID", "815"}, {"SLURM_PROCID", "0"},         {"SLURM_LOCALID", "0"},
                        {"SLURM_NODEID", "0"},   {"SLURM_TASKS_PER_NODE", "4"}, {"SLURM_JOB_NODELIST", "job[1-9]"}};
@@ -90,7 +94,12 @@ TEST(Launch, UnderstandsEveryLauncher) {
   const Case cases[] = {
       {"nothing", {}, {}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
       {"flags", {}, {1, 4}, Launcher::flags, {1, 4, 1, 4}, "flags: rank 1 of 4, local rank 1 of 4"},
-      {"all flags", {}, {3, 4, 1}, Launcher::flags, {3, 4, 1, 4}, "flags: rank 3 of 4, local rank 1 of 4 (LaunchFlags::local_rank)"},
+      {"all flags",
+       {},
+       {3, 4, 1},
+       Launcher::flags,
+       {3, 4, 1, 4},
+       "flags: rank 3 of 4, local rank 1 of 4 (LaunchFlags::local_rank)"},
       {"flags for one", {}, {0, 1}, Launcher::flags, {0, 1, 0, 1}, "flags: rank 0 of 1, local rank 0 of 1"},
       {"flags, two machines",
        merged(machine, master),
@@ -98,16 +107,31 @@ TEST(Launch, UnderstandsEveryLauncher) {
        Launcher::flags,
        {3, 4, 1, 2},
        "flags: rank 3 of 4, local rank 1 of 2, master head:4000"},
-      {"torchrun", kTorchrun, {}, Launcher::torchrun, {3, 6, 1, 2}, "torchrun: rank 3 of 6, local rank 1 of 2, master 10.0.0.1:29500"},
+      {"torchrun",
+       kTorchrun,
+       {},
+       Launcher::torchrun,
+       {3, 6, 1, 2},
+       "torchrun: rank 3 of 6, local rank 1 of 2, master 10.0.0.1:29500"},
       {"IPv6",
        with(kTorchrun, {{"MASTER_ADDR", "fe80::1"}}),
        {},
        Launcher::torchrun,
        {3, 6, 1, 2},
        "torchrun: rank 3 of 6, local rank 1 of 2, master [fe80::1]:29500"},
-      {"torchrun for one", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}, Launcher::torchrun, {0, 1, 0, 1}, "torchrun: rank 0 of 1, local rank 0 of 1"},
+      {"torchrun for one",
+       {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+       {},
+       Launcher::torchrun,
+       {0, 1, 0, 1},
+       "torchrun: rank 0 of 1, local rank 0 of 1"},
       {"Open MPI", kOpenMpi, {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
-      {"Open MPI 5", merged(kPrterun, kOpenMpi), {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
+      {"Open MPI 5",
+       merged(kPrterun, kOpenMpi),
+       {},
+       Launcher::open_mpi,
+       {4, 5, 0, 1},
+       "Open MPI: rank 4 of 5, local rank 0 of 1"},
       {"Slurm with PMIx",
        with(kSlurm, {{"PMIX_RANK", "8"}}),
        {},
@@ -115,7 +139,12 @@ TEST(Launch, UnderstandsEveryLauncher) {
        {8, 9, 0, 1},
        "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
       {"Slurm", kSlurm, {}, Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
-      {"Slurm's older names", old_slurm, {}, Launcher::slurm, {1, 2, 1, 2}, "Slurm: rank 1 of 2, local rank 1 of 2, master a"},
+      {"Slurm's older names",
+       old_slurm,
+       {},
+       Launcher::slurm,
+       {1, 2, 1, 2},
+       "Slurm: rank 1 of 2, local rank 1 of 2, master a"},
       {"the job's hosts",
        with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}}),
        {},
@@ -164,7 +193,12 @@ TEST(Launch, UnderstandsEveryLauncher) {
        Launcher::single,
        {0, 1, 0, 1},
        "single process: no launcher's variables are set"},
-      {"LaunchFlags::local_rank 0 alone", {}, {{}, {}, 0}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
+      {"LaunchFlags::local_rank 0 alone",
+       {},
+       {{}, {}, 0},
+       Launcher::single,
+       {0, 1, 0, 1},
+       "single process: no launcher's variables are set"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -221,11 +255,23 @@ TEST(Launch, UsesTheFirstCompleteLauncher) {
        {0, 2, 0, 2},
        "; variables of torchrun and Open MPI and Slurm are set too and not used"},
       {all, {}, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Open MPI and Slurm are set too and not used"},
-      {mpirun_in_slurm, {}, Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1; variables of Slurm are set too and not used"},
+      {mpirun_in_slurm,
+       {},
+       Launcher::open_mpi,
+       {4, 5, 0, 1},
+       "local rank 0 of 1; variables of Slurm are set too and not used"},
       {merged(kOpenMpi, kBatch), {}, Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1"},
       {merged(kTorchrun, kBatch), {}, Launcher::torchrun, {3, 6, 1, 2}, "master 10.0.0.1:29500"},
-      {merged(kTorchrun, kSlurm), {}, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Slurm are set too and not used"},
-      {with(mpirun_in_slurm, {{"WORLD_SIZE", "7"}}), {}, Launcher::open_mpi, {4, 5, 0, 1}, "Slurm are set too and not used"},
+      {merged(kTorchrun, kSlurm),
+       {},
+       Launcher::torchrun,
+       {3, 6, 1, 2},
+       "; variables of Slurm are set too and not used"},
+      {with(mpirun_in_slurm, {{"WORLD_SIZE", "7"}}),
+       {},
+       Launcher::open_mpi,
+       {4, 5, 0, 1},
+       "Slurm are set too and not used"},
   };
   for (const Case& c : cases) {
     const Launch launch = detect(c.variables, c.flags);
@@ -257,31 +303,43 @@ TEST(Launch, NamesMissingVariables) {
     const char* part;
   };
   const char* const all_of_slurm =
-      "incomplete: SLURM_STEP_ID=0 set, but not SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_LOCALID, SLURM_STEP_TASKS";
+      "incomplete: SLURM_STEP_ID=0 set, but not SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_LOCALID, "
+      "SLURM_STEP_TASKS";
   const Case cases[] = {
       {{}, {1, {}}, "LaunchFlags::rank 1 set, but not LaunchFlags::world_size; give both"},
       {{}, {{}, 2}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank; give both"},
       {kTorchrun, {{}, 2, 0}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank"},
       {{{"RANK", "1"}},
        {},
-       "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_"},
+       "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+       "MASTER_ADDR, MASTER_"},
       {{{"RANK", "1"}},
        {{}, {}, 1},
-       "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the rest"},
+       "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the "
+       "rest"},
       {with(kTorchrun, {{"WORLD_SIZE", nullptr}}), {}, "but not WORLD_SIZE;"},
       {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), {}, "but not LOCAL_RANK;"},
-      {with(kTorchrun, {{"MASTER_ADDR", nullptr}}), {}, "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
+      {with(kTorchrun, {{"MASTER_ADDR", nullptr}}),
+       {},
+       "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
       {with(kTorchrun, {{"MASTER_PORT", ""}}), {}, "but not MASTER_PORT;"},
       {merged({{"RANK", "1"}}, kOpenMpi), {}, "torchrun's variables are incomplete"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_RANK; start with mpirun"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_SIZE;"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_RANK;"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_SIZE;"},
-      {kPrterun, {}, "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the number of processes"},
-      {merged(kPrterun, kSlurm), {}, "start with mpirun, give LaunchFlags::rank and LaunchFlags::world_size, or unset PRTE_LAUNCHED"},
+      {kPrterun,
+       {},
+       "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the number of "
+       "processes"},
+      {merged(kPrterun, kSlurm),
+       {},
+       "start with mpirun, give LaunchFlags::rank and LaunchFlags::world_size, or unset PRTE_LAUNCHED"},
       {{{"SLURM_STEP_ID", "0"}}, {}, all_of_slurm},
       {with(kSlurm, {{"SLURM_PROCID", nullptr}}), {}, "but not SLURM_PROCID; start with srun"},
-      {with(kSlurm, {{"SLURM_NODEID", nullptr}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},
+      {with(kSlurm, {{"SLURM_NODEID", nullptr}}),
+       {},
+       "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},
   };
   for (const Case& c : cases) {
     const std::string message = message_of(c.variables, c.flags);
@@ -302,10 +360,16 @@ TEST(Launch, NamesInvalidValues) {
       {{}, {1, 1}, "LaunchFlags::rank 1: expected 0, as LaunchFlags::world_size 1"},
       {{}, {0, 4, 4}, "LaunchFlags::local_rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4"},
       {{}, {{}, {}, 1}, "LaunchFlags::local_rank 1: expected 0, as this is a single process"},
-      {{{"LOCAL_WORLD_SIZE", "5"}}, {0, 4}, "LOCAL_WORLD_SIZE=5: expected an integer from 1 to 4, as LaunchFlags::world_size 4"},
-      {{{"LOCAL_WORLD_SIZE", "2"}}, {3, 4}, "LaunchFlags::rank 3: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {{{"LOCAL_WORLD_SIZE", "5"}},
+       {0, 4},
+       "LOCAL_WORLD_SIZE=5: expected an integer from 1 to 4, as LaunchFlags::world_size 4"},
+      {{{"LOCAL_WORLD_SIZE", "2"}},
+       {3, 4},
+       "LaunchFlags::rank 3: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
       {kTorchrun, {{}, {}, 2}, "LaunchFlags::local_rank 2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {with(kTorchrun, {{"RANK", "6"}}), {}, "RANK=6: expected an integer from 0 to 5, as WORLD_SIZE=6; correct it, or unset it"},
+      {with(kTorchrun, {{"RANK", "6"}}),
+       {},
+       "RANK=6: expected an integer from 0 to 5, as WORLD_SIZE=6; correct it, or unset it"},
       {with(kTorchrun, {{"RANK", "-1"}}), {}, "RANK=-1: expected"},
       {with(kTorchrun, {{"RANK", "one"}}), {}, "RANK=one: expected"},
       {with(kTorchrun, {{"RANK", "1x"}}), {}, "RANK=1x: expected"},
@@ -313,19 +377,37 @@ TEST(Launch, NamesInvalidValues) {
       {with(kTorchrun, {{"RANK", "99999999999"}}), {}, "RANK=99999999999: expected"},
       {with(kTorchrun, {{"WORLD_SIZE", "0"}}), {}, "WORLD_SIZE=0: expected"},
       {with(kTorchrun, {{"WORLD_SIZE", "4.0"}}), {}, "WORLD_SIZE=4.0: expected"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}}), {}, "OMPI_COMM_WORLD_SIZE=2147483647: expected an integer from 1 to 1048576"},
-      {with(kTorchrun, {{"LOCAL_RANK", "2"}}), {}, "LOCAL_RANK=2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}), {}, "LOCAL_WORLD_SIZE=7: expected an integer from 1 to 6, as WORLD_SIZE=6"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}}),
+       {},
+       "OMPI_COMM_WORLD_SIZE=2147483647: expected an integer from 1 to 1048576"},
+      {with(kTorchrun, {{"LOCAL_RANK", "2"}}),
+       {},
+       "LOCAL_RANK=2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}),
+       {},
+       "LOCAL_WORLD_SIZE=7: expected an integer from 1 to 6, as WORLD_SIZE=6"},
       {with(kTorchrun, {{"MASTER_PORT", "65536"}}), {}, "MASTER_PORT=65536: expected an integer from 1 to 65535"},
       {with(kTorchrun, {{"MASTER_PORT", "0"}}), {}, "MASTER_PORT=0: expected"},
       {with(kTorchrun, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), {}, "MASTER_PORT=tcp://10.0.0.7:80: expected"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "5"}}), {}, "OMPI_COMM_WORLD_RANK=5: expected an integer from 0 to 4, as OMPI_COMM_WORLD_SIZE=5"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}), {}, "OMPI_COMM_WORLD_LOCAL_RANK=1: expected 0, as OMPI_COMM_WORLD_LOCAL_SIZE=1"},
-      {with(kSlurm, {{"SLURM_PROCID", "9"}}), {}, "SLURM_PROCID=9: expected an integer from 0 to 8, as SLURM_STEP_NUM_TASKS=9"},
-      {with(kSlurm, {{"SLURM_NODEID", "3"}}), {}, "SLURM_NODEID=3: expected an integer from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "5"}}),
+       {},
+       "OMPI_COMM_WORLD_RANK=5: expected an integer from 0 to 4, as OMPI_COMM_WORLD_SIZE=5"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}),
+       {},
+       "OMPI_COMM_WORLD_LOCAL_RANK=1: expected 0, as OMPI_COMM_WORLD_LOCAL_SIZE=1"},
+      {with(kSlurm, {{"SLURM_PROCID", "9"}}),
+       {},
+       "SLURM_PROCID=9: expected an integer from 0 to 8, as SLURM_STEP_NUM_TASKS=9"},
+      {with(kSlurm, {{"SLURM_NODEID", "3"}}),
+       {},
+       "SLURM_NODEID=3: expected an integer from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1"},
       {with(kSlurm, {{"SLURM_LOCALID", "1"}}), {}, "SLURM_LOCALID=1: expected 0, as SLURM_STEP_TASKS_PER_NODE=1"},
-      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as"},
-      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}), {}, "SLURM_STEP_TASKS_PER_NODE=10: expected an integer from 1 to 9, as SLURM_STEP"},
+      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}),
+       {},
+       "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as"},
+      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}),
+       {},
+       "SLURM_STEP_TASKS_PER_NODE=10: expected an integer from 1 to 9, as SLURM_STEP"},
       {with(kSlurm, {{"SLURM_STEP_NODELIST", "node[01"}}), {}, "SLURM_STEP_NODELIST=node[01: expected a list of hosts"},
   };
   for (const Case& c : cases) {
@@ -360,7 +442,8 @@ TEST(Slurm, ParsesTheFirstHost) {
                                                        {"rack[1-2]n[03-04]-ib,x", "rack1n03-ib"},
                                                        {"other,node[01-04]", "other"}};
   for (const auto& [list, host] : cases) EXPECT_EQ(first_slurm_host(list), host) << list;
-  for (const char* list : {"", ",a", "node[", "node[01", "node[]", "node[-4]", "node[a-b]", "node[1x]", "node]", "no de"}) {
+  for (const char* list :
+       {"", ",a", "node[", "node[01", "node[]", "node[-4]", "node[a-b]", "node[1x]", "node]", "no de"}) {
     EXPECT_EQ(first_slurm_host(list), std::nullopt) << list;
   }
 }
@@ -376,7 +459,8 @@ TEST(Slurm, ParsesTaskCounts) {
   EXPECT_EQ(expand("4"), (std::vector{4}));
   EXPECT_EQ(expand("4(x2),1"), (std::vector{4, 4, 1}));
   EXPECT_EQ(expand("1,2(x3),12"), (std::vector{1, 2, 2, 2, 12}));
-  for (const char* text : {"", ",", "4,", "x", "0", "-1", "4(x2", "4(x)", "4(x0)", "4(2)", "4x2", "(x2)", "4(x2)1", "4 ,1"}) {
+  for (const char* text :
+       {"", ",", "4,", "x", "0", "-1", "4(x2", "4(x)", "4(x0)", "4(2)", "4x2", "(x2)", "4(x2)1", "4 ,1"}) {
     EXPECT_FALSE(parse_slurm_counts(text)) << text;
   }
 }

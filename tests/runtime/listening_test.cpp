@@ -48,7 +48,8 @@ TEST(Listening, AFailedConnectionIsReportedWithItsReason) {
 }
 
 TEST(Listening, SocketsDoNotConnectToThemselves) {
-  // TCP connects a socket with itself if it is assigned the port that it connects to, so that port is in the range of assigned ports.
+  // TCP connects a socket with itself if it is assigned the port that it connects to, so that port is in the range of
+  // assigned ports.
   int port = 0;
   std::string problem;
   {
@@ -56,7 +57,8 @@ TEST(Listening, SocketsDoNotConnectToThemselves) {
     port = port_of(connect_to("127.0.0.1", port_of(listener), 60000, problem));
   }
   for (int i = 0; i < 40000; ++i) {
-    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, although nothing listens";
+    if (connect_to("127.0.0.1", port, 60000, problem))
+      FAIL() << "attempt " << i << ": connected, although nothing listens";
   }
   expect_contains(problem, "Connection refused");
 }
@@ -68,7 +70,8 @@ TEST(Listening, AtAnAddressAcceptsConnectionsToThatAddressOnly) {
   const int port = port_of(listeners[0]);
   EXPECT_TRUE(connect_to("127.0.0.2", port, 60000, problem)) << problem;
   EXPECT_FALSE(connect_to("127.0.0.1", port, 60000, problem));
-  for (const std::string& address : interface_addresses()) EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
+  for (const std::string& address : interface_addresses())
+    EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
 }
 
 TEST(Listening, AtLocalhostIsUnreachableFromInterfaces) {
@@ -76,7 +79,8 @@ TEST(Listening, AtLocalhostIsUnreachableFromInterfaces) {
   const int port = port_of(listen_on(0));
   const std::vector<Descriptor> listeners = listen_at("localhost", port);
   EXPECT_TRUE(connect_to("localhost", port, 60000, problem)) << problem;
-  for (const std::string& address : interface_addresses()) EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
+  for (const std::string& address : interface_addresses())
+    EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
 }
 
 TEST(Listening, AtAnotherMachinesAddressNamesTheAddress) {
@@ -84,21 +88,25 @@ TEST(Listening, AtAnotherMachinesAddressNamesTheAddress) {
     listen_at("192.0.2.1", 29500);  // an address for documentation
     FAIL() << "listens";
   } catch (const CommError& error) {
-    expect_contains(error.what(), "rank 0 cannot listen on port 29500 of 192.0.2.1: its address is 192.0.2.1, but this machine has");
+    expect_contains(error.what(),
+                    "rank 0 cannot listen on port 29500 of 192.0.2.1: its address is 192.0.2.1, but this machine has");
   }
   EXPECT_THROW(listen_at("no-such-host.invalid", 29500), CommError);
 }
 
 TEST(Listening, RecognizesLoopbackNamesAndAddresses) {
-  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "ip6-localhost", "a.localhost"}) EXPECT_TRUE(names_loopback(host)) << host;
-  for (const char* host : {"node1", "10.0.0.1", "0.0.0.0", "::", "localhost.example.org", "128.0.0.1", "127.0.0.1.example.org", ""})
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "ip6-localhost", "a.localhost"})
+    EXPECT_TRUE(names_loopback(host)) << host;
+  for (const char* host :
+       {"node1", "10.0.0.1", "0.0.0.0", "::", "localhost.example.org", "128.0.0.1", "127.0.0.1.example.org", ""})
     EXPECT_FALSE(names_loopback(host)) << host;
 }
 
 TEST(Listening, AHostNameThatMapsToLoopbackIncludesTheInterfaces) {
   using List = std::vector<std::string>;
   const List interfaces{"10.0.0.3", "192.168.1.3"};
-  EXPECT_EQ(addresses_to_bind("node1", {"127.0.1.1"}, interfaces), (List{"127.0.1.1", "10.0.0.3", "192.168.1.3"})) << "as Debian's /etc/hosts has it";
+  EXPECT_EQ(addresses_to_bind("node1", {"127.0.1.1"}, interfaces), (List{"127.0.1.1", "10.0.0.3", "192.168.1.3"}))
+      << "as Debian's /etc/hosts has it";
   EXPECT_EQ(addresses_to_bind("node1", {"10.0.0.3"}, interfaces), List{"10.0.0.3"});
   EXPECT_EQ(addresses_to_bind("node1", {"127.0.1.1", "10.0.0.3"}, interfaces), (List{"127.0.1.1", "10.0.0.3"}));
   EXPECT_EQ(addresses_to_bind("localhost", {"::1", "127.0.0.1"}, interfaces), (List{"::1", "127.0.0.1"}));
@@ -131,8 +139,8 @@ class FewDescriptors : public ::testing::Test {
 TEST_F(FewDescriptors, AreReportedWithTheLimitAndTheRemedy) {
   limit();
   const std::vector<Descriptor> taken = take_all();
-  const std::string expected =
-      "Too many open files: this process may have " + std::to_string(few_.rlim_cur) + " file descriptors; raise their number with ulimit -n";
+  const std::string expected = "Too many open files: this process may have " + std::to_string(few_.rlim_cur) +
+                               " file descriptors; raise their number with ulimit -n";
   std::string problem;
   EXPECT_FALSE(connect_to("127.0.0.1", 1, 1000, problem));
   expect_contains(problem, expected);

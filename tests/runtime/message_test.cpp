@@ -33,7 +33,8 @@ TEST(Message, ValuesSurviveARoundTrip) {
   record.group = 3;
   record.end_is_reported = false;
   record.in_graph = true;
-  const std::string bytes = Writer(MessageKind::progress).number(42).text(std::string("a\0b", 3)).record(record).number(uint8_t{255}).bytes();
+  const std::string bytes =
+      Writer(MessageKind::progress).number(42).text(std::string("a\0b", 3)).record(record).number(uint8_t{255}).bytes();
   Reader reader(bytes);
   EXPECT_EQ(reader.number<MessageKind>(), MessageKind::progress);
   EXPECT_EQ(reader.number<int>(), 42);
@@ -49,10 +50,12 @@ TEST(Message, ValuesSurviveARoundTrip) {
 }
 
 TEST(Message, AReasonKeepsItsSettings) {
-  const Reason sent({"cpu:1: layer '\x1b[2J' needs more: ", propose(test::kWorkspaceBytes, "8MiB"), "; or ", settings::kTf32});
+  const Reason sent(
+      {"cpu:1: layer '\x1b[2J' needs more: ", propose(test::kWorkspaceBytes, "8MiB"), "; or ", settings::kTf32});
   const Message read = decode(Writer(MessageKind::verdict).reason(sent).bytes());
   const Reason& reason = std::get<Verdict>(read).reason;
-  EXPECT_EQ(reason, "cpu:1: layer '\\x1b[2J' needs more: EngineConfig::workspace_bytes 8MiB; or DeviceGroupOptions::tf32");
+  EXPECT_EQ(reason,
+            "cpu:1: layer '\\x1b[2J' needs more: EngineConfig::workspace_bytes 8MiB; or DeviceGroupOptions::tf32");
   EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), sent.parts(Reason::Part::Kind::proposed));
   EXPECT_EQ(reason.parts().size(), 4U);
 }
@@ -62,7 +65,8 @@ TEST(Message, AReasonHasSettingsWithNamesOnly) {
     return Writer(MessageKind::error).number(uint64_t{1}).number(kind).text(setting).text("8MiB").bytes();
   };
   using Kind = Reason::Part::Kind;
-  EXPECT_EQ(std::get<Failed>(decode(of_one_part(Kind::proposed, "MyLayer::width\x1b"))).reason, "MyLayer::width\\x1b 8MiB");
+  EXPECT_EQ(std::get<Failed>(decode(of_one_part(Kind::proposed, "MyLayer::width\x1b"))).reason,
+            "MyLayer::width\\x1b 8MiB");
   EXPECT_EQ(std::get<Failed>(decode(of_one_part(Kind::text, ""))).reason, "8MiB");
   EXPECT_THROW(decode(of_one_part(Kind::proposed, "")), CommError);
   EXPECT_THROW(decode(of_one_part(Kind::text, "MyLayer::width")), CommError);
@@ -84,7 +88,8 @@ TEST(Message, EveryTruncationIsDetected) {
 }
 
 TEST(Message, DescribesACollectiveWithAllItsFields) {
-  CollectiveRecord record{.sequence = 17, .operation = "all_reduce", .label = "bucket 3", .phase = "reduce", .step = 5, .bytes = 1048576};
+  CollectiveRecord record{
+      .sequence = 17, .operation = "all_reduce", .label = "bucket 3", .phase = "reduce", .step = 5, .bytes = 1048576};
   EXPECT_EQ(record.str(), "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)");
   record.label.clear();
   record.group = 2;
@@ -100,7 +105,9 @@ class ConnectionTest : public ::testing::Test {
     here.emplace(Descriptor(ends[0]));
     there = Descriptor(ends[1]);
   }
-  void write_bytes(std::string_view bytes) { ASSERT_EQ(::write(there.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size())); }
+  void write_bytes(std::string_view bytes) {
+    ASSERT_EQ(::write(there.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  }
   static std::string framed(std::string_view message) {
     const uint64_t size = message.size();
     return std::string(reinterpret_cast<const char*>(&size), sizeof size) + std::string(message);

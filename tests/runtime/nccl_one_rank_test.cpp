@@ -71,7 +71,8 @@ TEST_F(NcclOneRank, AbortEndsTheGroupAndAnotherCanBeMade) {
 /// Collectives of the communication stream in a graph that the compute stream launches.
 class NcclGraph : public NcclOneRank {
  protected:
-  /// A graph that copies `from` to `to` on the communication stream, by an all_reduce, after it has set `from` to zero on the compute stream.
+  /// A graph that copies `from` to `to` on the communication stream, by an all_reduce, after it has set `from` to zero
+  /// on the compute stream.
   struct Captured {
     std::unique_ptr<CapturedWork> work;
     std::unique_ptr<CapturedCollectives> collectives;
@@ -118,7 +119,9 @@ TEST_F(NcclGraph, HasCollectivesThatEachLaunchCarriesOut) {
   const Tensor from = device.compute().allocate({1000}, DType::f32, Category::communication, "from");
   const Tensor to = device.compute().allocate({1000}, DType::f32, Category::communication, "to");
   const std::vector<float> ones(1000, 1.0F);
-  const auto fill = [&](const Tensor& t) { copy(device.compute(), ConstView(ones.data(), {1000}, DType::f32, DeviceId::host()), t); };
+  const auto fill = [&](const Tensor& t) {
+    copy(device.compute(), ConstView(ones.data(), {1000}, DType::f32, DeviceId::host()), t);
+  };
   fill(from);
   device.synchronize();
   comm.all_reduce(device.communication(), from, from);  // connects

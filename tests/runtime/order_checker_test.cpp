@@ -117,7 +117,8 @@ TEST_P(OrderCheckerTest, FindsHostAccessWithoutAWait) {
     touch(false);
     FAIL() << "the copy may not have written it yet";
   } catch (const OrderError& error) {
-    EXPECT_NE(std::string(error.what()).find("the program on host reads 400 bytes that copy on "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the program on host reads 400 bytes that copy on "), std::string::npos)
+        << error.what();
   }
   const auto event = b().stream().make_event();
   b().record(*event);
@@ -154,7 +155,10 @@ TEST_P(OrderCheckerTest, NamesBothOperationsAndStreams) {
   } catch (const OrderError& error) {
     const std::string text = error.what();
     const std::string device = backend_name(GetParam());
-    EXPECT_NE(text.find("copy on " + device + ":1/compute reads 400 bytes that zero on " + device + ":0/compute writes"), std::string::npos) << text;
+    EXPECT_NE(
+        text.find("copy on " + device + ":1/compute reads 400 bytes that zero on " + device + ":0/compute writes"),
+        std::string::npos)
+        << text;
   }
 }
 

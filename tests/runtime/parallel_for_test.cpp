@@ -72,7 +72,9 @@ TEST(ParallelFor, UsesTheTeamOfTheDevice) {
 }
 
 TEST(ParallelFor, RethrowsTheErrorOfTheLowestPartWhenAllHaveEnded) {
-  const auto fail = [] { parallel_for(1000, 1, [](int64_t begin, int64_t) { throw std::out_of_range("part at " + std::to_string(begin)); }); };
+  const auto fail = [] {
+    parallel_for(1000, 1, [](int64_t begin, int64_t) { throw std::out_of_range("part at " + std::to_string(begin)); });
+  };
   try {
     run_on_device(fail);
     FAIL() << "the error was lost";

@@ -11,7 +11,8 @@
 namespace vitrine {
 namespace {
 
-SpanRecord span(Phase phase, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0, const char* cause = "") {
+SpanRecord span(Phase phase, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0,
+                const char* cause = "") {
   SpanRecord record;
   record.info = {phase, "", "", cause, 0};
   record.begin_ns = begin_ns;
@@ -29,7 +30,8 @@ SpanRecord mark(int64_t step, int64_t time_ns) {
 
 /// The row of a phase in nanoseconds; all zero if there is none.
 PhaseRow row_of(const PhaseTable& table, Phase phase) {
-  const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& r) { return r.phase == phase; });
+  const auto row =
+      std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& r) { return r.phase == phase; });
   PhaseRow result = row == table.rows.end() ? PhaseRow{} : *row;
   result.seconds = std::round(result.seconds * 1e9);
   result.hidden_seconds = std::round(result.hidden_seconds * 1e9);
@@ -39,8 +41,8 @@ PhaseRow row_of(const PhaseTable& table, Phase phase) {
 TEST(PhaseTable, ComputeTakesPrecedenceOverCommunicationCopiesAndWaits) {
   DeviceSpans spans;
   spans.ordinal = 3;
-  spans.compute = {mark(0, 0), span(Phase::forward, 0, 40), span(Phase::wait, 40, 80, 0, 0, "bucket 1"), span(Phase::optimizer, 90, 95),
-                   mark(1, 100)};
+  spans.compute = {mark(0, 0), span(Phase::forward, 0, 40), span(Phase::wait, 40, 80, 0, 0, "bucket 1"),
+                   span(Phase::optimizer, 90, 95), mark(1, 100)};
   spans.communication = {span(Phase::reduce, 30, 60, 0, 512), span(Phase::wait, 60, 70, 0, 0, "cpu:1 in all_reduce")};
   spans.copy = {span(Phase::stage, 50, 75)};
   spans.host = {span(Phase::data, 70, 98)};
@@ -99,7 +101,8 @@ TEST(PhaseTable, RangeSelectsSteps) {
   DeviceSpans spans;
   for (int64_t step = 0; step <= 4; ++step) {
     spans.compute.push_back(mark(step, 100 * step));
-    if (step < 4) spans.compute.push_back(span(Phase::backward, 100 * step + 10, 100 * step + 10 + 5 * (step + 1), 0, step + 1));
+    if (step < 4)
+      spans.compute.push_back(span(Phase::backward, 100 * step + 10, 100 * step + 10 + 5 * (step + 1), 0, step + 1));
   }
   const PhaseTable all = make_phase_table(spans);
   EXPECT_EQ(all.steps, 4);
@@ -159,8 +162,9 @@ TEST(PhaseTable, ExclusiveTimesSumToTheWallTimeAndMatchAMomentByMomentCount) {
         works = s->info.phase != Phase::wait;
         if (works) phase = s->info.phase;
       }
-      const bool loading = std::any_of(spans.host.begin(), spans.host.end(),
-                                       [&](const SpanRecord& s) { return s.info.phase == Phase::data && s.begin_ns <= t && t < s.end_ns; });
+      const bool loading = std::any_of(spans.host.begin(), spans.host.end(), [&](const SpanRecord& s) {
+        return s.info.phase == Phase::data && s.begin_ns <= t && t < s.end_ns;
+      });
       if (!waits && loading) phase = Phase::data;
       expected[static_cast<size_t>(phase)] += 1;
     }

@@ -26,12 +26,15 @@ Blocks random_blocks(std::mt19937& random, int64_t count, int64_t events, int64_
   for (int64_t i = 0; i < count; ++i) {
     const auto first = static_cast<int32_t>(between(random, 0, events - 1));
     const auto end = static_cast<int32_t>(between(random, first + 1, events));
-    blocks.push_back({256 * between(random, 1, 9), first, end, static_cast<int32_t>(between(random, 0, groups - 1)), BlockLifetime::kAnywhere});
+    blocks.push_back({256 * between(random, 1, 9), first, end, static_cast<int32_t>(between(random, 0, groups - 1)),
+                      BlockLifetime::kAnywhere});
   }
   return blocks;
 }
 
-bool collide(const BlockLifetime& a, const BlockLifetime& b) { return a.group != b.group || (a.first < b.end && b.first < a.end); }
+bool collide(const BlockLifetime& a, const BlockLifetime& b) {
+  return a.group != b.group || (a.first < b.end && b.first < a.end);
+}
 
 void expect_valid(const Blocks& blocks, const Placement& placement) {
   ASSERT_EQ(placement.offsets.size(), blocks.size());
@@ -46,15 +49,16 @@ void expect_valid(const Blocks& blocks, const Placement& placement) {
     height = std::max(height, end);
     for (size_t j = 0; j < i; ++j) {
       if (!collide(blocks[i], blocks[j])) continue;
-      ASSERT_TRUE(end <= placement.offsets[j] || placement.offsets[j] + blocks[j].bytes <= begin) << "blocks " << i << " and " << j;
+      ASSERT_TRUE(end <= placement.offsets[j] || placement.offsets[j] + blocks[j].bytes <= begin)
+          << "blocks " << i << " and " << j;
     }
   }
   EXPECT_EQ(placement.height, height);
   EXPECT_GE(placement.height, height_bound(blocks));
 }
 
-/// The least height of all placements: the best order of the blocks when each takes the lowest place that is left. In order of an optimal placement's
-/// offsets no block comes to lie higher than there.
+/// The least height of all placements: the best order of the blocks when each takes the lowest place that is left. In
+/// order of an optimal placement's offsets no block comes to lie higher than there.
 int64_t least_height(const Blocks& blocks) {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -72,7 +76,8 @@ int64_t least_height(const Blocks& blocks) {
       for (bool moved = true; moved;) {
         moved = false;
         for (size_t j = 0; j < blocks.size(); ++j) {
-          if (offsets[j] < 0 || !collide(blocks[i], blocks[j]) || offset >= offsets[j] + blocks[j].bytes || offsets[j] >= offset + blocks[i].bytes)
+          if (offsets[j] < 0 || !collide(blocks[i], blocks[j]) || offset >= offsets[j] + blocks[j].bytes ||
+              offsets[j] >= offset + blocks[i].bytes)
             continue;
           offset = offsets[j] + blocks[j].bytes;
           moved = true;
@@ -129,7 +134,8 @@ TEST(Placement, TheSearchImprovesWhatOrdersAloneFind) {
   EXPECT_LT(searched, first);
 }
 
-/// A step of a random sequential model: outputs stay until backward, which goes back through them with a gradient before and after each layer.
+/// A step of a random sequential model: outputs stay until backward, which goes back through them with a gradient
+/// before and after each layer.
 Blocks step_like(std::mt19937& random, int layers) {
   Blocks blocks;
   int32_t event = 0;
@@ -166,8 +172,9 @@ TEST(Placement, StepsLoseLessThanOnePercent) {
 }
 
 TEST(Placement, TheBoundIsTheLargestSumOrThatOfTheGroups) {
-  const Blocks blocks = {
-      {512, 0, 2, 0, BlockLifetime::kAnywhere}, {256, 2, 4, 0, BlockLifetime::kAnywhere}, {256, 1, 3, 0, BlockLifetime::kAnywhere}};
+  const Blocks blocks = {{512, 0, 2, 0, BlockLifetime::kAnywhere},
+                         {256, 2, 4, 0, BlockLifetime::kAnywhere},
+                         {256, 1, 3, 0, BlockLifetime::kAnywhere}};
   EXPECT_EQ(largest_sum(blocks), 768);
   EXPECT_EQ(height_bound(blocks), 768);
   Blocks apart = blocks;
@@ -177,11 +184,14 @@ TEST(Placement, TheBoundIsTheLargestSumOrThatOfTheGroups) {
   EXPECT_EQ(place_blocks(apart, 0).height, 1024);
 }
 
-/// A program on a pool: two blocks for good, then steps in sections, and an evaluation whose result lives until the next section.
+/// A program on a pool: two blocks for good, then steps in sections, and an evaluation whose result lives until the
+/// next section.
 class Program {
  public:
   explicit Program(DeviceGroup& group)
-      : device_(group[0]), weight_(take(3000, "weight")), staging_(device_.copy().allocate({700}, DType::u8, Category::staging, "s")) {}
+      : device_(group[0]),
+        weight_(take(3000, "weight")),
+        staging_(device_.copy().allocate({700}, DType::u8, Category::staging, "s")) {}
 
   void step(int64_t samples) {
     device_.pool().begin_section({0, samples, 0});
@@ -207,7 +217,9 @@ class Program {
     step(3);
     evaluate(20);
   }
-  Tensor take(int64_t bytes, const char* name) { return device_.compute().allocate({bytes}, DType::u8, Category::activations, name); }
+  Tensor take(int64_t bytes, const char* name) {
+    return device_.compute().allocate({bytes}, DType::u8, Category::activations, name);
+  }
 
  private:
   Device& device_;
@@ -272,7 +284,8 @@ TEST(PoolPlacement, APoolThatFollowsItTakesExactlyItsHeight) {
     const PoolStatistics statistics = pool.statistics();
     EXPECT_EQ(statistics.peak_bytes, placement->height);
     EXPECT_EQ(allocated_bytes(statistics.peak_by_category), recorded.largest_sum);
-    EXPECT_EQ(statistics.peak_by_category[static_cast<size_t>(Category::fragmentation)], placement->height - recorded.largest_sum);
+    EXPECT_EQ(statistics.peak_by_category[static_cast<size_t>(Category::fragmentation)],
+              placement->height - recorded.largest_sum);
     EXPECT_EQ(statistics.unplaced_blocks, 0);
   }
 }

@@ -108,7 +108,9 @@ TEST_P(PoolTest, HashesTellEqualRangesFromOthers) {
   DeviceGroup group = open(1 << 20);
   auto& ctx = group[0].compute();
   auto& pool = group[0].pool();
-  const auto allocate = [&](int64_t elements) { return ctx.allocate({elements}, DType::f32, Category::activations, "t"); };
+  const auto allocate = [&](int64_t elements) {
+    return ctx.allocate({elements}, DType::f32, Category::activations, "t");
+  };
   const uint64_t empty = pool.in_use_hash();
   Tensor a = allocate(64), b = allocate(128);
   const uint64_t both = pool.in_use_hash();
@@ -159,8 +161,8 @@ TEST_P(PoolTest, RefusesOneByteTooMuchWithAllDetails) {
     FAIL();
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
-    for (const char* part : {"1025 bytes", "grad_weight", "classifier.1", "backward", "2.0 KiB total capacity", "1.0 KiB already allocated",
-                             "1.0 KiB free", "holds parameters"}) {
+    for (const char* part : {"1025 bytes", "grad_weight", "classifier.1", "backward", "2.0 KiB total capacity",
+                             "1.0 KiB already allocated", "1.0 KiB free", "holds parameters"}) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
     }
   }
@@ -207,7 +209,8 @@ TEST_P(PoolTest, HistoryBeginsWithTheLiveBlocksAndRecordsEveryChange) {
   ctx.set_step(7);
   ctx.mark_step();
   {
-    const Tensor t = ctx.allocate({10}, DType::f32, Category::staging, "images"), nothing = ctx.allocate({0}, DType::f32, Category::staging, "empty");
+    const Tensor t = ctx.allocate({10}, DType::f32, Category::staging, "images"),
+                 nothing = ctx.allocate({0}, DType::f32, Category::staging, "empty");
   }
   pool.record_history(false);
   const Tensor after = ctx.allocate({10}, DType::f32, Category::staging, "after");
@@ -271,7 +274,8 @@ TEST_P(PoolTest, TheTimelineMatchesThePoolToTheByte) {
     if (held.empty() || random() % 5 < 3) {
       const PhaseScope phase(ctx, random() % 2 == 0 ? Phase::forward : Phase::backward);
       const auto category = static_cast<Category>(random() % (kCategoryCount - 1));
-      held.push_back(ctx.allocate({1 + static_cast<int64_t>(random() % 5000)}, DType::f32, category, "t" + std::to_string(random() % 9)));
+      held.push_back(ctx.allocate({1 + static_cast<int64_t>(random() % 5000)}, DType::f32, category,
+                                  "t" + std::to_string(random() % 9)));
     } else {
       held.erase(held.begin() + static_cast<std::ptrdiff_t>(random() % held.size()));
     }
@@ -298,7 +302,8 @@ TEST_P(PoolTest, TheTimelineMatchesThePoolToTheByte) {
     expected[static_cast<size_t>(Category::fragmentation)] = moment.extent_bytes - statistics[i].allocated_bytes;
     EXPECT_EQ(moment.by_category, expected) << i;
     int64_t in_blocks = 0;
-    for (const HeldBlock& block : timeline.blocks) in_blocks += block.first <= i + 1 && i + 1 < block.end ? block.bytes : 0;
+    for (const HeldBlock& block : timeline.blocks)
+      in_blocks += block.first <= i + 1 && i + 1 < block.end ? block.bytes : 0;
     EXPECT_EQ(in_blocks, statistics[i].allocated_bytes) << i;
   }
   EXPECT_EQ(timeline.peak_bytes, statistics.back().peak_bytes);

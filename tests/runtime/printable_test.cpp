@@ -7,7 +7,8 @@ namespace vitrine {
 namespace {
 
 TEST(Printable, PlainTextIsUnchanged) {
-  for (const char* text : {"", "rank 2 (pid 77 on node1)", "K\xc3\xb6ln \xe6\x9d\xb1\xe4\xba\xac \xf0\x9f\x9a\x80", "a\\x1b"})
+  for (const char* text :
+       {"", "rank 2 (pid 77 on node1)", "K\xc3\xb6ln \xe6\x9d\xb1\xe4\xba\xac \xf0\x9f\x9a\x80", "a\\x1b"})
     EXPECT_EQ(printable(text), text);
 }
 
@@ -32,7 +33,9 @@ TEST(Printable, InvalidUtf8IsPrintedAsHexadecimal) {
   EXPECT_EQ(printable("\xe6\x9d"), "\\xe6\\x9d") << "cut";
 }
 
-TEST(Printable, LineBreaksCanBeKept) { EXPECT_EQ(printable_lines("out of memory\n  1 GiB\x1b\r\n"), "out of memory\n  1 GiB\\x1b\\x0d\n"); }
+TEST(Printable, LineBreaksCanBeKept) {
+  EXPECT_EQ(printable_lines("out of memory\n  1 GiB\x1b\r\n"), "out of memory\n  1 GiB\\x1b\\x0d\n");
+}
 
 TEST(Printable, LongTextIsTruncated) {
   const std::string shown = printable(std::string(kLongestPrintable + 100, 'x'));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on a process group over loopback: by unauthenticated peers, which do not know the run's key, and by one of its own processes.
+// Attacks on a process group over loopback: by unauthenticated peers, which do not know the run's key, and by one of
+// its own processes.
 #include <atomic>
 #include <filesystem>
 
@@ -31,7 +32,8 @@ class ProcessGroupAttack : public ::testing::Test {
   FakeProcess unauthenticated() const {
     std::string problem;
     process_group::Descriptor socket;
-    while (!(socket = process_group::connect_to("127.0.0.1", port_, 1000, problem))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!(socket = process_group::connect_to("127.0.0.1", port_, 1000, problem)))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return FakeProcess(std::move(socket));
   }
   /// Two processes connect although `attack` comes first and continues meanwhile.
@@ -53,7 +55,8 @@ TEST_F(ProcessGroupAttack, AnImpostorThatClaimsToBeRankOneIsIgnored) {
   expect_rendezvous_despite([&] {
     // As any peer could until version 2; and in this version, without the secret.
     impostors.push_back(unauthenticated());
-    impostors.back().send(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
+    impostors.back().send(
+        Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
     expect_contains(impostors.back().wait_for(MessageKind::refused), "version 2 of the protocol");
     impostors.push_back(unauthenticated());
     EXPECT_THROW(impostors.back().join(process_group::run_key("a guess at the secret", "")), std::runtime_error);
@@ -78,7 +81,8 @@ TEST_F(ProcessGroupAttack, AnImpostorInPlaceOfRankZeroLearnsNothing) {
       EXPECT_THROW(server.wait_for(MessageKind::join), std::runtime_error);
     }
   });
-  expect_contains(comm_error_of([&] { const ProcessGroup process_group(options(1, kSecret, kImpatientMs)); }), "does not know this run's secret");
+  expect_contains(comm_error_of([&] { const ProcessGroup process_group(options(1, kSecret, kImpatientMs)); }),
+                  "does not know this run's secret");
   over = true;
   impostor.join();
 }
@@ -86,8 +90,10 @@ TEST_F(ProcessGroupAttack, AnImpostorInPlaceOfRankZeroLearnsNothing) {
 TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
   std::vector<std::string> errors(2);
   run_ranks(2, [&](int rank) {
-    errors[static_cast<size_t>(rank)] =
-        comm_error_of([&] { const ProcessGroup process_group(options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs)); });
+    errors[static_cast<size_t>(rank)] = comm_error_of([&] {
+      const ProcessGroup process_group(
+          options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs));
+    });
   });
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
   expect_contains(errors[1], "refused it: it does not know this run's secret");
@@ -97,7 +103,8 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
 }
 
 TEST_F(ProcessGroupAttack, OffLoopbackNoProcessStartsWithoutASecret) {
-  for (const int rank : {0, 1}) EXPECT_THROW(ProcessGroup(process_options(rank, 2, "tcp://10.255.255.1:29500")), ConfigError);
+  for (const int rank : {0, 1})
+    EXPECT_THROW(ProcessGroup(process_options(rank, 2, "tcp://10.255.255.1:29500")), ConfigError);
 }
 
 TEST_F(ProcessGroupAttack, WithoutASecretProcessesOfOneUserAuthenticate) {
@@ -149,9 +156,9 @@ TEST_F(ProcessGroupAttack, SmallMessagesThatClaimMillionsOfElementsAreRefused) {
     EXPECT_EQ(message.bytes().size(), 17U);
     member.send(message);
   });
-  expect_contains(
-      verdict,
-      "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it contains a count that exceeds its length");
+  expect_contains(verdict,
+                  "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it "
+                  "contains a count that exceeds its length");
 }
 
 TEST_F(ProcessGroupAttack, TheNumberOfDevicesCannotShrinkDuringACollective) {
@@ -168,13 +175,15 @@ TEST_F(ProcessGroupAttack, TheNumberOfDevicesCannotShrinkDuringACollective) {
 }
 
 TEST_F(ProcessGroupAttack, MembersCannotSendMessagesOfRankZero) {
-  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).reason("it is over")); }),
-                  "it sent an invalid message");
+  expect_contains(
+      verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).reason("it is over")); }),
+      "it sent an invalid message");
 }
 
 TEST_F(ProcessGroupAttack, AMessageChangedInTransitIsDetected) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
-    const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // length and kind of a sealed bye
+    const std::string plain =
+        std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // length and kind of a sealed bye
     EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
   });
   expect_contains(verdict, "it sent an invalid message: a message between processes failed authentication");

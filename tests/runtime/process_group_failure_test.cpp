@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process of a process group dies, hangs, is late, fails or deviates from the others: all of them learn which one, and pending calls end.
+// A process of a process group dies, hangs, is late, fails or deviates from the others: all of them learn which one,
+// and pending calls end.
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -103,7 +104,8 @@ TEST_F(ProcessGroupFailure, ADeadRankIsReportedToAllWaitingRanks) {
 
 TEST_F(ProcessGroupFailure, AReasonKeepsItsSettingsOnAllRanks) {
   run_processes(3, [&](ProcessGroup& process_group) {
-    if (process_group.rank() == 1) process_group.fail({"too small; reserve more with ", propose(kWorkspaceBytes, "8MiB")});
+    if (process_group.rank() == 1)
+      process_group.fail({"too small; reserve more with ", propose(kWorkspaceBytes, "8MiB")});
     note(process_group.rank(), verdict_of(process_group));
     try {
       process_group.gather("the votes", "");
@@ -128,8 +130,10 @@ TEST_F(ProcessGroupFailure, ADeadRankIsDetectedWhenNoRankWaits) {
     note(process_group.rank(), verdict_of(process_group));
   });
   expect_verdict(
-      2, {"rank 1 (pid ", "died", "its last known was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
-          "others have reached collective 1 (all_reduce of bucket 1"});
+      2,
+      {"rank 1 (pid ", "died",
+       "its last known was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
+       "others have reached collective 1 (all_reduce of bucket 1"});
 }
 
 TEST_F(ProcessGroupFailure, TheOtherRanksDetectThatRankZeroDied) {
@@ -137,14 +141,16 @@ TEST_F(ProcessGroupFailure, TheOtherRanksDetectThatRankZeroDied) {
   run_processes(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0"});
     process_group.begin_collective(0, record_of(process_group.rank() == 0 ? 0 : 1));
-    if (process_group.rank() == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its progress is reported from time to time
+    if (process_group.rank() == 0)
+      return std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its progress is reported from time to time
     const std::string verdict = comm_error_of([&] { process_group.gather("the votes", ""); });
     verdicts[static_cast<size_t>(process_group.rank())] = verdict;
     expect_all_calls_fail(process_group, verdict);
   });
   for (const size_t rank : {1, 2}) {
     expect_contains(verdicts[rank], "rank 0 (pid ");
-    expect_contains(verdicts[rank], ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
+    expect_contains(verdicts[rank],
+                    ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
     expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has reached collective 1");
   }
 }
@@ -160,12 +166,14 @@ TEST_F(ProcessGroupFailure, AFailureIsReportedWithItsReason) {
         process_group.fail("cuda:0: out of memory");
         EXPECT_FALSE(process_group.failure().empty()) << "it returns after the others were notified";
       }
-      verdicts[static_cast<size_t>(process_group.rank())] = comm_error_of([&] { process_group.gather("the votes", ""); });
+      verdicts[static_cast<size_t>(process_group.rank())] =
+          comm_error_of([&] { process_group.gather("the votes", ""); });
       expect_all_calls_fail(process_group, verdicts[static_cast<size_t>(process_group.rank())]);
     });
     EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
     expect_contains(verdicts[0], "rank " + std::to_string(culprit) + " (pid ");
-    expect_contains(verdicts[0], "failed: cuda:0: out of memory; its last known was collective 7 (all_reduce of bucket 7");
+    expect_contains(verdicts[0],
+                    "failed: cuda:0: out of memory; its last known was collective 7 (all_reduce of bucket 7");
   }
 }
 
@@ -216,14 +224,16 @@ TEST_F(ProcessGroupFailure, ARankThatBeginsADifferentCollectiveIsNamed) {
     note(process_group.rank(), verdict_of(process_group));
   });
   expect_verdict(4, {"rank 2 (pid ",
-                     "), device cuda:1 began collective 3 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5), where ranks 0 to 3 "
+                     "), device cuda:1 began collective 3 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5), "
+                     "where ranks 0 to 3 "
                      "began collective 3",
                      "the same collectives in the same order"});
 }
 
 TEST_F(ProcessGroupFailure, ExchangesForDifferentPurposesFail) {
   run_processes(2, [&](ProcessGroup& process_group) {
-    note(process_group.rank(), comm_error_of([&] { process_group.gather(process_group.rank() == 0 ? "the plan" : "the votes", ""); }));
+    note(process_group.rank(),
+         comm_error_of([&] { process_group.gather(process_group.rank() == 0 ? "the plan" : "the votes", ""); }));
   });
   expect_verdict(2, {"reached exchange", "the plan", "the votes", "the same program"});
 }
@@ -250,7 +260,8 @@ class LateProcess : public ProcessGroupFailure {
 
 TEST_F(LateProcess, IsNamedWhenItMissesAnExchange) {
   run(2, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
-  expect_verdict(3, {"rank 2 (pid ", "is late: others have reached exchange the votes, and it has not", "s in the exchange of the votes"});
+  expect_verdict(3, {"rank 2 (pid ", "is late: others have reached exchange the votes, and it has not",
+                     "s in the exchange of the votes"});
 }
 
 TEST_F(LateProcess, IsNamedWhenItIsRankZero) {
@@ -264,9 +275,10 @@ TEST_F(LateProcess, IsNamedWhenItDoesNotBeginACollective) {
     const ProcessGroup::Waiting waiting(process_group, record_of(1).str());
     verdict_of(process_group);
   });
-  expect_verdict(
-      3, {"rank 1 (pid ", "is late: others have begun collective 1 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 5), and it has not",
-          "its last known was collective 0", "which it finished", "s in collective 1 (all_reduce"});
+  expect_verdict(3, {"rank 1 (pid ",
+                     "is late: others have begun collective 1 (all_reduce of bucket 1, 4096 bytes, phase reduce, step "
+                     "5), and it has not",
+                     "its last known was collective 0", "which it finished", "s in collective 1 (all_reduce"});
 }
 
 TEST_F(LateProcess, IsNotNamedWhenAllWaitForEachOther) {
@@ -283,7 +295,8 @@ TEST_F(LateProcess, HasMoreTimeBeforeTheFirstStepIsDone) {
   run_processes(
       2,
       [&](ProcessGroup& process_group) {
-        if (process_group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5000));  // the verdict would have arrived by then
+        if (process_group.rank() == 1)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5000));  // the verdict would have arrived by then
         process_group.gather("the first step", "");
         process_group.close();
       },
@@ -319,7 +332,8 @@ TEST_F(ProcessGroupFailure, ASilentMemberIsReportedAsHanging) {
     process_group.set_warm();
     note(rank, comm_error_of([&] { process_group.gather("the votes", ""); }));
   });
-  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open", "in the exchange of the votes"});
+  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open",
+                     "in the exchange of the votes"});
 }
 
 TEST_F(ProcessGroupFailure, ASilentRankZeroIsReportedAsHanging) {
@@ -356,7 +370,8 @@ TEST_F(ProcessGroupFailure, AnUnreadableMessageIsBlamedOnItsSender) {
         return;
       }
       ProcessGroup process_group(process_options(0, 2, place.init()));
-      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }), "rank 1 (fake) failed: it sent an invalid message");
+      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }),
+                      "rank 1 (fake) failed: it sent an invalid message");
     });
   }
 }
@@ -372,7 +387,8 @@ TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnItsSender) {
       return;
     }
     ProcessGroup process_group(process_options(0, 2, place.init()));
-    expect_contains(verdict_of(process_group), "rank 1 (fake) failed: it sent an invalid message: data on a connection");
+    expect_contains(verdict_of(process_group),
+                    "rank 1 (fake) failed: it sent an invalid message: data on a connection");
   });
 }
 
@@ -475,8 +491,9 @@ TEST_F(ProcessGroupFailure, AFailedEpollIsAnErrorThatNamesTheLimit) {
   setrlimit(RLIMIT_NOFILE, &few);
   const std::string message = comm_error_of([] { const ProcessGroup process_group{ProcessGroupOptions{}}; });
   setrlimit(RLIMIT_NOFILE, &before);
-  expect_contains(message, "cannot watch the connections to other processes: Too many open files: this process may have " +
-                               std::to_string(few.rlim_cur) + " file descriptors; raise their number with ulimit -n");
+  expect_contains(message,
+                  "cannot watch the connections to other processes: Too many open files: this process may have " +
+                      std::to_string(few.rlim_cur) + " file descriptors; raise their number with ulimit -n");
   const ProcessGroup works{ProcessGroupOptions{}};
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that fail to connect, or connect late: missing and refused processes are named, and unauthenticated peers do no harm.
+// Processes that fail to connect, or connect late: missing and refused processes are named, and unauthenticated peers
+// do no harm.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -21,25 +22,30 @@ struct Member {
 };
 
 /// Error of each of these processes when they try to connect.
-std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kRendezvousTimeoutMs) {
+std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init,
+                                   int64_t timeout_ms = kRendezvousTimeoutMs) {
   std::vector<std::string> errors(processes.size());
   run_ranks(static_cast<int>(processes.size()), [&](int i) {
     const auto [rank, size] = processes[static_cast<size_t>(i)];
-    errors[static_cast<size_t>(i)] =
-        comm_error_of([&, rank = rank, size = size] { const ProcessGroup process_group(process_options(rank, size, init, timeout_ms)); });
+    errors[static_cast<size_t>(i)] = comm_error_of([&, rank = rank, size = size] {
+      const ProcessGroup process_group(process_options(rank, size, init, timeout_ms));
+    });
   });
   return errors;
 }
 
 class ProcessGroupRendezvous : public ::testing::Test {
  public:
-  ~ProcessGroupRendezvous() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
+  ~ProcessGroupRendezvous() override {
+    EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind";
+  }
 
  protected:
   /// Into a file that no other user may open: other files are not read.
   void write_text(const std::string& text) const {
     std::ofstream(place.path()) << text;
-    std::filesystem::permissions(place.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    std::filesystem::permissions(place.path(),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   }
 
   LeavesNothingBehind check;
@@ -48,18 +54,21 @@ class ProcessGroupRendezvous : public ::testing::Test {
 
 TEST_F(ProcessGroupRendezvous, WithoutRankZeroTimesOut) {
   const std::vector<std::string> errors = errors_of({{1, 3}, {2, 3}}, place.init());
-  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file does not exist; was it started?");
+  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() +
+                                 " within 1.5 s: the file does not exist; was it started?");
   expect_contains(errors[1], "rank 2 could not reach rank 0");
 }
 
 TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortTimesOut) {
   const int port = process_group::port_of(process_group::listen_on(0));
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
-  expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
+  expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init +
+                                                    " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
                                                     ": rank 0 does not listen there yet");
   ProcessGroupOptions options = process_options(1, 2, init, kRendezvousTimeoutMs);
   options.secret = "a secret of the user's";
-  expect_contains(comm_error_of([&] { const ProcessGroup process_group(options); }), "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
+  expect_contains(comm_error_of([&] { const ProcessGroup process_group(options); }),
+                  "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
 }
 
 TEST_F(ProcessGroupRendezvous, NamesAMissingRankOnAllRanks) {
@@ -76,9 +85,9 @@ TEST_F(ProcessGroupRendezvous, NamesAMissingRankOnAllRanks) {
 TEST_F(ProcessGroupRendezvous, RefusesAnotherSizeAtOnceAndRankZeroReportsIt) {
   const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(
-      errors[1],
-      "refused it: its world size is 3, rank 0's is 2; give every process its own ProcessGroupOptions::rank and the same ProcessGroupOptions::size");
+  expect_contains(errors[1],
+                  "refused it: its world size is 3, rank 0's is 2; give every process its own "
+                  "ProcessGroupOptions::rank and the same ProcessGroupOptions::size");
   expect_contains(errors[0], "but rank 1 of 2 processes did not join");
   expect_contains(errors[0], "connected and was refused: its world size is 3, rank 0's is 2");
 }
@@ -99,19 +108,24 @@ TEST_F(ProcessGroupRendezvous, RefusesASecondRankZeroAtOnePort) {
 }
 
 TEST_F(ProcessGroupRendezvous, NamesAMissingFolder) {
-  expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs)); }),
-                  "ProcessGroupOptions::rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
+  expect_contains(
+      comm_error_of([] {
+        const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs));
+      }),
+      "ProcessGroupOptions::rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 
 TEST_F(ProcessGroupRendezvous, DoesNotOverwriteAFileOfTheUser) {
   const std::string text = "label,pixel0\n7,0\n";
   write_text(text);
-  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not the address of a Vitrine run");
+  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init()))
+    expect_contains(error, "is not the address of a Vitrine run");
   EXPECT_EQ(process_group::read_address(place.path()), text);
   std::filesystem::remove(place.path());
 }
 
-/// The processes connect although there is something else at the address; one is late, so that it is certain to be tried.
+/// The processes connect although there is something else at the address; one is late, so that it is certain to be
+/// tried.
 void expect_rendezvous(
     const RendezvousPlace& place, const std::function<void()>& before_the_last = [] {}) {
   run_ranks(3, [&](int rank) {
@@ -133,7 +147,8 @@ TEST_F(ProcessGroupRendezvous, IgnoresUnauthenticatedPeers) {
     const std::string address = wait_for_address(place.path());
     const auto say = [&](const std::string& bytes) {
       unauthenticated.emplace_back(connect_to_address(address));
-      EXPECT_EQ(::send(unauthenticated.back().connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+      EXPECT_EQ(::send(unauthenticated.back().connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(bytes.size()));
     };
     const auto framed = [](const std::string& message) {
       const uint64_t size = message.size();
@@ -147,14 +162,18 @@ TEST_F(ProcessGroupRendezvous, IgnoresUnauthenticatedPeers) {
     say(framed("a message of no kind"));
     say(framed(process_group::Writer(process_group::MessageKind::hello).bytes()));
     say(framed(process_group::Writer(process_group::MessageKind::hello).number(~process_group::kMagic).bytes()));
-    say(framed(process_group::Writer(process_group::MessageKind::hello).number(process_group::kMagic).raw(process_group::random_bytes()).bytes()) +
+    say(framed(process_group::Writer(process_group::MessageKind::hello)
+                   .number(process_group::kMagic)
+                   .raw(process_group::random_bytes())
+                   .bytes()) +
         framed(process_group::Writer(process_group::MessageKind::proof).raw(process_group::random_bytes()).bytes()));
     say(framed(process_group::Writer(process_group::MessageKind::join).number(2).number(3).text("rank 2").bytes()));
     say(framed(process_group::Writer(process_group::MessageKind::bye).bytes()));
     unauthenticated.emplace_back(connect_to_address(address));
     unauthenticated.pop_back();  // and it is closed again
   });
-  for (FakeProcess& peer : unauthenticated) EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
+  for (FakeProcess& peer : unauthenticated)
+    EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
 }
 
 TEST_F(ProcessGroupRendezvous, ARankThatLeftBeforeAllJoinedMayReturn) {
@@ -180,12 +199,15 @@ class StaleAddress : public ProcessGroupRendezvous {
   /// Rank 1 first, which is certain to find the stale address; `serve` gets its connection.
   void expect_rendezvous_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
     const process_group::Descriptor listener = process_group::listen_on(0);
-    process_group::write_address(place.path(), {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});
+    process_group::write_address(
+        place.path(),
+        {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});
     run_ranks(2, [&](int rank) {
       std::optional<FakeProcess> unauthenticated;
       if (rank == 0) {
         process_group::Descriptor socket;
-        while (!(socket = process_group::accept_one(listener))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        while (!(socket = process_group::accept_one(listener)))
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
         unauthenticated.emplace(std::move(socket));
         serve(unauthenticated);
       }
@@ -212,7 +234,8 @@ TEST_F(StaleAddress, WithoutAListenerIsReplaced) {
 TEST_F(StaleAddress, OfAnHttpServerIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
     const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
-    EXPECT_EQ(::send(server->connection.descriptor(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+    EXPECT_EQ(::send(server->connection.descriptor(), answer.data(), answer.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(answer.size()));
   });
 }
 
@@ -223,7 +246,9 @@ TEST_F(StaleAddress, OfAListenerThatHangsUpIsReplaced) {
 TEST_F(StaleAddress, OfAnotherRunIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
     server->wait_for(process_group::MessageKind::hello);
-    server->send(process_group::Writer(process_group::MessageKind::refused).number(uint8_t{1}).text("it does not know this run's secret"));
+    server->send(process_group::Writer(process_group::MessageKind::refused)
+                     .number(uint8_t{1})
+                     .text("it does not know this run's secret"));
   });
 }
 

@@ -18,14 +18,17 @@ int free_port() { return process_group::port_of(process_group::listen_on(0)); }
 /// Rendezvous by file and by port.
 class ProcessGroups : public ::testing::TestWithParam<const char*> {
  protected:
-  std::string init() const { return GetParam() == std::string("tcp") ? "tcp://127.0.0.1:" + std::to_string(free_port()) : place_.init(); }
+  std::string init() const {
+    return GetParam() == std::string("tcp") ? "tcp://127.0.0.1:" + std::to_string(free_port()) : place_.init();
+  }
   void run(int size, const std::function<void(ProcessGroup&)>& work) const { run_processes(size, work, init()); }
 
   LeavesNothingBehind check_;
   RendezvousPlace place_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Rendezvous, ProcessGroups, ::testing::Values("file", "tcp"), [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Rendezvous, ProcessGroups, ::testing::Values("file", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(ProcessGroups, KnowRanksSizesAndMachines) {
   std::atomic<int> local_ranks{0};
@@ -54,7 +57,9 @@ TEST_P(ProcessGroups, GatherTheBytesOfAllRanksInOrderOnRankZero) {
   run(4, [&](ProcessGroup& process_group) {
     const auto part = [](int rank, int round) {
       // Some ranks' parts are empty, some have several megabytes.
-      const size_t size = (rank + round) % 4 == 0 ? 0 : (rank + round) % 4 == 1 ? (size_t{3} << 20) + static_cast<size_t>(rank) : 5;
+      const size_t size = (rank + round) % 4 == 0   ? 0
+                          : (rank + round) % 4 == 1 ? (size_t{3} << 20) + static_cast<size_t>(rank)
+                                                    : 5;
       std::string bytes(size, static_cast<char>('a' + rank));
       for (size_t i = 0; i < bytes.size(); i += 4096) bytes[i] = static_cast<char>(round);
       return bytes;
@@ -74,13 +79,15 @@ TEST_P(ProcessGroups, ManySmallExchangesKeepTheirOrder) {
     for (int round = 0; round < 200; ++round) {
       EXPECT_EQ(process_group.sum("a count", {static_cast<double>(process_group.rank()), static_cast<double>(round)}),
                 (std::vector<double>{6.0, 4.0 * round}));
-      EXPECT_EQ(process_group.broadcast("an id", std::to_string(process_group.rank() * 1000 + round)), std::to_string(round));
+      EXPECT_EQ(process_group.broadcast("an id", std::to_string(process_group.rank() * 1000 + round)),
+                std::to_string(round));
       const auto answer = [](std::vector<std::string> parts) {
         for (std::string& part : parts) part = parts.back() + "+" + part;
         return parts;
       };
       const std::string mine = std::to_string(process_group.rank() * 1000 + round), last = std::to_string(3000 + round);
-      EXPECT_EQ(process_group.exchange("an answer for each", mine, answer), process_group.rank() == 3 ? last + "+" + last : last + "+" + mine);
+      EXPECT_EQ(process_group.exchange("an answer for each", mine, answer),
+                process_group.rank() == 3 ? last + "+" + last : last + "+" + mine);
     }
     process_group.close();
   });
@@ -107,10 +114,12 @@ TEST_P(ProcessGroups, FailOnAllRanksWhenRankZeroCannotAnswer) {
   std::vector<std::string> texts(3);
   run(3, [&](ProcessGroup& process_group) {
     const auto refuse = [](const std::vector<std::string>&) -> std::vector<std::string> { throw CommError("too odd"); };
-    texts[static_cast<size_t>(process_group.rank())] = comm_error_of([&] { process_group.exchange("odd parts", "", refuse); });
+    texts[static_cast<size_t>(process_group.rank())] =
+        comm_error_of([&] { process_group.exchange("odd parts", "", refuse); });
   });
   EXPECT_EQ(texts[0], "too odd");
-  for (const int rank : {1, 2}) expect_contains(texts[static_cast<size_t>(rank)], "failed: the exchange of odd parts: too odd");
+  for (const int rank : {1, 2})
+    expect_contains(texts[static_cast<size_t>(rank)], "failed: the exchange of odd parts: too odd");
 }
 
 TEST(ProcessGroupMessages, PartsGoToRankZeroOnly) {
@@ -121,7 +130,10 @@ TEST(ProcessGroupMessages, PartsGoToRankZeroOnly) {
     if (rank == 1) {
       FakeProcess member = join_as(1, 2, place.path());
       for (const uint64_t sequence : {1, 2}) {
-        member.send(process_group::Writer(MessageKind::gather).number(sequence).text(sequence == 1 ? "parts" : "plans").text(part));
+        member.send(process_group::Writer(MessageKind::gather)
+                        .number(sequence)
+                        .text(sequence == 1 ? "parts" : "plans")
+                        .text(part));
         EXPECT_LT(member.wait_for(MessageKind::gathered).size(), 64U);
       }
       return;
@@ -135,7 +147,8 @@ TEST(ProcessGroupMessages, PartsGoToRankZeroOnly) {
 TEST_P(ProcessGroups, RegisterTheDevicesOfAllRanks) {
   run(3, [&](ProcessGroup& process_group) {
     const std::vector<std::vector<std::string>> devices = {{"cuda:0", "cuda:1"}, {}, {"cuda:0"}};
-    EXPECT_EQ(process_group.register_devices(devices[static_cast<size_t>(process_group.rank())]), (std::vector{2, 0, 1}));
+    EXPECT_EQ(process_group.register_devices(devices[static_cast<size_t>(process_group.rank())]),
+              (std::vector{2, 0, 1}));
     process_group.close();
   });
 }

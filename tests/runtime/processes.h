@@ -21,7 +21,8 @@ namespace vitrine::test {
 /// Processes that are expected to succeed have ample time, because the machine may be busy.
 inline constexpr int64_t kPatientMs = 60000;
 
-inline ProcessGroupOptions process_options(int rank, int size, const std::string& init, int64_t timeout_ms = kPatientMs) {
+inline ProcessGroupOptions process_options(int rank, int size, const std::string& init,
+                                           int64_t timeout_ms = kPatientMs) {
   ProcessGroupOptions options;
   options.rank = rank;
   options.size = size;
@@ -56,7 +57,8 @@ inline void run_ranks(int size, const std::function<void(int)>& work) {
 }
 
 /// Like run_processes(), with an open process group for each, which is destroyed when work returns.
-inline void run_processes(int size, const std::function<void(ProcessGroup&)>& work, const std::string& init = {}, int64_t timeout_ms = kPatientMs) {
+inline void run_processes(int size, const std::function<void(ProcessGroup&)>& work, const std::string& init = {},
+                          int64_t timeout_ms = kPatientMs) {
   const RendezvousPlace place;
   run_ranks(size, [&](int rank) {
     ProcessGroup process_group(process_options(rank, size, init.empty() ? place.init() : init, timeout_ms));

@@ -26,9 +26,11 @@ TEST(Reason, TextThatContainsANameIsText) {
 }
 
 TEST(Reason, RemediesAreData) {
-  const Reason reason({given(settings::kLaunchRank, "4"), ": use ", propose(test::kBatchSize, 48), " or ", propose(test::kSplit, "1,2")});
+  const Reason reason({given(settings::kLaunchRank, "4"), ": use ", propose(test::kBatchSize, 48), " or ",
+                       propose(test::kSplit, "1,2")});
   using Parts = std::vector<Reason::Part>;
-  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), (Parts{propose(test::kBatchSize, "48"), propose(test::kSplit, "1,2")}));
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed),
+            (Parts{propose(test::kBatchSize, "48"), propose(test::kSplit, "1,2")}));
   EXPECT_EQ(reason.parts(Reason::Part::Kind::given), (Parts{given(settings::kLaunchRank, "4")}));
 }
 
@@ -55,7 +57,8 @@ TEST(Reason, KeepsTheNamesOfItsSettings) {
     const std::string name = "a name that is too long for the object of a string";
     reason = {given(Setting(name.c_str()), "1")};
   }
-  EXPECT_EQ(reason.str([](Setting setting) { return setting.name(); }), "a name that is too long for the object of a string 1");
+  EXPECT_EQ(reason.str([](Setting setting) { return setting.name(); }),
+            "a name that is too long for the object of a string 1");
 }
 
 }  // namespace

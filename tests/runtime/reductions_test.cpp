@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Behavior of every communicator on every backend beyond sums of floats: other operators, i32, all_to_all and send_receive.
+// Behavior of every communicator on every backend beyond sums of floats: other operators, i32, all_to_all and
+// send_receive.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -45,7 +46,9 @@ T combined(ReduceOp op, int ranks, int64_t i) {
   T result = element<T>(0, i);
   for (int r = 1; r < ranks; ++r) {
     const T next = element<T>(r, i);
-    result = op == ReduceOp::min ? std::min(result, next) : op == ReduceOp::max ? std::max(result, next) : static_cast<T>(result + next);
+    result = op == ReduceOp::min   ? std::min(result, next)
+             : op == ReduceOp::max ? std::max(result, next)
+                                   : static_cast<T>(result + next);
   }
   return op == ReduceOp::average ? static_cast<T>(result / static_cast<T>(ranks)) : result;
 }
@@ -73,7 +76,8 @@ void check_reductions(CommunicatorGroup& group, DType dtype, ReduceOp op, int64_
   const auto expect = [&](const std::vector<T>& found, int64_t first, const char* what) {
     for (size_t i = 0; i < found.size(); ++i) {
       const T wanted = combined<T>(op, n, first + static_cast<int64_t>(i));
-      const double tolerance = op == ReduceOp::average && dtype == DType::f32 ? 1e-6 * std::abs(static_cast<double>(wanted)) : 0.0;
+      const double tolerance =
+          op == ReduceOp::average && dtype == DType::f32 ? 1e-6 * std::abs(static_cast<double>(wanted)) : 0.0;
       ASSERT_NEAR(static_cast<double>(found[i]), static_cast<double>(wanted), tolerance)
           << what << " " << reduce_op_name(op) << " of " << dtype_name(dtype) << ", element " << i;
     }
@@ -102,7 +106,8 @@ TEST_P(Reductions, IntegersAreNotRoundedAsFloatsWouldBe) {
   std::vector<Tensor> all;
   for (int r = 0; r < group.size(); ++r) all.push_back(tensor_of(group, r, std::vector<int32_t>{large}, DType::i32));
   for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)]); });
-  for (int r = 0; r < group.size(); ++r) EXPECT_EQ(values_of<int32_t>(group, r, all[static_cast<size_t>(r)])[0], large * group.size());
+  for (int r = 0; r < group.size(); ++r)
+    EXPECT_EQ(values_of<int32_t>(group, r, all[static_cast<size_t>(r)])[0], large * group.size());
 }
 
 TEST_P(Reductions, PropagateNanThroughMinimumAndMaximum) {
@@ -116,7 +121,9 @@ TEST_P(Reductions, PropagateNanThroughMinimumAndMaximum) {
       values[static_cast<size_t>(r)] = std::numeric_limits<float>::quiet_NaN();
       all.push_back(group.tensor(r, values));
     }
-    for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)], all[static_cast<size_t>(r)], op); });
+    for_each_rank(group, [&](int r) {
+      group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)], all[static_cast<size_t>(r)], op);
+    });
     const std::vector<float> found = group.values(0, all[0]);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isnan(found[i]), i < static_cast<size_t>(n)) << i;
   }
@@ -135,7 +142,9 @@ TEST_P(Reductions, AllToAllTransposesTheParts) {
       input.push_back(group.tensor(r, values));
       output.push_back(group.filled(r, count * n, -1.0F));
     }
-    for_each_rank(group, [&](int r) { group.comm(r).all_to_all(group.ctx(r), input[static_cast<size_t>(r)], output[static_cast<size_t>(r)]); });
+    for_each_rank(group, [&](int r) {
+      group.comm(r).all_to_all(group.ctx(r), input[static_cast<size_t>(r)], output[static_cast<size_t>(r)]);
+    });
     for (int r = 0; r < n; ++r) {
       const std::vector<float> found = group.values(r, output[static_cast<size_t>(r)]);
       for (size_t i = 0; i < found.size(); ++i) {
@@ -166,24 +175,29 @@ TEST_P(Reductions, SendReceiveWorksInARingAndAlongAChain) {
     });
     for (int r = 0; r < n; ++r) {
       const auto i = static_cast<size_t>(r);
-      expect_same_bits(group.values(r, ring[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>((r + n - 1) % n)), "ring");
-      expect_same_bits(group.values(r, chain[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>(r - 1)), "chain");
+      expect_same_bits(group.values(r, ring[i]),
+                       std::vector<float>(static_cast<size_t>(count), static_cast<float>((r + n - 1) % n)), "ring");
+      expect_same_bits(group.values(r, chain[i]),
+                       std::vector<float>(static_cast<size_t>(count), static_cast<float>(r - 1)), "chain");
     }
   }
 }
 
 TEST(ReductionErrors, NameInvalidArguments) {
   CommunicatorGroup group(2, Backend::cpu);
-  const Tensor t = group.filled(0, 4, 0), other = group.filled(0, 4, 0), odd = group.filled(0, 3, 0), odd_output = group.filled(0, 3, 0);
+  const Tensor t = group.filled(0, 4, 0), other = group.filled(0, 4, 0), odd = group.filled(0, 3, 0),
+               odd_output = group.filled(0, 3, 0);
   const Tensor bytes = tensor_of(group, 0, std::vector<uint8_t>(4), DType::u8);
   Communicator& comm = group.comm(0);
   ExecContext& ctx = group.ctx(0);
   EXPECT_EQ(error_of([&] { comm.all_reduce(ctx, bytes); }), "all_reduce: input is u8; expected f32, f16, bf16 or i32");
-  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, odd, odd_output); }), "all_to_all: input has shape (3), but 2 ranks need a multiple of 2 rows");
+  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, odd, odd_output); }),
+            "all_to_all: input has shape (3), but 2 ranks need a multiple of 2 rows");
   EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a separate tensor");
   EXPECT_EQ(error_of([&] { comm.send_receive(ctx, t, 2, other, 1); }),
             "send_receive: to is 2 but the group has ranks 0 to 1; pass one of them, or -1 for none");
-  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }), "send_receive: input is empty; pass a view of this rank's device");
+  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }),
+            "send_receive: input is empty; pass a view of this rank's device");
 }
 
 TEST(ReductionErrors, NameRanksThatDisagree) {
@@ -196,7 +210,8 @@ TEST(ReductionErrors, NameRanksThatDisagree) {
       group.comm(r).all_reduce(group.ctx(r), t[i], t[i], r == 2 ? ReduceOp::max : ReduceOp::sum);
     }
     EXPECT_EQ(error_of([&] { group.ctx(0).stream().synchronize(); }),
-              "all_reduce: the ranks disagree in collective 0 of the group: operator sum on rank 0, 1; max on rank 2; every rank must issue the same "
+              "all_reduce: the ranks disagree in collective 0 of the group: operator sum on rank 0, 1; max on rank 2; "
+              "every rank must issue the same "
               "collectives in the same order");
   }
   CommunicatorGroup group(3, Backend::cpu);
@@ -210,7 +225,8 @@ TEST(ReductionErrors, NameRanksThatDisagree) {
     group.comm(r).send_receive(group.ctx(r), input[i], r == 0 ? 1 : -1, output[i], r == 2 ? 0 : -1);
   }
   EXPECT_EQ(error_of([&] { group.ctx(0).stream().synchronize(); }),
-            "send_receive: the ranks disagree in collective 0 of the group: rank 0 sends to rank 1, which does not receive from it");
+            "send_receive: the ranks disagree in collective 0 of the group: rank 0 sends to rank 1, which does not "
+            "receive from it");
 }
 
 TEST(ReductionsOnMeta, OnlyCountBytes) {

@@ -43,13 +43,15 @@ TEST(InitMethod, ParsesAFile) {
 
 TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
   for (const char* text :
-       {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1", "tcp://node1:", "tcp://node1:0",
-        "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0", "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
+       {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1",
+        "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0",
+        "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
     try {
       parse_init_method(text);
       ADD_FAILURE() << "taken: " << text;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
+      expect_contains(error.what(),
+                      std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
       expect_contains(error.what(), "tcp://HOST:PORT");
       expect_contains(error.what(), "file:PATH");
     }
@@ -74,8 +76,9 @@ TEST(RendezvousAddress, SurvivesARoundTrip) {
 
 TEST(RendezvousAddress, RejectsOtherText) {
   for (const char* text : {"x", "label,pixel0\n7,0\n", "vitrine", "vitrine 12", "vitrine 12 80", "vitrine 12 80 node1",
-                           "vitrine zz11222233334444 80 node1", "vitrine 1111222233334444 port node1", "vitrine 1111222233334444 0 node1",
-                           "vitrine 1111222233334444 70000 node1", "vitrine 11112222333344445 80 node1", "Vitrine 1111222233334444 80 node1"}) {
+                           "vitrine zz11222233334444 80 node1", "vitrine 1111222233334444 port node1",
+                           "vitrine 1111222233334444 0 node1", "vitrine 1111222233334444 70000 node1",
+                           "vitrine 11112222333344445 80 node1", "Vitrine 1111222233334444 80 node1"}) {
     EXPECT_THROW(Address::parse(text), CommError) << text;
   }
 }
@@ -90,7 +93,9 @@ TEST(RendezvousAddress, NamesAMissingFolder) {
   }
 }
 
-TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) { EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, ""); }
+TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) {
+  EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, "");
+}
 
 TEST(RendezvousAddress, ShowsOtherTextWithoutControlCharacters) {
   try {
@@ -140,7 +145,8 @@ TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
       plan_rendezvous(init, "", false);
       ADD_FAILURE() << init;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret");
+      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + init +
+                                        ": a rendezvous over a network needs a secret");
       expect_contains(error.what(), "VITRINE_SECRET_FILE");
     }
     EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");

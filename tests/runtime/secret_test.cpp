@@ -42,7 +42,8 @@ class Secrets : public ::testing::Test {
       ADD_FAILURE() << "taken, expected: " << why;
     } catch (const ConfigError& error) {
       expect_contains(error.what(), why);
-      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos) << "a message contains the secret: " << error.what();
+      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos)
+          << "a message contains the secret: " << error.what();
     }
   }
   TempFolder folder_;
@@ -57,11 +58,13 @@ TEST_F(Secrets, ComeFromAVariableOrAFile) {
 }
 
 TEST_F(Secrets, AVariableAndAFileAtOnceAreRefused) {
-  expect_refused({{"VITRINE_SECRET", kSecret}, {"VITRINE_SECRET_FILE", write(kSecret)}}, "VITRINE_SECRET and VITRINE_SECRET_FILE are both set");
+  expect_refused({{"VITRINE_SECRET", kSecret}, {"VITRINE_SECRET_FILE", write(kSecret)}},
+                 "VITRINE_SECRET and VITRINE_SECRET_FILE are both set");
 }
 
 TEST_F(Secrets, ShortSecretsAreRefused) {
-  expect_refused({{"VITRINE_SECRET", kSecret.substr(1)}}, "VITRINE_SECRET: the secret has 15 bytes, expected at least 16");
+  expect_refused({{"VITRINE_SECRET", kSecret.substr(1)}},
+                 "VITRINE_SECRET: the secret has 15 bytes, expected at least 16");
   expect_refused({{"VITRINE_SECRET_FILE", write("12345\n")}}, "VITRINE_SECRET_FILE: the secret has 5 bytes");
   expect_refused({{"VITRINE_SECRET_FILE", write(" \n")}}, "the file is empty");
 }
@@ -74,7 +77,8 @@ TEST_F(Secrets, FilesThatOthersMayOpenAreRefused) {
 }
 
 TEST_F(Secrets, FilesOfOtherUsersAndOtherKindsAreRefused) {
-  expect_refused({{"VITRINE_SECRET_FILE", "/no/such/file"}}, "VITRINE_SECRET_FILE=/no/such/file: cannot read it (No such file or directory)");
+  expect_refused({{"VITRINE_SECRET_FILE", "/no/such/file"}},
+                 "VITRINE_SECRET_FILE=/no/such/file: cannot read it (No such file or directory)");
   expect_refused({{"VITRINE_SECRET_FILE", "/dev/zero"}}, "it is not a regular file");
   const std::string fifo = (folder_.path() / "fifo").string();
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

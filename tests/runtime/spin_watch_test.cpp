@@ -41,7 +41,8 @@ TEST(SchedulerTimes, AddsUpTheThreads) {
   for (const char* const thread : {"10", "11", "12"}) {
     const std::filesystem::path task = std::filesystem::path(folder) / "self" / "task" / thread;
     std::filesystem::create_directories(task);
-    if (std::string(thread) != "12") std::ofstream(task / "schedstat") << "2500000000 250000000 17\n";  // the third has just ended
+    if (std::string(thread) != "12")
+      std::ofstream(task / "schedstat") << "2500000000 250000000 17\n";  // the third has just ended
   }
   const std::optional<SchedulerTimes> times = scheduler_times(folder);
   std::filesystem::remove_all(folder);

@@ -33,8 +33,10 @@ TEST_P(SquaredReductions, EveryRankGetsTheSumAndTheSquaresOfItsTiles) {
   struct Counts {
     int64_t all, squared;
   };
-  const Counts cases[] = {
-      {5, 5}, {kSquareTile, kSquareTile - 1}, {4 * kSquareTile + 7, 4 * kSquareTile}, {6 * kSquareTile + 19, 6 * kSquareTile + 6}};
+  const Counts cases[] = {{5, 5},
+                          {kSquareTile, kSquareTile - 1},
+                          {4 * kSquareTile + 7, 4 * kSquareTile},
+                          {6 * kSquareTile + 19, 6 * kSquareTile + 6}};
   for (const Counts& counts : cases) {
     const int64_t count = counts.all, squared = counts.squared;
     std::vector<Tensor> inouts, plain, squares;
@@ -56,12 +58,15 @@ TEST_P(SquaredReductions, EveryRankGetsTheSumAndTheSquaresOfItsTiles) {
     for (int rank = 0; rank < group.size(); ++rank) {
       const auto r = static_cast<size_t>(rank);
       const std::vector<float> sums = group.values(rank, inouts[r]);
-      expect_same_bits(sums, group.values(rank, plain[r]), std::to_string(count) + " elements, rank " + std::to_string(rank));
+      expect_same_bits(sums, group.values(rank, plain[r]),
+                       std::to_string(count) + " elements, rank " + std::to_string(rank));
       std::vector<double> expected(static_cast<size_t>(square_tiles(squared)), 0.0);
       for (int64_t i = 0; i < squared; ++i)
-        expected[static_cast<size_t>(i / kSquareTile)] += double{sums[static_cast<size_t>(i)]} * double{sums[static_cast<size_t>(i)]};
+        expected[static_cast<size_t>(i / kSquareTile)] +=
+            double{sums[static_cast<size_t>(i)]} * double{sums[static_cast<size_t>(i)]};
       const std::vector<double> got = read(group, rank, squares[r]);
-      for (size_t tile = 0; tile < expected.size(); ++tile) EXPECT_NEAR(got[tile], expected[tile], 1e-12 * expected[tile]) << "tile " << tile;
+      for (size_t tile = 0; tile < expected.size(); ++tile)
+        EXPECT_NEAR(got[tile], expected[tile], 1e-12 * expected[tile]) << "tile " << tile;
     }
   }
 }

@@ -12,7 +12,8 @@
 namespace vitrine {
 namespace {
 
-SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int64_t bytes = 0, const char* layer = "", const char* cause = "") {
+SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int64_t bytes = 0, const char* layer = "",
+                const char* cause = "") {
   SpanRecord record;
   record.info = {phase, layer, "", cause, step};
   record.begin_ns = begin_ns;
@@ -23,11 +24,13 @@ SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int
 
 constexpr int64_t kStepNs = 100;
 
-/// Steps as the engine has them: computation, a reduction that overlaps backward and, in some steps, the next step, a copy made ahead of its
-/// step, and a communication stream that opens its next bucket before that step begins.
+/// Steps as the engine has them: computation, a reduction that overlaps backward and, in some steps, the next step, a
+/// copy made ahead of its step, and a communication stream that opens its next bucket before that step begins.
 DeviceSpans random_steps(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
-  const auto pick = [&](int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(random); };
+  const auto pick = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
   DeviceSpans spans;
   int64_t reduced_ns = 0;
   for (int64_t step = 0; step < count; ++step) {
@@ -43,7 +46,8 @@ DeviceSpans random_steps(int64_t count, uint64_t seed) {
     spans.communication.push_back(wait);
     reduced_ns = begin + kStepNs + pick(-20, 10);
     spans.communication.push_back(span(Phase::reduce, step, opens, reduced_ns, 1000 + step, "bucket 0"));
-    spans.copy.push_back(span(Phase::scatter, step, std::max<int64_t>(0, begin - 2 * kStepNs + 10), begin + pick(0, 9), 64));
+    spans.copy.push_back(
+        span(Phase::scatter, step, std::max<int64_t>(0, begin - 2 * kStepNs + 10), begin + pick(0, 9), 64));
     if (step % 7 == 0) spans.host.push_back(span(Phase::data, step, begin + 95, begin + 99));
   }
   spans.compute.push_back(span(Phase::step, count - 1, count * kStepNs, count * kStepNs));
@@ -51,7 +55,8 @@ DeviceSpans random_steps(int64_t count, uint64_t seed) {
 }
 
 std::vector<SpanRecord> until(std::vector<SpanRecord>& from, int64_t time_ns) {
-  const auto closed = std::stable_partition(from.begin(), from.end(), [&](const SpanRecord& s) { return s.end_ns <= time_ns; });
+  const auto closed =
+      std::stable_partition(from.begin(), from.end(), [&](const SpanRecord& s) { return s.end_ns <= time_ns; });
   std::vector<SpanRecord> taken(from.begin(), closed);
   from.erase(from.begin(), closed);
   return taken;
@@ -89,7 +94,9 @@ TEST(StepRecorder, PolledSpansGiveTheTablesOfAllSpansAtOnce) {
     DeviceSpans rest = all;
     StepRecorder recorder(0, {4, true});
     for (int64_t now = 0; now < 61 * kStepNs; now += 37 * static_cast<int64_t>(seed + 1)) {
-      recorder.add({0, until(rest.compute, now), until(rest.copy, now), until(rest.communication, now), until(rest.host, now)}, 3);
+      recorder.add(
+          {0, until(rest.compute, now), until(rest.copy, now), until(rest.communication, now), until(rest.host, now)},
+          3);
     }
     recorder.add(rest, 3);
     recorder.finish(3);
@@ -101,7 +108,8 @@ TEST(StepRecorder, HoldsTheSpansOfAFewStepsInRunsOfAnyLength) {
   size_t most = 0;
   DeviceSpans rest = random_steps(5000, 1);
   for (std::vector<SpanRecord>* stream : {&rest.compute, &rest.copy, &rest.communication, &rest.host}) {
-    std::stable_sort(stream->begin(), stream->end(), [](const SpanRecord& a, const SpanRecord& b) { return a.end_ns < b.end_ns; });
+    std::stable_sort(stream->begin(), stream->end(),
+                     [](const SpanRecord& a, const SpanRecord& b) { return a.end_ns < b.end_ns; });
   }
   StepRecorder recorder(0, {4, true}, StepRange{1, 2});
   DeviceSpans next;

@@ -221,7 +221,8 @@ TEST(Event, ReportsWhyItHasNoTime) {
   DeviceGroup group(cpu_devices(1));
   ExecContext& ctx = group[0].compute();
   const auto timed = ctx.stream().make_event(EventTiming::on), untimed = ctx.stream().make_event();
-  EXPECT_EQ(error_of([&] { timed->elapsed_seconds(*timed); }), "Event::elapsed_seconds: an event was never recorded; record both on a stream first");
+  EXPECT_EQ(error_of([&] { timed->elapsed_seconds(*timed); }),
+            "Event::elapsed_seconds: an event was never recorded; record both on a stream first");
   ctx.record(*timed);
   ctx.record(*untimed);
   EXPECT_EQ(error_of([&] { timed->elapsed_seconds(*untimed); }),

@@ -25,8 +25,8 @@ TEST(Units, ParsesSizes) {
 }
 
 TEST(Units, RejectsInvalidSizes) {
-  for (const char* text : {"", "-1", "-4KiB", "MiB", "5M", "5 X", "1.5", "1.", ".5GiB", "1.5.2GiB", "1e3", "0x10", " 5", "5 ", "nan",
-                           "9223372036854775808", "9000000TiB", "8388607.99999999999999999TiB"}) {
+  for (const char* text : {"", "-1", "-4KiB", "MiB", "5M", "5 X", "1.5", "1.", ".5GiB", "1.5.2GiB", "1e3", "0x10", " 5",
+                           "5 ", "nan", "9223372036854775808", "9000000TiB", "8388607.99999999999999999TiB"}) {
     EXPECT_THROW(parse_bytes(text), ConfigError) << text;
   }
 }

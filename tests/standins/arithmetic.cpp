@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled with optimization and without sanitizers, or products would take most of the tests' time; the callers report the accesses to the
-// sanitizers.
+// Compiled with optimization and without sanitizers, or products would take most of the tests' time; the callers report
+// the accesses to the sanitizers.
 #include "tests/standins/arithmetic.h"
 
 #include <algorithm>
@@ -40,7 +40,8 @@ void pack_rows(const MatrixAt& m, int64_t first, int64_t count, bool tf32, float
   const int64_t rows = std::min(count, m.rows - first);
   for (int64_t j = 0; j < m.columns; ++j) {
     for (int64_t i = 0; i < count; ++i) {
-      const float value = i < rows ? load_element(m.data, m.type, (first + i) * m.row_stride + j * m.column_stride) : 0.0F;
+      const float value =
+          i < rows ? load_element(m.data, m.type, (first + i) * m.row_stride + j * m.column_stride) : 0.0F;
       out[j * count + i] = tf32 ? to_tf32(value) : value;
     }
   }
@@ -56,7 +57,9 @@ void multiply_block(const float* a, const float* b, int64_t k, float (&sums)[kCo
 }
 
 // In how many parts the terms are summed: the real library chooses by the sizes too.
-int64_t parts_of(const Product& p) { return p.a.columns < 16 ? 1 : 1 + (p.d.rows + p.d.columns + p.a.columns) % 4 + p.more_parts; }
+int64_t parts_of(const Product& p) {
+  return p.a.columns < 16 ? 1 : 1 + (p.d.rows + p.d.columns + p.a.columns) % 4 + p.more_parts;
+}
 
 void multiply_in_parts(const float* a, const float* b, int64_t k, int64_t parts, float (&sums)[kColumns][kRows]) {
   multiply_block(a, b, k / parts, sums);
@@ -74,10 +77,13 @@ void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t
   for (int64_t j = 0; j < std::min(kColumns, p.d.columns - column); ++j) {
     for (int64_t i = 0; i < std::min(kRows, p.d.rows - row); ++i) {
       float value = p.alpha * sums[j][i];
-      if (p.beta != 0) value += p.beta * load_element(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
+      if (p.beta != 0)
+        value +=
+            p.beta * load_element(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
       if (p.bias != nullptr) value += load_element(p.bias, p.d.type, row + i);
       if (p.relu && value <= 0) value = 0;  // NaN stays
-      store(const_cast<void*>(p.d.data), p.d.type, (row + i) * p.d.row_stride + (column + j) * p.d.column_stride, value);
+      store(const_cast<void*>(p.d.data), p.d.type, (row + i) * p.d.row_stride + (column + j) * p.d.column_stride,
+            value);
     }
   }
 }
@@ -97,7 +103,9 @@ float load_element(const void* data, cudaDataType_t type, int64_t i) {
 
 int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
-int64_t MatrixAt::bytes() const { return ((rows - 1) * row_stride + (columns - 1) * column_stride + 1) * element_bytes(type); }
+int64_t MatrixAt::bytes() const {
+  return ((rows - 1) * row_stride + (columns - 1) * column_stride + 1) * element_bytes(type);
+}
 
 void multiply(const Product& p) {
   const int64_t k = p.a.columns, row_blocks = (p.d.rows + kRows - 1) / kRows;
@@ -122,7 +130,8 @@ void multiply(const Product& p) {
 namespace {
 
 template <class T, class Sum>
-void combine_as(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count) {
+void combine_as(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs,
+                size_t count) {
   constexpr size_t kChunk = 2048;
   Sum totals[kChunk];
   for (size_t begin = 0; begin < count; begin += kChunk) {
@@ -149,7 +158,8 @@ void combine_as(Combination combination, std::span<const void* const> inputs, st
 
 }  // namespace
 
-void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type) {
+void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count,
+             cudaDataType_t type) {
   switch (type) {
     case CUDA_R_64F:
       return combine_as<double, double>(combination, inputs, outputs, count);

@@ -39,8 +39,10 @@ struct Product {
 void multiply(const Product& product);
 
 enum class Combination { sum, least, most, average };
-/// Sets every output to the combination of the inputs in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I. The sum
-/// of every two is rounded to the type, as at each hop of NCCL's ring; an average is the sum, divided at the end.
-void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type);
+/// Sets every output to the combination of the inputs in their order; an output may be an input. type: CUDA_R_32F, 64F,
+/// 16F, 16BF, 32I, 64I. The sum of every two is rounded to the type, as at each hop of NCCL's ring; an average is the
+/// sum, divided at the end.
+void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count,
+             cudaDataType_t type);
 
 }  // namespace vitrine::standins

@@ -56,7 +56,8 @@ std::vector<float> turned_weights(const Convolution& c) {
   for (int64_t k = 0; k < K; ++k) {
     for (int64_t window = 0; window < R * S; ++window) {
       for (int64_t i = 0; i < C; ++i) {
-        turned[static_cast<size_t>((window * K + k) * C + i)] = load_element(c.w, c.w_type, (k * R * S + window) * C + i);
+        turned[static_cast<size_t>((window * K + k) * C + i)] =
+            load_element(c.w, c.w_type, (k * R * S + window) * C + i);
       }
     }
   }
@@ -72,7 +73,8 @@ int64_t Convolution::bias_bytes() const { return bias ? w_sizes[0] * element_byt
 
 void convolve(const Convolution& c) {
   const int64_t K = c.w_sizes[0], C = c.w_sizes[3], window = c.w_sizes[1] * c.w_sizes[2];
-  const int64_t positions = c.y_sizes[0] * c.y_sizes[1] * c.y_sizes[2], pixels = c.x_sizes[0] * c.x_sizes[1] * c.x_sizes[2];
+  const int64_t positions = c.y_sizes[0] * c.y_sizes[1] * c.y_sizes[2],
+                pixels = c.x_sizes[0] * c.x_sizes[1] * c.x_sizes[2];
   Product p;
   std::vector<float> patches, turned;
   switch (c.pass) {

@@ -9,7 +9,8 @@
 /// Arithmetic of the stand-in for cuDNN.
 namespace vitrine::standins {
 
-/// A convolution, or its gradient by x or by w, of tensors x (N, H, W, C), w (K, R, S, C) and y (N, P, Q, K). Types: CUDA_R_32F, 16F or 16BF.
+/// A convolution, or its gradient by x or by w, of tensors x (N, H, W, C), w (K, R, S, C) and y (N, P, Q, K). Types:
+/// CUDA_R_32F, 16F or 16BF.
 struct Convolution {
   enum class Pass : uint8_t { forward, backward_data, backward_weight };
   Pass pass = Pass::forward;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32. Checks what the real one checks, and also cases in which that would
-// compute garbage.
+// Stand-in for cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32. Checks what the real one checks, and
+// also cases in which that would compute garbage.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -67,8 +67,10 @@ struct Algorithm {
   uint32_t index;  // among known_algorithms()
 };
 constexpr uint64_t kMark = 0x76697472696E6531;
-static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t) && sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
-static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) && sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t) &&
+              sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
+static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+              sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
 template <class T, class Opaque>
 T get(const Opaque* opaque) {
@@ -115,37 +117,43 @@ MatrixAt matrix(const Layout& layout, const void* data) {
 bool is_sound(const Layout& layout, const char* name) {
   const uint64_t least = layout.order == CUBLASLT_ORDER_COL ? layout.rows : layout.columns;
   if (layout.rows > 0 && layout.columns > 0 && layout.stride >= static_cast<int64_t>(least)) return true;
-  explain("cuBLASLt: matrix %s of %lu rows and %lu columns has leading dimension %ld", name, layout.rows, layout.columns, layout.stride);
+  explain("cuBLASLt: matrix %s of %lu rows and %lu columns has leading dimension %ld", name, layout.rows,
+          layout.columns, layout.stride);
   return false;
 }
 
 bool is_float(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; }
 
 /// The product that the descriptors describe, without its data; or the error in them.
-cublasStatus_t describe(const Operation& operation, const Layout& a, const Layout& b, const Layout& c, const Layout& d, Product& product) {
-  if (!is_sound(a, "A") || !is_sound(b, "B") || !is_sound(c, "C") || !is_sound(d, "D")) return CUBLAS_STATUS_INVALID_VALUE;
+cublasStatus_t describe(const Operation& operation, const Layout& a, const Layout& b, const Layout& c, const Layout& d,
+                        Product& product) {
+  if (!is_sound(a, "A") || !is_sound(b, "B") || !is_sound(c, "C") || !is_sound(d, "D"))
+    return CUBLAS_STATUS_INVALID_VALUE;
   product.a = matrix(a, nullptr);
   product.b = matrix(b, nullptr);
   product.c = matrix(c, nullptr);
   product.d = matrix(d, nullptr);
   if (operation.transpose_a != CUBLAS_OP_N) product.a = product.a.transposed();
   if (operation.transpose_b != CUBLAS_OP_N) product.b = product.b.transposed();
-  const bool fit = product.a.columns == product.b.rows && product.d.rows == product.a.rows && product.d.columns == product.b.columns &&
-                   c.rows == d.rows && c.columns == d.columns;
+  const bool fit = product.a.columns == product.b.rows && product.d.rows == product.a.rows &&
+                   product.d.columns == product.b.columns && c.rows == d.rows && c.columns == d.columns;
   if (!fit) {
-    explain("cuBLASLt: (%ld, %ld) times (%ld, %ld) is not (%ld, %ld)", product.a.rows, product.a.columns, product.b.rows, product.b.columns,
-            product.d.rows, product.d.columns);
+    explain("cuBLASLt: (%ld, %ld) times (%ld, %ld) is not (%ld, %ld)", product.a.rows, product.a.columns,
+            product.b.rows, product.b.columns, product.d.rows, product.d.columns);
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   product.tf32 = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   product.relu = operation.epilogue != CUBLASLT_EPILOGUE_BGRADB && (operation.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
-  const bool known_epilogue = operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || operation.epilogue == CUBLASLT_EPILOGUE_BGRADB ||
+  const bool known_epilogue = operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+                              operation.epilogue == CUBLASLT_EPILOGUE_BGRADB ||
                               (operation.epilogue & ~(uint32_t{CUBLASLT_EPILOGUE_RELU} | CUBLASLT_EPILOGUE_BIAS)) == 0;
-  const bool known_compute =
-      operation.compute == CUBLAS_COMPUTE_32F || operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC || (product.tf32 && a.type == CUDA_R_32F);
-  const bool known_types = is_float(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
+  const bool known_compute = operation.compute == CUBLAS_COMPUTE_32F ||
+                             operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC || (product.tf32 && a.type == CUDA_R_32F);
+  const bool known_types =
+      is_float(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
   const bool known_bias = operation.bias_type == -1 || operation.bias_type == static_cast<int32_t>(d.type);
-  if (!known_epilogue || !known_compute || !known_types || !known_bias || operation.scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!known_epilogue || !known_compute || !known_types || !known_bias || operation.scale != CUDA_R_32F)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -163,7 +171,8 @@ bool is_aligned(const void* p, uint16_t alignment, const char* name) {
 }
 
 bool is_for(const Algorithm& algorithm, const Product& product) {
-  return algorithm.mark == kMark && static_cast<int64_t>(algorithm.m) == product.d.rows && static_cast<int64_t>(algorithm.n) == product.d.columns &&
+  return algorithm.mark == kMark && static_cast<int64_t>(algorithm.m) == product.d.rows &&
+         static_cast<int64_t>(algorithm.n) == product.d.columns &&
          static_cast<int64_t>(algorithm.k) == product.a.columns;
 }
 
@@ -172,8 +181,10 @@ cublasStatus_t check_algorithm(const Algorithm& algorithm, const Product& produc
     explain("cublasLtMatmul: the algorithm was chosen for another product or for more workspace");
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const bool aligned = is_aligned(product.a.data, algorithm.alignments[0], "A") && is_aligned(product.b.data, algorithm.alignments[1], "B") &&
-                       is_aligned(product.c.data, algorithm.alignments[2], "C") && is_aligned(product.d.data, algorithm.alignments[3], "D");
+  const bool aligned = is_aligned(product.a.data, algorithm.alignments[0], "A") &&
+                       is_aligned(product.b.data, algorithm.alignments[1], "B") &&
+                       is_aligned(product.c.data, algorithm.alignments[2], "C") &&
+                       is_aligned(product.d.data, algorithm.alignments[3], "D");
   return aligned ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -231,7 +242,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   standins::Device* const device = standins::current_device(code);
   if (device == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   const std::unique_lock lock(standins::state().mutex);
-  if (device->used_bytes + standins::kHandleBytes > standins::state().machine.capacity_bytes) return CUBLAS_STATUS_ALLOC_FAILED;
+  if (device->used_bytes + standins::kHandleBytes > standins::state().machine.capacity_bytes)
+    return CUBLAS_STATUS_ALLOC_FAILED;
   device->used_bytes += standins::kHandleBytes;
   *handle = new cublasLtContext{device};
   standins::state().cublas_handles.insert(*handle);
@@ -249,12 +261,14 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute, cudaDataType_t scale) {
-  return create(descriptor, Operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1});
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  return create(descriptor,
+                Operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) { return destroy(descriptor); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const void* value,
-                                              size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
   auto operation = get<Operation>(descriptor);
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) status = assign(operation.transpose_a, value, bytes);
@@ -263,16 +277,19 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) status = assign(operation.bias, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) status = assign(operation.bias_type, value, bytes);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-    explain("cublasLtMatmulDescSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
+    explain("cublasLtMatmulDescSetAttribute: attribute %d is not supported by the stand-in",
+            static_cast<int>(attribute));
   put(descriptor, operation);
   return status;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns, int64_t stride) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t stride) {
   return create(layout, Layout{type, rows, columns, stride, CUBLASLT_ORDER_COL});
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descriptor, cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descriptor,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                 size_t bytes) {
   auto layout = get<Layout>(descriptor);
   int32_t batch_count = 1;
@@ -281,7 +298,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripto
   if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) status = assign(batch_count, value, bytes);
   const bool known = (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW) && batch_count == 1;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || !known) {
-    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not supported by the stand-in", static_cast<int>(attribute));
+    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not supported by the stand-in",
+            static_cast<int>(attribute));
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   put(descriptor, layout);
@@ -292,8 +310,9 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* prefer
   return create(preference, Preference{0, {256, 256, 256, 256}});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t descriptor, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t descriptor,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    size_t bytes) {
   auto preference = get<Preference>(descriptor);
   uint32_t ignored = 0;  // the only algorithm has no variants
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -304,21 +323,26 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) status = assign(preference.alignments[2], value, bytes);
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) status = assign(preference.alignments[3], value, bytes);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
+    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not supported by the stand-in",
+            static_cast<int>(attribute));
   put(descriptor, preference);
   return status;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t wanted, int requested,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wanted, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int* returned) {
   *returned = 0;
   if (requested <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   Product product;
-  const cublasStatus_t status = describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
+  const cublasStatus_t status =
+      describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   if (products_refused) return CUBLAS_STATUS_SUCCESS;  // and returned none
-  if (epilogues_refused && get<Operation>(operation).epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (epilogues_refused && get<Operation>(operation).epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto preference = wanted == nullptr ? Preference{0, {256, 256, 256, 256}} : get<Preference>(wanted);
   Algorithm algorithm{kMark,
                       static_cast<uint64_t>(product.d.rows),
@@ -341,7 +365,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
                                                     size_t bytes, size_t* written) {
   const auto algorithm = get<Algorithm>(algo);
   if (algorithm.mark != kMark) return CUBLAS_STATUS_INVALID_VALUE;
@@ -353,11 +378,12 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
-                                       cublasLtMatmulHeuristicResult_t* result) {
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
   Product product;
-  const cublasStatus_t status = describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
+  const cublasStatus_t status =
+      describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const auto algorithm = get<Algorithm>(algo);
   if (!is_for(algorithm, product)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -368,10 +394,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha, const void* a_data,
-                              cublasLtMatrixLayout_t a_layout, const void* b_data, cublasLtMatrixLayout_t b_layout, const void* beta,
-                              const void* c_data, cublasLtMatrixLayout_t c_layout, void* d_data, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algorithm, void* scratch, size_t scratch_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t descriptor, const void* alpha,
+                              const void* a_data, cublasLtMatrixLayout_t a_layout, const void* b_data,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c_data,
+                              cublasLtMatrixLayout_t c_layout, void* d_data, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* scratch, size_t scratch_bytes,
+                              cudaStream_t stream) {
   standins::note_call(Call::product);
   {
     const std::shared_lock lock(standins::state().mutex);
@@ -381,7 +409,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!standins::is_live(stream, "cublasLtMatmul")) return CUBLAS_STATUS_INVALID_VALUE;
   const auto operation = get<Operation>(descriptor);
   Product p;
-  const cublasStatus_t status = describe(operation, get<Layout>(a_layout), get<Layout>(b_layout), get<Layout>(c_layout), get<Layout>(d_layout), p);
+  const cublasStatus_t status = describe(operation, get<Layout>(a_layout), get<Layout>(b_layout), get<Layout>(c_layout),
+                                         get<Layout>(d_layout), p);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   p.a.data = a_data;
   p.b.data = b_data;
@@ -389,17 +418,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   p.d.data = d_data;
   p.alpha = *static_cast<const float*>(alpha);
   p.beta = *static_cast<const float*>(beta);
-  const bool sums = operation.epilogue == CUBLASLT_EPILOGUE_BGRADB, adds = !sums && (operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
+  const bool sums = operation.epilogue == CUBLASLT_EPILOGUE_BGRADB,
+             adds = !sums && (operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
   if (adds) p.bias = operation.bias;
   if (sums) p.column_sums = const_cast<void*>(operation.bias);
   if ((adds || sums) && operation.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  if ((adds || sums) && !is_aligned(operation.bias, 16, "the bias")) return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
+  if ((adds || sums) && !is_aligned(operation.bias, 16, "the bias"))
+    return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
   if (c_data == d_data && std::memcmp(c_layout, d_layout, sizeof *c_layout) != 0) return CUBLAS_STATUS_INVALID_VALUE;
   size_t used_scratch = 0;
   int64_t simulated_ns = 0;
   if (algorithm != nullptr) {
     const auto chosen = get<Algorithm>(algorithm);
-    if (const cublasStatus_t checked = check_algorithm(chosen, p, scratch_bytes); checked != CUBLAS_STATUS_SUCCESS) return checked;
+    if (const cublasStatus_t checked = check_algorithm(chosen, p, scratch_bytes); checked != CUBLAS_STATUS_SUCCESS)
+      return checked;
     used_scratch = chosen.scratch_bytes;
     const std::vector<standins::ProductAlgorithm> known = known_algorithms();
     if (chosen.index >= known.size() || known[chosen.index].fails) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -415,7 +447,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                        standins::may_touch(device, p.c.data, p.c.bytes(), "cublasLtMatmul's C") &&
                        standins::may_touch(device, p.d.data, p.d.bytes(), "cublasLtMatmul's D") &&
                        standins::may_touch(device, bias, bias_bytes, "cublasLtMatmul's bias") &&
-                       standins::may_touch(device, used_scratch > 0 ? scratch : nullptr, static_cast<int64_t>(used_scratch), "its workspace");
+                       standins::may_touch(device, used_scratch > 0 ? scratch : nullptr,
+                                           static_cast<int64_t>(used_scratch), "its workspace");
   if (handle->device != &device) {
     explain("cublasLtMatmul: the handle is of device %d, the stream of device %d", handle->device->index, device.index);
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -424,5 +457,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     run(p, scratch, used_scratch);
     on.simulated_ns.fetch_add(simulated_ns, std::memory_order_relaxed);
   };
-  return standins::queue_work(stream, touches, work) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  return standins::queue_work(stream, touches, work) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                                    : CUBLAS_STATUS_EXECUTION_FAILED;
 }

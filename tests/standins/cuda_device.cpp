@@ -21,7 +21,9 @@ constexpr int kMultiprocessors = 4;
 // The device, even if it is in error: its properties are known.
 Device* known_device(int index, cudaError_t& code) {
   Device* const device = standins::usable_device(index, code);
-  if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice || code == cudaErrorInvalidDevice) return device;
+  if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice ||
+      code == cudaErrorInvalidDevice)
+    return device;
   code = cudaSuccess;
   return &standins::state().devices[static_cast<size_t>(index)];
 }
@@ -45,7 +47,8 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
@@ -53,7 +56,8 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+     "peer access is not supported between these two devices"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 
@@ -179,7 +183,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
   const Device* const device = known_device(index, code);
   if (device == nullptr) return set_last_error(code);
   *p = cudaDeviceProp{};
-  std::snprintf(p->name, sizeof p->name, "%s", device->physical == standins::state().machine.other_kind ? "Other imitated GPU" : "Imitated GPU");
+  std::snprintf(p->name, sizeof p->name, "%s",
+                device->physical == standins::state().machine.other_kind ? "Other imitated GPU" : "Imitated GPU");
   p->uuid.bytes[15] = static_cast<char>(device->physical);
   p->totalGlobalMem = static_cast<size_t>(standins::state().machine.capacity_bytes);
   p->sharedMemPerBlock = p->sharedMemPerBlockOptin = size_t{48} << 10;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: captures. Streams that are captured keep their work instead of running it; graph_launch.cpp runs it.
+// Stand-in for the CUDA runtime: captures. Streams that are captured keep their work instead of running it;
+// graph_launch.cpp runs it.
 #include <algorithm>
 #include <utility>
 
@@ -39,7 +40,8 @@ bool capture_forbids(const char* call) {
 
 cudaError_t forbid_on_captured(cudaStream_t stream, const char* call) {
   if (stream->capture == nullptr) return cudaSuccess;
-  explain("%s: the stream is being captured: its work does not run, so nothing can wait for it; the capture is invalid", call);
+  explain("%s: the stream is being captured: its work does not run, so nothing can wait for it; the capture is invalid",
+          call);
   stream->capture->invalid = true;
   return cudaErrorStreamCaptureUnsupported;
 }
@@ -82,7 +84,8 @@ cudaError_t join_capture(cudaStream_t stream, cudaEvent_t event) {
 
 namespace {
 
-/// Takes the streams out of the capture. Returns false, with an explanation, if the origin does not come after all nodes.
+/// Takes the streams out of the capture. Returns false, with an explanation, if the origin does not come after all
+/// nodes.
 bool leave_capture(Capture& capture, const CapturedBefore& joined) {
   capture.ended = true;
   for (cudaStream_t stream : capture.streams) {
@@ -92,7 +95,9 @@ bool leave_capture(Capture& capture, const CapturedBefore& joined) {
   for (const auto& [stream, count] : capture.added) {
     const auto at = joined.find(stream);
     if (at != joined.end() && at->second == count) continue;
-    explain("cudaStreamEndCapture: a stream that took part has work after the last event for which the stream of the capture waited");
+    explain(
+        "cudaStreamEndCapture: a stream that took part has work after the last event for which the stream of the "
+        "capture waited");
     return false;
   }
   return true;

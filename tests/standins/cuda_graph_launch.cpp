@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: launches of graphs. Each captured stream's work runs on a thread of its own, ordered only by what was captured, so
-// that ThreadSanitizer and wrong bits show a missing edge.
+// Stand-in for the CUDA runtime: launches of graphs. Each captured stream's work runs on a thread of its own, ordered
+// only by what was captured, so that ThreadSanitizer and wrong bits show a missing edge.
 #include <algorithm>
 #include <utility>
 
@@ -81,7 +81,8 @@ CUgraphExec_st* launchable(cudaGraphExec_t executable, cudaStream_t stream) {
     return nullptr;
   }
   if (&executable->device != &stream->device) {
-    explain("cudaGraphLaunch: the graph is of device %d, the stream of device %d", executable->device.index, stream->device.index);
+    explain("cudaGraphLaunch: the graph is of device %d, the stream of device %d", executable->device.index,
+            stream->device.index);
     return nullptr;
   }
   for (const GraphWork::Step& step : executable->work->steps) {
@@ -139,7 +140,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   }
   auto made = std::make_unique<CUgraphExec_st>(CUgraphExec_st{graph->device, graph->work, graph->owners, {}});
   const size_t marks = graph->work->branches.size() > 1 ? graph->work->marks : 0;
-  for (size_t i = 0; i < marks; ++i) made->marks.push_back(std::make_unique<CUevent_st>(graph->device, cudaEventDisableTiming));
+  for (size_t i = 0; i < marks; ++i)
+    made->marks.push_back(std::make_unique<CUevent_st>(graph->device, cudaEventDisableTiming));
   *executable = made.release();
   state().executables.insert(*executable);
   return cudaSuccess;

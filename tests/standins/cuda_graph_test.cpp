@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in for CUDA graphs: captured work runs when it is launched, in the order of the captured edges, and a capture fails where CUDA's does.
+// The stand-in for CUDA graphs: captured work runs when it is launched, in the order of the captured edges, and a
+// capture fails where CUDA's does.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -35,7 +36,9 @@ class CudaGraphs : public ::testing::Test {
     EXPECT_EQ(live_objects(), 0);
     reset();
   }
-  void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) { ASSERT_EQ(cudaStreamBeginCapture(stream_, mode), cudaSuccess); }
+  void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, mode), cudaSuccess);
+  }
   cudaError_t end() {
     cudaGraph_t graph = nullptr;
     const cudaError_t code = cudaStreamEndCapture(stream_, &graph);
@@ -109,7 +112,8 @@ TEST_F(CudaGraphs, ACallThatWaitsOrAllocatesInvalidatesTheCapture) {
   invalidates(cudaErrorStreamCaptureUnsupported, [&] { return cudaMalloc(&p, 8); });
   invalidates(cudaErrorStreamCaptureUnsupported, [&] { return cudaHostAlloc(&p, 8, 0); });
   invalidates(cudaErrorStreamCaptureUnsupported, [&] { return cudaFree(numbers_); });
-  invalidates(cudaErrorStreamCaptureUnsupported, [&] { return cudaMemcpyAsync(numbers_, &on_host, 4, cudaMemcpyHostToDevice, stream_); });
+  invalidates(cudaErrorStreamCaptureUnsupported,
+              [&] { return cudaMemcpyAsync(numbers_, &on_host, 4, cudaMemcpyHostToDevice, stream_); });
   invalidates(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(stream_, event_, 0); });
   EXPECT_EQ(numbers(), (std::vector<int>{0, 0}));
 }
@@ -272,7 +276,8 @@ TEST_F(CudaGraphs, AnExternalRecordTakesTheTimeOfEachLaunch) {
   EXPECT_EQ(cudaEventRecordWithFlags(end_event, stream_, cudaEventRecordExternal), cudaSuccess);
   const cudaGraphExec_t graph = instantiate();
   float milliseconds = -1.0F;
-  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event_, end_event), cudaErrorInvalidResourceHandle);  // not recorded yet
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event_, end_event),
+            cudaErrorInvalidResourceHandle);  // not recorded yet
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(cudaGraphLaunch(graph, stream_), cudaSuccess);
     EXPECT_EQ(cudaEventSynchronize(end_event), cudaSuccess);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: memory and copies. Device memory is host memory; each allocation is mapped apart, and its addresses stay reserved.
+// Stand-in for the CUDA runtime: memory and copies. Device memory is host memory; each allocation is mapped apart, and
+// its addresses stay reserved.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -87,8 +88,8 @@ Place place_of(const char* call, const char* argument, const void* p, size_t byt
   if (!a) return Place::pageable;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
   if (a->freed || begin + bytes > a->begin + a->bytes) {
-    explain("%s: %s [%p, +%zu) is %s of %zu bytes at %p", call, argument, p, bytes, a->freed ? "in a freed allocation" : "outside the allocation",
-            a->bytes, reinterpret_cast<void*>(a->begin));
+    explain("%s: %s [%p, +%zu) is %s of %zu bytes at %p", call, argument, p, bytes,
+            a->freed ? "in a freed allocation" : "outside the allocation", a->bytes, reinterpret_cast<void*>(a->begin));
     return Place::wrong;
   }
   if (device != nullptr) *device = a->device;
@@ -112,7 +113,8 @@ bool is_direction(cudaMemcpyKind kind, Place from, Place to) {
   return false;
 }
 
-// As in CUDA: data from pageable memory is staged before the call returns, and a copy to pageable memory is done when it returns.
+// As in CUDA: data from pageable memory is staged before the call returns, and a copy to pageable memory is done when
+// it returns.
 cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (!standins::is_live(stream, call)) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
@@ -126,7 +128,9 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     return set_last_error(cudaErrorInvalidMemcpyDirection);
   }
   if (stream->capture != nullptr && (source == Place::pageable || target == Place::pageable)) {
-    explain("%s: a graph would access pageable memory whenever it is launched; use pinned memory. The capture is invalid", call);
+    explain(
+        "%s: a graph would access pageable memory whenever it is launched; use pinned memory. The capture is invalid",
+        call);
     stream->capture->invalid = true;
     return set_last_error(cudaErrorStreamCaptureUnsupported);
   }
@@ -240,9 +244,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
   note_call(Call::copy);
-  for (const auto& [p, index, name] : {std::tuple{static_cast<const void*>(to), to_device, "destination"}, std::tuple{from, from_device, "source"}}) {
+  for (const auto& [p, index, name] :
+       {std::tuple{static_cast<const void*>(to), to_device, "destination"}, std::tuple{from, from_device, "source"}}) {
     const auto a = find_allocation(p);
     if (bytes == 0 || (a && a->device == index)) continue;
     explain("cudaMemcpyPeerAsync: the %s %p is not memory of device %d", name, p, index);
@@ -267,7 +273,8 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t strea
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t drained = cudaDeviceSynchronize();
   if (drained != cudaSuccess) return drained;
-  const Place source = place_of("cudaMemcpy", "the source", from, bytes), target = place_of("cudaMemcpy", "the destination", to, bytes);
+  const Place source = place_of("cudaMemcpy", "the source", from, bytes),
+              target = place_of("cudaMemcpy", "the destination", to, bytes);
   if (source == Place::wrong || target == Place::wrong) return set_last_error(cudaErrorInvalidValue);
   if (!is_direction(kind, source, target)) return set_last_error(cudaErrorInvalidMemcpyDirection);
   std::memcpy(to, from, bytes);

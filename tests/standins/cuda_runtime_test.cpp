@@ -192,8 +192,10 @@ TEST_F(CudaRuntime, WrongPointersAreDetectedDuringTheCall) {
   auto* const p = device_memory<char>(0, 1000);
   auto* const other = device_memory<char>(1, 1000);
   std::vector<char> host(2000);
-  EXPECT_EQ(cudaMemcpyAsync(p, host.data(), 1001, cudaMemcpyHostToDevice, stream), cudaErrorInvalidValue) << "out of bounds";
-  EXPECT_EQ(cudaMemcpyAsync(host.data(), p + 500, 501, cudaMemcpyDeviceToHost, stream), cudaErrorInvalidValue) << "out of bounds";
+  EXPECT_EQ(cudaMemcpyAsync(p, host.data(), 1001, cudaMemcpyHostToDevice, stream), cudaErrorInvalidValue)
+      << "out of bounds";
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), p + 500, 501, cudaMemcpyDeviceToHost, stream), cudaErrorInvalidValue)
+      << "out of bounds";
   EXPECT_EQ(cudaMemcpyAsync(p, host.data(), 8, cudaMemcpyDeviceToDevice, stream), cudaErrorInvalidMemcpyDirection);
   EXPECT_EQ(cudaMemcpyPeerAsync(p, 0, p + 500, 1, 8, stream), cudaErrorInvalidValue) << "not of device 1";
   EXPECT_EQ(cudaMemsetAsync(host.data(), 0, 8, stream), cudaErrorInvalidValue) << "host memory";
@@ -207,7 +209,8 @@ TEST_F(CudaRuntime, WrongPointersAreDetectedDuringTheCall) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle) << "the default stream is not supported by the stand-in";
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle)
+      << "the default stream is not supported by the stand-in";
 }
 
 TEST_F(CudaRuntime, EventsAndStreamsBelongToTheirDevice) {

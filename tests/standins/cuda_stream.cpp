@@ -28,7 +28,8 @@ void wait_until(const std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepe
   }
   sleepers.fetch_add(1, std::memory_order_relaxed);
   cpu::full_fence();
-  for (uint32_t seen = word.load(std::memory_order_relaxed); !done(seen); seen = word.load(std::memory_order_relaxed)) cpu::futex_wait(word, seen);
+  for (uint32_t seen = word.load(std::memory_order_relaxed); !done(seen); seen = word.load(std::memory_order_relaxed))
+    cpu::futex_wait(word, seen);
   sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -45,12 +46,17 @@ bool is_live(cudaEvent_t event, const char* call) {
   return false;
 }
 
-cudaError_t device_error(const Device& device) { return static_cast<cudaError_t>(device.error.load(std::memory_order_relaxed)); }
+cudaError_t device_error(const Device& device) {
+  return static_cast<cudaError_t>(device.error.load(std::memory_order_relaxed));
+}
 
 }  // namespace
 
 CUstream_st::CUstream_st(Device& on, unsigned stream_flags, int stream_priority)
-    : device(on), flags(stream_flags), priority(stream_priority), worker_({{vitrine::Backend::cuda, on.index}}, nullptr, {}) {}
+    : device(on),
+      flags(stream_flags),
+      priority(stream_priority),
+      worker_({{vitrine::Backend::cuda, on.index}}, nullptr, {}) {}
 
 CUstream_st& CUstream_st::branch(size_t number) {
   while (branches_.size() < number) branches_.push_back(std::make_unique<CUstream_st>(device, flags, priority));
@@ -96,7 +102,8 @@ CUevent_st::Record& CUevent_st::begin_record() {
 }
 
 void CUevent_st::Record::finish(const Device& device) {
-  time_ns.store(vitrine::steady_now_ns() + device.simulated_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  time_ns.store(vitrine::steady_now_ns() + device.simulated_ns.load(std::memory_order_relaxed),
+                std::memory_order_relaxed);
   reach();
   users.fetch_sub(1, std::memory_order_release);
 }
@@ -145,8 +152,12 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
+}
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -174,7 +185,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamSynchronize"); code != cudaSuccess) return set_last_error(code);
+  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamSynchronize"); code != cudaSuccess)
+    return set_last_error(code);
   stream->synchronize();
   return set_last_error(device_error(stream->device));
 }
@@ -182,7 +194,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamQuery"); code != cudaSuccess) return set_last_error(code);
+  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamQuery"); code != cudaSuccess)
+    return set_last_error(code);
   if (standins::capture_forbids("cudaStreamQuery")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   return stream->is_done() ? cudaSuccess : set_last_error(cudaErrorNotReady);
@@ -269,14 +282,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return set_last_error(device_error(event->device));
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-  if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord"))
+    return set_last_error(cudaErrorInvalidResourceHandle);
   note_call((event->flags & cudaEventDisableTiming) == 0 ? Call::timed_record : Call::record);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   if (&event->device != &stream->device) {
-    explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index, stream->device.index);
+    explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index,
+            stream->device.index);
     return set_last_error(cudaErrorInvalidResourceHandle);
   }
   if (stream->capture != nullptr) {
@@ -315,7 +332,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   note_call(Call::other);
-  if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime"))
+    return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return set_last_error(code);
   const bool timed = ((begin->flags | end->flags) & cudaEventDisableTiming) == 0;
   if (!timed || &begin->device != &end->device || begin->latest == nullptr || end->latest == nullptr) {
@@ -325,7 +343,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   for (const cudaEvent_t event : {begin, end}) {
     if (event->latest->reached.load(std::memory_order_acquire) == 0) return set_last_error(cudaErrorNotReady);
   }
-  const int64_t begin_ns = begin->latest->time_ns.load(std::memory_order_relaxed), end_ns = end->latest->time_ns.load(std::memory_order_relaxed);
+  const int64_t begin_ns = begin->latest->time_ns.load(std::memory_order_relaxed),
+                end_ns = end->latest->time_ns.load(std::memory_order_relaxed);
   *milliseconds = static_cast<float>(end_ns - begin_ns) * 1e-6F;
   return cudaSuccess;
 }
@@ -336,15 +355,16 @@ namespace vitrine::standins {
 namespace {
 
 bool fits(dim3 grid, dim3 block) {
-  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= 1024 && block.y <= 1024 && block.z <= 64 &&
-                          uint64_t{block.x} * block.y * block.z <= 1024;
-  return block_fits && grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535;
+  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= 1024 && block.y <= 1024 &&
+                          block.z <= 64 && uint64_t{block.x} * block.y * block.z <= 1024;
+  return block_fits && grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 &&
+         grid.z <= 65535;
 }
 
 }  // namespace
 
-cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, std::span<const void* const> pointers,
-                         std::function<void()> thread_body) {
+cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads,
+                         std::span<const void* const> pointers, std::function<void()> thread_body) {
   note_call(Call::launch);
   if (!is_live(stream, "a launch")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
@@ -355,7 +375,8 @@ cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads thr
     return set_last_error(cudaErrorInvalidResourceHandle);
   }
   if (!fits(grid, block)) {
-    explain("a launch: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    explain("a launch: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", grid.x, grid.y, grid.z,
+            block.x, block.y, block.z);
     return set_last_error(cudaErrorInvalidConfiguration);
   }
   bool fails = device->launches_to_failure.load() > 0 && device->launches_to_failure.fetch_sub(1) == 1;
@@ -363,7 +384,8 @@ cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads thr
     const std::string name = "a kernel's parameter " + std::to_string(i);
     fails = !may_touch(*device, pointers[i], 0, name.c_str()) || fails;
   }
-  return queue_work(stream, !fails, [grid, block, threads, body = std::move(thread_body)] { run_grid(grid, block, threads, body); });
+  return queue_work(stream, !fails,
+                    [grid, block, threads, body = std::move(thread_body)] { run_grid(grid, block, threads, body); });
 }
 
 }  // namespace vitrine::standins

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for cuDNN: handles, variant packs and execution. Checks what the real one checks, and also cases in which that would compute garbage.
+// Stand-in for cuDNN: handles, variant packs and execution. Checks what the real one checks, and also cases in which
+// that would compute garbage.
 #include <atomic>
 #include <cstring>
 #include <set>
@@ -24,7 +25,8 @@ std::atomic<size_t> cudnn_version{CUDNN_VERSION};
 /// The real library leaves it to chance what happens otherwise.
 cudnnStatus_t check_current(const standins::Device& device, const char* call) {
   if (standins::current_index() == device.index) return CUDNN_STATUS_SUCCESS;
-  return refuse(CUDNN_STATUS_BAD_PARAM, "%s: the handle is of device %d, but device %d is current", call, device.index, standins::current_index());
+  return refuse(CUDNN_STATUS_BAD_PARAM, "%s: the handle is of device %d, but device %d is current", call, device.index,
+                standins::current_index());
 }
 
 /// A tensor of an execution.
@@ -50,12 +52,14 @@ struct Execution {
 /// The operand's data from the pack.
 cudnnStatus_t find_data(const standins::cudnn::Object& pack, const Graph& graph, int64_t id, const void*& data) {
   const auto found = pack.pointers.find(id);
-  if (found == pack.pointers.end()) return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack lacks tensor %ld of the plan", id);
+  if (found == pack.pointers.end())
+    return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack lacks tensor %ld of the plan", id);
   data = found->second;
   if (data == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "tensor %ld has no data", id);
   const int64_t alignment = graph.alignments.at(id);
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(alignment) == 0) return CUDNN_STATUS_SUCCESS;
-  return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "tensor %ld at %p is not aligned to %ld bytes, as the plan assumes", id, data, alignment);
+  return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
+                "tensor %ld at %p is not aligned to %ld bytes, as the plan assumes", id, data, alignment);
 }
 
 cudnnStatus_t find_operands(const standins::cudnn::Object& pack, const Graph& graph, Execution& run) {
@@ -66,10 +70,13 @@ cudnnStatus_t find_operands(const standins::cudnn::Object& pack, const Graph& gr
     if (const cudnnStatus_t status = find_data(pack, graph, id, *data); status != CUDNN_STATUS_SUCCESS) return status;
   }
   for (const auto& [id, pointer] : pack.pointers) {
-    if (!graph.alignments.contains(id)) return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack has tensor %ld, which the plan does not know", id);
+    if (!graph.alignments.contains(id))
+      return refuse(CUDNN_STATUS_BAD_PARAM, "the variant pack has tensor %ld, which the plan does not know", id);
   }
   run.operands = {{"x", c.x, c.x_bytes()}, {"w", c.w, c.w_bytes()}, {"y", c.y, c.y_bytes()}};
-  const size_t result = c.pass == Convolution::Pass::backward_data ? 0 : c.pass == Convolution::Pass::backward_weight ? 1 : 2;
+  const size_t result = c.pass == Convolution::Pass::backward_data     ? 0
+                        : c.pass == Convolution::Pass::backward_weight ? 1
+                                                                       : 2;
   std::swap(run.operands[0], run.operands[result]);
   if (c.bias) run.operands.push_back({"the bias", c.bias_data, c.bias_bytes()});
   return CUDNN_STATUS_SUCCESS;
@@ -79,9 +86,11 @@ cudnnStatus_t find_scratch(const standins::cudnn::Object& pack, Execution& run) 
   if (run.scratch_bytes == 0) return CUDNN_STATUS_SUCCESS;
   run.scratch = pack.value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
   if (run.scratch == nullptr)
-    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs a workspace of %ld bytes, and has none", run.scratch_bytes);
+    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs a workspace of %ld bytes, and has none",
+                  run.scratch_bytes);
   if (reinterpret_cast<uintptr_t>(run.scratch) % kWorkspaceAlignment != 0)
-    return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "the workspace at %p is not aligned to %zu bytes", run.scratch, kWorkspaceAlignment);
+    return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "the workspace at %p is not aligned to %zu bytes",
+                  run.scratch, kWorkspaceAlignment);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -126,10 +135,12 @@ cudnnStatus_t vitrine::standins::cudnn::finalize_variant_pack(Object& pack) {
   const auto ids = pack.values<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   if (ids.size() != pointers.size())
-    return refuse(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "a variant pack has %zu ids and %zu pointers", ids.size(), pointers.size());
+    return refuse(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "a variant pack has %zu ids and %zu pointers", ids.size(),
+                  pointers.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!pack.pointers.emplace(ids[i], pointers[i]).second)
-      return refuse(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "a variant pack has two pointers for tensor %ld", ids[i]);
+      return refuse(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "a variant pack has two pointers for tensor %ld",
+                    ids[i]);
   }
   return CUDNN_STATUS_SUCCESS;
 }
@@ -173,10 +184,12 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   cudaError_t code = cudaSuccess;
   standins::Device* const device = standins::current_device(code);
   if (device == nullptr) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnCreate: no device can be used");
-  if (standins::capture_forbids("cudnnCreate")) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnCreate: a stream is being captured");
+  if (standins::capture_forbids("cudnnCreate"))
+    return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnCreate: a stream is being captured");
   const std::unique_lock lock(standins::state().mutex);
   if (device->used_bytes + standins::kHandleBytes > standins::state().machine.capacity_bytes)
-    return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnCreate: the memory of device %d is full", device->index);
+    return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnCreate: the memory of device %d is full",
+                  device->index);
   device->used_bytes += standins::kHandleBytes;
   *handle = new cudnnContext{device, nullptr};
   standins::state().cudnn_handles.insert(*handle);
@@ -186,8 +199,10 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   standins::note_call(Call::other);
   const std::unique_lock lock(standins::state().mutex);
-  if (!standins::state().cudnn_handles.contains(handle)) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnDestroy: the handle does not exist");
-  if (const cudnnStatus_t status = check_current(*handle->device, "cudnnDestroy"); status != CUDNN_STATUS_SUCCESS) return status;
+  if (!standins::state().cudnn_handles.contains(handle))
+    return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnDestroy: the handle does not exist");
+  if (const cudnnStatus_t status = check_current(*handle->device, "cudnnDestroy"); status != CUDNN_STATUS_SUCCESS)
+    return status;
   standins::state().cudnn_handles.erase(handle);
   handle->device->used_bytes -= standins::kHandleBytes;
   delete handle;
@@ -196,39 +211,50 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   standins::note_call(Call::other);
-  if (!standins::cudnn::is_live(handle)) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnSetStream: the handle does not exist");
-  if (!standins::is_live(stream, "cudnnSetStream")) return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnSetStream: no stream is given");
+  if (!standins::cudnn::is_live(handle))
+    return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnSetStream: the handle does not exist");
+  if (!standins::is_live(stream, "cudnnSetStream"))
+    return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnSetStream: no stream is given");
   if (&stream->device != handle->device)
-    return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnSetStream: the handle is of device %d, the stream of device %d", handle->device->index,
-                  stream->device.index);
+    return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnSetStream: the handle is of device %d, the stream of device %d",
+                  handle->device->index, stream->device.index);
   handle->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descriptor, cudnnBackendDescriptor_t pack_descriptor) {
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descriptor,
+                                  cudnnBackendDescriptor_t pack_descriptor) {
   standins::note_call(Call::convolution);
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
-  const Shared plan = standins::cudnn::finalized_object(plan_descriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan", status);
+  const Shared plan =
+      standins::cudnn::finalized_object(plan_descriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan", status);
   if (plan == nullptr) return status;
-  const Shared pack = standins::cudnn::finalized_object(pack_descriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "the variant pack", status);
+  const Shared pack = standins::cudnn::finalized_object(pack_descriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+                                                        "the variant pack", status);
   if (pack == nullptr) return status;
   const ConvolutionEngine& engine = plan->engine;
-  Execution run{plan->graph->convolution, {}, nullptr, engine.workspace_bytes, static_cast<int64_t>(engine.simulated_ms * 1e6)};
+  Execution run{
+      plan->graph->convolution, {}, nullptr, engine.workspace_bytes, static_cast<int64_t>(engine.simulated_ms * 1e6)};
   run.convolution.tf32 = engine.tensor_cores && run.convolution.x_type == CUDA_R_32F;
   run.convolution.more_parts = engine.index;
   for (const auto& [type, value] : engine.knobs) run.convolution.more_parts += value;
   if (status = find_operands(*pack, *plan->graph, run); status != CUDNN_STATUS_SUCCESS) return status;
   if (status = find_scratch(*pack, run); status != CUDNN_STATUS_SUCCESS) return status;
   if (status = check_overlaps(run); status != CUDNN_STATUS_SUCCESS) return status;
-  if (!standins::cudnn::is_live(handle)) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnBackendExecute: the handle does not exist");
+  if (!standins::cudnn::is_live(handle))
+    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnBackendExecute: the handle does not exist");
   if (status = check_current(*handle->device, "cudnnBackendExecute"); status != CUDNN_STATUS_SUCCESS) return status;
   if (handle->device->index != *plan->device)
-    return refuse(CUDNN_STATUS_BAD_PARAM, "the plan is for device %d, the handle of device %d", *plan->device, handle->device->index);
-  if (!standins::is_live(handle->stream, "cudnnBackendExecute")) return refuse(CUDNN_STATUS_BAD_PARAM, "the handle has no stream");
-  if (engine.fault == ConvolutionEngine::Fault::at_execution) return refuse(CUDNN_STATUS_EXECUTION_FAILED, "engine %ld fails", engine.index);
+    return refuse(CUDNN_STATUS_BAD_PARAM, "the plan is for device %d, the handle of device %d", *plan->device,
+                  handle->device->index);
+  if (!standins::is_live(handle->stream, "cudnnBackendExecute"))
+    return refuse(CUDNN_STATUS_BAD_PARAM, "the handle has no stream");
+  if (engine.fault == ConvolutionEngine::Fault::at_execution)
+    return refuse(CUDNN_STATUS_EXECUTION_FAILED, "engine %ld fails", engine.index);
   standins::Device& device = *handle->device;
   bool touches = standins::may_touch(device, run.scratch, run.scratch_bytes, "cuDNN's workspace");
-  for (const Operand& operand : run.operands) touches = standins::may_touch(device, operand.data, operand.bytes, operand.name) && touches;
+  for (const Operand& operand : run.operands)
+    touches = standins::may_touch(device, operand.data, operand.bytes, operand.name) && touches;
   const auto work = [run, &device] {
     perform(run);
     device.simulated_ns.fetch_add(run.simulated_ns, std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for cuDNN: descriptors and their attributes. Refuses what the real library refuses: attributes of other descriptors, types and counts,
-// required attributes that are missing, descriptors that are used before they are finalized or changed afterwards.
+// Stand-in for cuDNN: descriptors and their attributes. Refuses what the real library refuses: attributes of other
+// descriptors, types and counts, required attributes that are missing, descriptors that are used before they are
+// finalized or changed afterwards.
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -28,14 +29,17 @@ using Rules = std::vector<Rule>;
 
 constexpr int64_t kMany = 1 << 20;
 
-Rule one(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, Use use = Use::required) { return {name, type, 1, 1, use}; }
+Rule one(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, Use use = Use::required) {
+  return {name, type, 1, 1, use};
+}
 Rule object(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type, Use use = Use::required) {
   return {name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, use, {type}};
 }
 
 /// The operands' names differ between the three passes.
 Rules convolution_rules(cudnnBackendAttributeName_t x, cudnnBackendAttributeName_t w, cudnnBackendAttributeName_t y,
-                        cudnnBackendAttributeName_t geometry, cudnnBackendAttributeName_t alpha, cudnnBackendAttributeName_t beta) {
+                        cudnnBackendAttributeName_t geometry, cudnnBackendAttributeName_t alpha,
+                        cudnnBackendAttributeName_t beta) {
   return {object(x, CUDNN_BACKEND_TENSOR_DESCRIPTOR),
           object(w, CUDNN_BACKEND_TENSOR_DESCRIPTOR),
           object(y, CUDNN_BACKEND_TENSOR_DESCRIPTOR),
@@ -66,18 +70,19 @@ std::unordered_map<int, Rules> make_rules() {
       convolution_rules(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA);
-  all[CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR] =
-      convolution_rules(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA);
-  all[CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR] =
-      convolution_rules(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
-  all[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR] = {object(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_BACKEND_POINTWISE_DESCRIPTOR),
-                                                       object(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR),
-                                                       object(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR, Use::optional),
-                                                       object(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
+  all[CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR] = convolution_rules(
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA);
+  all[CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR] = convolution_rules(
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
+  all[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR] = {
+      object(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_BACKEND_POINTWISE_DESCRIPTOR),
+      object(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR),
+      object(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR, Use::optional),
+      object(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
   all[CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR] = {
       one(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, Use::optional),
       {CUDNN_ATTR_OPERATIONGRAPH_OPS,
@@ -85,18 +90,21 @@ std::unordered_map<int, Rules> make_rules() {
        1,
        kMany,
        Use::required,
-       {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+       {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+        CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
         CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR}}};
   all[CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR] = {one(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32)};
-  all[CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR] = {object(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
-                                              one(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE),
-                                              object(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, Use::optional),
-                                              {CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, kMany, Use::result}};
-  all[CUDNN_BACKEND_ENGINE_DESCRIPTOR] = {object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
-                                          one(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64),
-                                          object(CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, Use::optional),
-                                          {CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 0, kMany, Use::result},
-                                          {CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, 0, kMany, Use::result}};
+  all[CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR] = {
+      object(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
+      one(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE),
+      object(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, Use::optional),
+      {CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, kMany, Use::result}};
+  all[CUDNN_BACKEND_ENGINE_DESCRIPTOR] = {
+      object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
+      one(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64),
+      object(CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, Use::optional),
+      {CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 0, kMany, Use::result},
+      {CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, 0, kMany, Use::result}};
   all[CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR] = {one(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE),
                                                one(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64)};
   all[CUDNN_BACKEND_ENGINECFG_DESCRIPTOR] = {object(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR),
@@ -106,12 +114,14 @@ std::unordered_map<int, Rules> make_rules() {
                                               CUDNN_KNOB_TYPE_COUNTS,
                                               Use::optional,
                                               {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR}}};
-  all[CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR] = {one(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, Use::optional),
-                                                  object(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR),
-                                                  one(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, Use::result)};
-  all[CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR] = {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, kMany, Use::required},
-                                                {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, kMany, Use::required},
-                                                one(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR)};
+  all[CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR] = {
+      one(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, Use::optional),
+      object(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR),
+      one(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, Use::result)};
+  all[CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR] = {
+      {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, kMany, Use::required},
+      {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, kMany, Use::required},
+      one(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR)};
   return all;
 }
 
@@ -143,7 +153,8 @@ struct Descriptors {
   std::unordered_map<cudnnBackendDescriptor_t, std::shared_ptr<Object>> live;
 };
 Descriptors& descriptors() {
-  static auto* const all = new Descriptors;  // lives until the process ends: destructors of statics may still destroy descriptors
+  static auto* const all =
+      new Descriptors;  // lives until the process ends: destructors of statics may still destroy descriptors
   return *all;
 }
 
@@ -159,15 +170,17 @@ cudnnStatus_t no_descriptor(const char* call, cudnnBackendDescriptor_t descripto
 }
 
 /// The rule of the attribute, or null with the error in `status`.
-const Rule* rule_of(const Object& object, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const char* call,
-                    cudnnStatus_t& status) {
+const Rule* rule_of(const Object& object, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                    const char* call, cudnnStatus_t& status) {
   for (const Rule& rule : *rules_of(object.type)) {
     if (rule.name != name) continue;
     if (rule.type == type) return &rule;
-    status = refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "%s: attribute %d has type %d, not %d", call, name, rule.type, type);
+    status = refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "%s: attribute %d has type %d, not %d", call, name,
+                    rule.type, type);
     return nullptr;
   }
-  status = refuse(CUDNN_STATUS_BAD_PARAM, "%s: the stand-in's descriptors of type %d have no attribute %d", call, object.type, name);
+  status = refuse(CUDNN_STATUS_BAD_PARAM, "%s: the stand-in's descriptors of type %d have no attribute %d", call,
+                  object.type, name);
   return nullptr;
 }
 
@@ -177,9 +190,11 @@ cudnnStatus_t read_objects(const Rule& rule, int64_t count, const void* values, 
     const std::shared_ptr<Object> object = live_object(descriptor);
     if (object == nullptr) return no_descriptor("cudnnBackendSetAttribute", descriptor);
     if (std::find(rule.objects.begin(), rule.objects.end(), object->type) == rule.objects.end())
-      return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "attribute %d takes no descriptor of type %d", rule.name, object->type);
+      return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "attribute %d takes no descriptor of type %d", rule.name,
+                    object->type);
     if (!object->finalized)
-      return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: a descriptor of type %d is not finalized", rule.name, object->type);
+      return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: a descriptor of type %d is not finalized",
+                    rule.name, object->type);
     objects.push_back(object);
   }
   return CUDNN_STATUS_SUCCESS;
@@ -192,9 +207,11 @@ cudnnStatus_t write_objects(const std::vector<Shared>& objects, int64_t count, v
     const Shared& object = objects[static_cast<size_t>(i)];
     const auto place = descriptors().live.find(static_cast<cudnnBackendDescriptor_t*>(values)[i]);
     if (place == descriptors().live.end())
-      return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: the array of results holds no descriptor at %ld", i);
+      return refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: the array of results holds no descriptor at %ld",
+                    i);
     if (place->second->type != object->type || place->second->finalized)
-      return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "cudnnBackendGetAttribute: the results need fresh descriptors of type %d", object->type);
+      return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                    "cudnnBackendGetAttribute: the results need fresh descriptors of type %d", object->type);
     place->second = std::const_pointer_cast<Object>(object);  // finalized, so nothing changes it
   }
   return CUDNN_STATUS_SUCCESS;
@@ -243,12 +260,14 @@ cudnnStatus_t refuse(cudnnStatus_t status, const char* format, ...) {
   return status;
 }
 
-Shared finalized_object(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type, const char* what, cudnnStatus_t& status) {
+Shared finalized_object(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type, const char* what,
+                        cudnnStatus_t& status) {
   const std::shared_ptr<Object> object = live_object(descriptor);
   if (object == nullptr) {
     status = no_descriptor(what, descriptor);
   } else if (object->type != type) {
-    status = refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "%s is a descriptor of type %d, not %d", what, object->type, type);
+    status = refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "%s is a descriptor of type %d, not %d", what, object->type,
+                    type);
   } else if (!object->finalized) {
     status = refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "%s is not finalized", what);
   } else {
@@ -269,8 +288,11 @@ int64_t live_cudnn_descriptors() {
 namespace cudnn = vitrine::standins::cudnn;
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
-  if (descriptor == nullptr) return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnBackendCreateDescriptor: no place for the descriptor");
-  if (cudnn::rules_of(type) == nullptr) return cudnn::refuse(CUDNN_STATUS_NOT_SUPPORTED, "the stand-in has no descriptors of type %d", type);
+  if (descriptor == nullptr)
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+                         "cudnnBackendCreateDescriptor: no place for the descriptor");
+  if (cudnn::rules_of(type) == nullptr)
+    return cudnn::refuse(CUDNN_STATUS_NOT_SUPPORTED, "the stand-in has no descriptors of type %d", type);
   auto object = std::make_shared<cudnn::Object>();
   object->type = type;
   *descriptor = new char;  // an address that no other descriptor has
@@ -281,24 +303,30 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   const std::lock_guard lock(cudnn::descriptors().mutex);
-  if (cudnn::descriptors().live.erase(descriptor) == 0) return cudnn::no_descriptor("cudnnBackendDestroyDescriptor", descriptor);
+  if (cudnn::descriptors().live.erase(descriptor) == 0)
+    return cudnn::no_descriptor("cudnnBackendDestroyDescriptor", descriptor);
   delete static_cast<char*>(descriptor);
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                       int64_t count, const void* values) {
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void* values) {
   const std::shared_ptr<cudnn::Object> object = cudnn::live_object(descriptor);
   if (object == nullptr) return cudnn::no_descriptor("cudnnBackendSetAttribute", descriptor);
   if (object->finalized)
-    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: a descriptor of type %d is finalized and cannot change", object->type);
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM,
+                         "cudnnBackendSetAttribute: a descriptor of type %d is finalized and cannot change",
+                         object->type);
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   const cudnn::Rule* const rule = cudnn::rule_of(*object, name, type, "cudnnBackendSetAttribute", status);
   if (rule == nullptr) return status;
-  if (rule->use == cudnn::Use::result) return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is a result and cannot be set", name);
+  if (rule->use == cudnn::Use::result)
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is a result and cannot be set", name);
   if (count < rule->least || count > rule->most)
-    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d takes %ld to %ld values, not %ld", name, rule->least, rule->most, count);
-  if (values == nullptr) return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: no values are given", name);
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d takes %ld to %ld values, not %ld", name, rule->least,
+                         rule->most, count);
+  if (values == nullptr)
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: no values are given", name);
   cudnn::Attribute attribute{type, count, {}, {}};
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     status = cudnn::read_objects(*rule, count, values, attribute.objects);
@@ -311,12 +339,13 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                       int64_t room, int64_t* count, void* values) {
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t room, int64_t* count, void* values) {
   const std::shared_ptr<cudnn::Object> object = cudnn::live_object(descriptor);
   if (object == nullptr) return cudnn::no_descriptor("cudnnBackendGetAttribute", descriptor);
   if (!object->finalized)
-    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "cudnnBackendGetAttribute: a descriptor of type %d is not finalized", object->type);
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+                         "cudnnBackendGetAttribute: a descriptor of type %d is not finalized", object->type);
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   const cudnn::Rule* const rule = cudnn::rule_of(*object, name, type, "cudnnBackendGetAttribute", status);
   if (rule == nullptr) return status;
@@ -337,7 +366,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const std::shared_ptr<cudnn::Object> object = cudnn::live_object(descriptor);
   if (object == nullptr) return cudnn::no_descriptor("cudnnBackendFinalize", descriptor);
   if (object->finalized)
-    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: a descriptor of type %d is finalized already", object->type);
+    return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: a descriptor of type %d is finalized already",
+                         object->type);
   const cudnnStatus_t status = cudnn::finalize(*object);
   object->finalized = status == CUDNN_STATUS_SUCCESS;
   return status;

@@ -28,20 +28,23 @@ namespace cudnn {
 namespace {
 
 cudnnStatus_t no_engines() {
-  return refuse(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "the stand-in has no engines for the imitated GPUs; see set_convolution_engines()");
+  return refuse(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH,
+                "the stand-in has no engines for the imitated GPUs; see set_convolution_engines()");
 }
 
-/// Whether there are engines for the graph at all: as in cuDNN, not for ReLU without a bias, for f32 gradients of 16-bit images, or for bf16 on old
-/// GPUs.
+/// Whether there are engines for the graph at all: as in cuDNN, not for ReLU without a bias, for f32 gradients of
+/// 16-bit images, or for bf16 on old GPUs.
 bool is_served(const Graph& graph) {
   const Convolution& c = graph.convolution;
   const int compute_major = state().machine.compute_major;
-  return c.x_type == c.y_type && c.w_type == c.x_type && (!c.relu || c.bias) && (c.x_type != CUDA_R_16BF || compute_major >= 8);
+  return c.x_type == c.y_type && c.w_type == c.x_type && (!c.relu || c.bias) &&
+         (c.x_type != CUDA_R_16BF || compute_major >= 8);
 }
 
 /// f32 on tensor cores means TF32, which GPUs have from compute capability 8.0 on.
 bool serves(const ConvolutionEngine& engine, const Graph& graph) {
-  return is_served(graph) && (!engine.tensor_cores || graph.convolution.x_type != CUDA_R_32F || state().machine.compute_major >= 8);
+  return is_served(graph) &&
+         (!engine.tensor_cores || graph.convolution.x_type != CUDA_R_32F || state().machine.compute_major >= 8);
 }
 
 void put_notes(Object& object) {
@@ -114,19 +117,23 @@ cudnnStatus_t finalize_graph(Object& object) {
 
 cudnnStatus_t finalize_device_properties(Object& properties) {
   const auto device = properties.value<int32_t>(CUDNN_ATTR_DEVICEPROP_DEVICE_ID);
-  if (device < 0 || device >= static_cast<int32_t>(state().devices.size())) return refuse(CUDNN_STATUS_BAD_PARAM, "there is no device %d", device);
+  if (device < 0 || device >= static_cast<int32_t>(state().devices.size()))
+    return refuse(CUDNN_STATUS_BAD_PARAM, "there is no device %d", device);
   if (!has_engines()) return no_engines();
   properties.device = device;
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t finalize_heuristics(Object& heuristics) {
-  const cudnnStatus_t status = find_device(heuristics, heuristics.object(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH), CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+  const cudnnStatus_t status = find_device(heuristics, heuristics.object(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH),
+                                           CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  const bool fallback = heuristics.value<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE) == CUDNN_HEUR_MODE_FALLBACK;
+  const bool fallback =
+      heuristics.value<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE) == CUDNN_HEUR_MODE_FALLBACK;
   std::vector<Shared> proposals;
   for (const ConvolutionEngine& engine : known_engines()) {
-    const bool proposed = fallback ? engine.proposed != ConvolutionEngine::Proposed::first : engine.proposed != ConvolutionEngine::Proposed::fallback;
+    const bool proposed = fallback ? engine.proposed != ConvolutionEngine::Proposed::first
+                                   : engine.proposed != ConvolutionEngine::Proposed::fallback;
     if (proposed && serves(engine, *heuristics.graph)) proposals.push_back(proposal(heuristics, engine));
   }
   heuristics.put(CUDNN_ATTR_ENGINEHEUR_RESULTS, std::move(proposals));
@@ -134,7 +141,8 @@ cudnnStatus_t finalize_heuristics(Object& heuristics) {
 }
 
 cudnnStatus_t finalize_engine(Object& object) {
-  const cudnnStatus_t status = find_device(object, object.object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH), CUDNN_ATTR_ENGINE_DEVICEPROP);
+  const cudnnStatus_t status =
+      find_device(object, object.object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH), CUDNN_ATTR_ENGINE_DEVICEPROP);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   const auto index = object.value<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   for (const ConvolutionEngine& engine : known_engines()) {
@@ -148,7 +156,8 @@ cudnnStatus_t finalize_engine(Object& object) {
 
 cudnnStatus_t finalize_knob_choice(const Object& choice) {
   const auto type = choice.value<int32_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
-  if (type < 0 || type >= CUDNN_KNOB_TYPE_COUNTS) return refuse(CUDNN_STATUS_BAD_PARAM, "there is no type %d of knobs", type);
+  if (type < 0 || type >= CUDNN_KNOB_TYPE_COUNTS)
+    return refuse(CUDNN_STATUS_BAD_PARAM, "there is no type %d of knobs", type);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -158,10 +167,13 @@ cudnnStatus_t finalize_configuration(Object& configuration) {
   configuration.device = used.device;
   std::vector<std::pair<int, int64_t>> knobs;
   for (const Shared& choice : configuration.objects(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) {
-    knobs.emplace_back(choice->value<int32_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE), choice->value<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+    knobs.emplace_back(choice->value<int32_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE),
+                       choice->value<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
   }
   for (const ConvolutionEngine& engine : known_engines()) {
-    if (engine.index != used.engine.index || !serves(engine, *used.graph) || !std::ranges::is_permutation(engine.knobs, knobs)) continue;
+    if (engine.index != used.engine.index || !serves(engine, *used.graph) ||
+        !std::ranges::is_permutation(engine.knobs, knobs))
+      continue;
     configuration.engine = engine;
     return CUDNN_STATUS_SUCCESS;
   }
@@ -177,13 +189,16 @@ cudnnStatus_t finalize_plan(Object& plan) {
     auto* const handle = plan.value<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
     if (!is_live(handle)) return refuse(CUDNN_STATUS_BAD_PARAM, "the plan's handle does not exist");
     if (handle->device->index != *plan.device)
-      return refuse(CUDNN_STATUS_BAD_PARAM, "the plan's handle is of device %d, its graph of device %d", handle->device->index, *plan.device);
+      return refuse(CUDNN_STATUS_BAD_PARAM, "the plan's handle is of device %d, its graph of device %d",
+                    handle->device->index, *plan.device);
   }
   if (plan.engine.fault == ConvolutionEngine::Fault::at_finalization)
     return refuse(CUDNN_STATUS_NOT_SUPPORTED, "engine %ld makes no plan", plan.engine.index);
   if (plan.graph->least_alignment() < plan.engine.least_alignment)
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "engine %ld takes tensors aligned to %ld bytes", plan.engine.index, plan.engine.least_alignment);
-  plan.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector<int64_t>{plan.engine.workspace_bytes});
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "engine %ld takes tensors aligned to %ld bytes", plan.engine.index,
+                  plan.engine.least_alignment);
+  plan.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+           std::vector<int64_t>{plan.engine.workspace_bytes});
   return CUDNN_STATUS_SUCCESS;
 }
 

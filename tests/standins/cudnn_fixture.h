@@ -28,7 +28,8 @@ class CudnnTest : public LibraryTest {
     ASSERT_EQ(cudnnSetStream(handle_, stream_), CUDNN_STATUS_SUCCESS);
   }
   void TearDown() override {
-    for (Descriptor descriptor : descriptors_) EXPECT_EQ(cudnnBackendDestroyDescriptor(descriptor), CUDNN_STATUS_SUCCESS);
+    for (Descriptor descriptor : descriptors_)
+      EXPECT_EQ(cudnnBackendDestroyDescriptor(descriptor), CUDNN_STATUS_SUCCESS);
     EXPECT_EQ(cudnnDestroy(handle_), CUDNN_STATUS_SUCCESS);
     LibraryTest::TearDown();
   }
@@ -39,11 +40,13 @@ class CudnnTest : public LibraryTest {
     return descriptor;
   }
   template <class T>
-  static cudnnStatus_t try_set(Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const std::vector<T>& values) {
+  static cudnnStatus_t try_set(Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                               const std::vector<T>& values) {
     return cudnnBackendSetAttribute(d, name, type, static_cast<int64_t>(values.size()), values.data());
   }
   template <class T>
-  static void set(Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const std::vector<T>& values) {
+  static void set(Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                  const std::vector<T>& values) {
     EXPECT_EQ(try_set(d, name, type, values), CUDNN_STATUS_SUCCESS) << name << ": " << message();
   }
   static void set(Descriptor d, cudnnBackendAttributeName_t name, Descriptor value) {
@@ -82,7 +85,8 @@ class CudnnTest : public LibraryTest {
     set(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64,
         settings.nchw ? std::vector<int64_t>{c * h * w, h * w, w, 1} : std::vector<int64_t>{h * w * c, 1, w * c, c});
     set(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, std::vector{settings.alignment});
-    set(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, std::vector<uint8_t>{settings.between ? uint8_t{1} : uint8_t{0}});
+    set(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN,
+        std::vector<uint8_t>{settings.between ? uint8_t{1} : uint8_t{0}});
     return finalized(d);
   }
   Descriptor tensor(int64_t id, const Sizes& sizes) { return tensor(id, sizes, {}); }
@@ -102,17 +106,20 @@ class CudnnTest : public LibraryTest {
 
   /// The attributes' names of a pass: of x, w, y, the geometry, alpha and beta, in this order.
   using Names = std::array<cudnnBackendAttributeName_t, 6>;
-  static constexpr Names kForward = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                                     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                                     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
-  static constexpr Names kBackwardData = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
-  static constexpr Names kBackwardWeight = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-  Descriptor convolution(cudnnBackendDescriptorType_t type, const Names& names, const std::array<Descriptor, 4>& values, float alpha = 1,
-                         float beta = 0) {
+  static constexpr Names kForward = {
+      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+  static constexpr Names kBackwardData = {
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+  static constexpr Names kBackwardWeight = {
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+  Descriptor convolution(cudnnBackendDescriptorType_t type, const Names& names, const std::array<Descriptor, 4>& values,
+                         float alpha = 1, float beta = 0) {
     Descriptor d = create(type);
     for (size_t i = 0; i < 4; ++i) set(d, names[i], values[i]);
     set(d, names[4], CUDNN_TYPE_FLOAT, std::vector{alpha});
@@ -148,18 +155,21 @@ class CudnnTest : public LibraryTest {
     set(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, std::vector{mode});
     finalized(heuristics);
     int64_t count = 0;
-    EXPECT_EQ(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+    EXPECT_EQ(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0,
+                                       &count, nullptr),
               CUDNN_STATUS_SUCCESS);
     std::vector<Descriptor> results;
     for (int64_t i = 0; i < count; ++i) results.push_back(create(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
-    EXPECT_EQ(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, results.data()),
+    EXPECT_EQ(cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
+                                       &count, results.data()),
               CUDNN_STATUS_SUCCESS);
     return results;
   }
   Descriptor engine_of(Descriptor configuration) {
     Descriptor engine = create(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t count = 0;
-    EXPECT_EQ(cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
+    EXPECT_EQ(cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                       &count, &engine),
               CUDNN_STATUS_SUCCESS);
     return engine;
   }

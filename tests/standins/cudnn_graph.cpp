@@ -16,19 +16,24 @@ struct Tensor {
   int64_t alignment = 0;
   bool in_memory = true;
 
-  cudaDataType_t cuda_type() const { return type == CUDNN_DATA_FLOAT ? CUDA_R_32F : type == CUDNN_DATA_HALF ? CUDA_R_16F : CUDA_R_16BF; }
+  cudaDataType_t cuda_type() const {
+    return type == CUDNN_DATA_FLOAT ? CUDA_R_32F : type == CUDNN_DATA_HALF ? CUDA_R_16F : CUDA_R_16BF;
+  }
 };
 
 cudnnStatus_t read_tensor(const Object& object, Tensor& tensor) {
-  const auto sizes = object.values<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), strides = object.values<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  const auto sizes = object.values<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
+             strides = object.values<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
   tensor.id = object.value<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
   tensor.type = object.value<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
   tensor.alignment = object.value<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
   tensor.in_memory = object.value<uint8_t>(CUDNN_ATTR_TENSOR_IS_VIRTUAL) == 0;
-  if (sizes.size() != 4) return refuse(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "tensor %ld has %zu dimensions, not 4", tensor.id, sizes.size());
+  if (sizes.size() != 4)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "tensor %ld has %zu dimensions, not 4", tensor.id, sizes.size());
   const int64_t n = sizes[0], c = sizes[1], h = sizes[2], w = sizes[3];
   if (strides != std::vector<int64_t>{h * w * c, 1, w * c, c})
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "tensor %ld is not stored as (N, H, W, C) without gaps", tensor.id);
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "tensor %ld is not stored as (N, H, W, C) without gaps",
+                  tensor.id);
   if (tensor.type != CUDNN_DATA_FLOAT && tensor.type != CUDNN_DATA_HALF && tensor.type != CUDNN_DATA_BFLOAT16)
     return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensor %ld has data type %d", tensor.id, tensor.type);
   tensor.sizes = {n, h, w, c};
@@ -108,13 +113,20 @@ cudnnStatus_t add_pointwise(const Object& operation, Graph& graph, Tensor& last)
   if (function.value<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC) != CUDNN_DATA_FLOAT)
     return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "only pointwise operations in f32 are supported");
   Tensor x, y;
-  for (const auto& [name, tensor] : {std::pair{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x}, {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y}}) {
-    if (const cudnnStatus_t status = read_tensor(operation.object(name), *tensor); status != CUDNN_STATUS_SUCCESS) return status;
+  for (const auto& [name, tensor] :
+       {std::pair{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x}, {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y}}) {
+    if (const cudnnStatus_t status = read_tensor(operation.object(name), *tensor); status != CUDNN_STATUS_SUCCESS)
+      return status;
   }
-  if (x.id != last.id) return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "an operation does not take the result of the one before it");
-  if (last.in_memory) return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "tensor %ld is in memory and between operations", last.id);
-  if (last.type != CUDNN_DATA_FLOAT) return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensor %ld, between operations, is not in f32", last.id);
-  if (y.sizes != x.sizes) return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "a pointwise operation changes the shape of tensor %ld", x.id);
+  if (x.id != last.id)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
+                  "an operation does not take the result of the one before it");
+  if (last.in_memory)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "tensor %ld is in memory and between operations", last.id);
+  if (last.type != CUDNN_DATA_FLOAT)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensor %ld, between operations, is not in f32", last.id);
+  if (y.sizes != x.sizes)
+    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "a pointwise operation changes the shape of tensor %ld", x.id);
   last = y;
   Convolution& c = graph.convolution;
   const std::vector<Shared> summand = operation.objects(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
@@ -129,12 +141,15 @@ cudnnStatus_t add_pointwise(const Object& operation, Graph& graph, Tensor& last)
   Tensor bias;
   if (const cudnnStatus_t status = read_tensor(*summand.front(), bias); status != CUDNN_STATUS_SUCCESS) return status;
   if (bias.sizes != std::array<int64_t, 4>{1, 1, 1, c.w_sizes[0]})
-    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "the bias %ld has not one value for each output channel", bias.id);
-  if (!bias.in_memory) return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the bias is the result of no operation");
+    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "the bias %ld has not one value for each output channel",
+                  bias.id);
+  if (!bias.in_memory)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the bias is the result of no operation");
   c.bias = true;
   graph.bias = bias.id;
   graph.alignments[bias.id] = bias.alignment;
-  if (bias.cuda_type() != c.x_type) return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "the bias has another data type than the images");
+  if (bias.cuda_type() != c.x_type)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "the bias has another data type than the images");
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -145,10 +160,13 @@ int64_t Graph::least_alignment() const {
 }
 
 cudnnStatus_t finalize_tensor(const Object& tensor) {
-  const auto sizes = tensor.values<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), strides = tensor.values<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  const auto sizes = tensor.values<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
+             strides = tensor.values<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
   if (sizes.size() != strides.size())
-    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "a tensor has %zu sizes and %zu strides", sizes.size(), strides.size());
-  if (std::ranges::min(sizes) < 1 || std::ranges::min(strides) < 1) return refuse(CUDNN_STATUS_BAD_PARAM, "a tensor has a size or stride below 1");
+    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "a tensor has %zu sizes and %zu strides", sizes.size(),
+                  strides.size());
+  if (std::ranges::min(sizes) < 1 || std::ranges::min(strides) < 1)
+    return refuse(CUDNN_STATUS_BAD_PARAM, "a tensor has a size or stride below 1");
   const auto alignment = tensor.value<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
   if (alignment < 1 || !std::has_single_bit(static_cast<uint64_t>(alignment)))
     return refuse(CUDNN_STATUS_BAD_PARAM, "a tensor is aligned to %ld bytes, which is no power of two", alignment);
@@ -158,10 +176,12 @@ cudnnStatus_t finalize_tensor(const Object& tensor) {
 cudnnStatus_t make_graph(const std::vector<Shared>& operations, Graph& graph) {
   const Object& first = *operations.front();
   const Names* const names = names_of(first);
-  if (names == nullptr) return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the first operation is no convolution");
+  if (names == nullptr)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "the first operation is no convolution");
   Tensor x, w, y;
   for (const auto& [name, tensor] : {std::pair{names->x, &x}, {names->w, &w}, {names->y, &y}}) {
-    if (const cudnnStatus_t status = read_tensor(first.object(name), *tensor); status != CUDNN_STATUS_SUCCESS) return status;
+    if (const cudnnStatus_t status = read_tensor(first.object(name), *tensor); status != CUDNN_STATUS_SUCCESS)
+      return status;
   }
   Convolution& c = graph.convolution;
   c.pass = names->pass;
@@ -172,14 +192,18 @@ cudnnStatus_t make_graph(const std::vector<Shared>& operations, Graph& graph) {
   c.w_type = w.cuda_type();
   c.alpha = first.value<float>(names->alpha);
   c.beta = first.value<float>(names->beta);
-  if (const cudnnStatus_t status = read_geometry(first.object(names->geometry), c); status != CUDNN_STATUS_SUCCESS) return status;
-  if (!shapes_match(c)) return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "the shapes of the tensors of a convolution do not match");
+  if (const cudnnStatus_t status = read_geometry(first.object(names->geometry), c); status != CUDNN_STATUS_SUCCESS)
+    return status;
+  if (!shapes_match(c))
+    return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "the shapes of the tensors of a convolution do not match");
   graph.alignments = {{x.id, x.alignment}, {w.id, w.alignment}};
   std::set<int64_t> ids{x.id, w.id, y.id};
   for (size_t i = 1; i < operations.size(); ++i) {
     if (names != &kForward || operations[i]->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR || c.beta != 0)
-      return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "only a bias, then ReLU, can follow a forward convolution that adds to nothing");
-    if (const cudnnStatus_t status = add_pointwise(*operations[i], graph, y); status != CUDNN_STATUS_SUCCESS) return status;
+      return refuse(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
+                    "only a bias, then ReLU, can follow a forward convolution that adds to nothing");
+    if (const cudnnStatus_t status = add_pointwise(*operations[i], graph, y); status != CUDNN_STATUS_SUCCESS)
+      return status;
     ids.insert(y.id);
   }
   if (graph.bias) ids.insert(*graph.bias);

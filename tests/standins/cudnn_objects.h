@@ -82,7 +82,8 @@ struct Object {
   /// For attributes that the library sets.
   template <class T>
   void put(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t value_type, const std::vector<T>& all) {
-    Attribute attribute{value_type, static_cast<int64_t>(all.size()), std::vector<std::byte>(all.size() * sizeof(T)), {}};
+    Attribute attribute{
+        value_type, static_cast<int64_t>(all.size()), std::vector<std::byte>(all.size() * sizeof(T)), {}};
     if (!all.empty()) std::memcpy(attribute.bytes.data(), all.data(), attribute.bytes.size());
     attributes[name] = std::move(attribute);
   }
@@ -92,8 +93,10 @@ struct Object {
   }
 };
 
-/// The finalized object of a live descriptor of the type, or null with the error in `status`. `what` names it in the text.
-Shared finalized_object(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type, const char* what, cudnnStatus_t& status);
+/// The finalized object of a live descriptor of the type, or null with the error in `status`. `what` names it in the
+/// text.
+Shared finalized_object(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type, const char* what,
+                        cudnnStatus_t& status);
 
 /// Whether `handle` exists.
 bool is_live(cudnnHandle_t handle);
@@ -109,7 +112,8 @@ cudnnStatus_t finalize_configuration(Object& configuration);
 cudnnStatus_t finalize_plan(Object& plan);
 cudnnStatus_t finalize_variant_pack(Object& pack);
 
-/// The convolution of the operations, of which the first is the convolution; or what is wrong with them, or not supported.
+/// The convolution of the operations, of which the first is the convolution; or what is wrong with them, or not
+/// supported.
 cudnnStatus_t make_graph(const std::vector<Shared>& operations, Graph& graph);
 
 /// Whether there are engines in this process: set_convolution_engines().

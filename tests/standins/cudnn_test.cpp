@@ -40,8 +40,12 @@ class CudnnConvolution : public CudnnTest {
     pointers_ = {{kX, upload(x_)}, {kW, upload(w_)}, {kY, upload(y_)}};
     scratch_ = scratch();
   }
-  Descriptor forward_graph() { return graph({forward(tensor(kX, kXSizes), tensor(kW, kWSizes), tensor(kY, kYSizes), geometry(kStride, kPad))}); }
-  std::vector<float> content(size_t i, size_t count) { return download(static_cast<const float*>(pointers_.at(i).second), count); }
+  Descriptor forward_graph() {
+    return graph({forward(tensor(kX, kXSizes), tensor(kW, kWSizes), tensor(kY, kYSizes), geometry(kStride, kPad))});
+  }
+  std::vector<float> content(size_t i, size_t count) {
+    return download(static_cast<const float*>(pointers_.at(i).second), count);
+  }
   void expect_near(const std::vector<float>& actual, const std::vector<double>& expected) {
     ASSERT_EQ(actual.size(), expected.size());
     for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(double{actual[i]}, expected[i], 1e-5) << i;
@@ -57,7 +61,9 @@ TEST_F(CudnnConvolution, ForwardWithBiasAndReluEqualsTheDefinition) {
   Descriptor with_bias = pointwise(CUDNN_POINTWISE_ADD, product, tensor(kBias, {1, 1, 1, kWSizes[0]}), sum);
   Descriptor with_relu = pointwise(CUDNN_POINTWISE_RELU_FWD, sum, nullptr, tensor(kY, kYSizes));
   pointers_.emplace_back(kBias, upload(bias_));
-  run(plan(graph({forward(tensor(kX, kXSizes), tensor(kW, kWSizes), product, geometry(kStride, kPad)), with_bias, with_relu})), pointers_, scratch_);
+  run(plan(graph(
+          {forward(tensor(kX, kXSizes), tensor(kW, kWSizes), product, geometry(kStride, kPad)), with_bias, with_relu})),
+      pointers_, scratch_);
   std::vector<double> expected(y_.size());
   for (size_t i = 0; i < expected.size(); ++i) expected[i] = double{bias_[i % bias_.size()]};
   for_each_product([&](int64_t x, int64_t w, int64_t y) {
@@ -69,8 +75,10 @@ TEST_F(CudnnConvolution, ForwardWithBiasAndReluEqualsTheDefinition) {
 
 TEST_F(CudnnConvolution, TheGradientsEqualTheDefinitionAndAddToTheContent) {
   Descriptor x = tensor(kX, kXSizes), w = tensor(kW, kWSizes), y = tensor(kY, kYSizes), sizes = geometry(kStride, kPad);
-  Descriptor to_x = convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, kBackwardData, {x, w, y, sizes});
-  Descriptor to_w = convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, kBackwardWeight, {x, w, y, sizes}, 2, 1);
+  Descriptor to_x =
+      convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, kBackwardData, {x, w, y, sizes});
+  Descriptor to_w = convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, kBackwardWeight,
+                                {x, w, y, sizes}, 2, 1);
   std::vector<double> expected_x(x_.size()), expected_w(w_.begin(), w_.end());
   for_each_product([&](int64_t i, int64_t j, int64_t k) {
     const double grad_y = double{y_[static_cast<size_t>(k)]};
@@ -88,7 +96,8 @@ TEST_F(CudnnConvolution, TheWorkspaceIsFilledWithGarbage) {
   Descriptor made = plan(forward_graph());
   EXPECT_EQ(get<int64_t>(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64), kScratchBytes);
   run(made, pointers_, scratch_);
-  EXPECT_EQ(download(scratch_, static_cast<size_t>(kScratchBytes)), std::vector<char>(static_cast<size_t>(kScratchBytes), '\xFF'));
+  EXPECT_EQ(download(scratch_, static_cast<size_t>(kScratchBytes)),
+            std::vector<char>(static_cast<size_t>(kScratchBytes), '\xFF'));
 }
 
 TEST_F(CudnnConvolution, EnginesDifferInTheirBitsAndTimes) {
@@ -151,14 +160,16 @@ TEST_F(CudnnConvolution, AnExecutionNeedsTheTensorsOfThePlan) {
   more.emplace_back(kBias, pointers_[0].second);
   EXPECT_EQ(status_of(more, scratch_), CUDNN_STATUS_BAD_PARAM) << "an unknown id";
   EXPECT_EQ(status_of(with(0, nullptr), scratch_), CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
-  EXPECT_EQ(status_of(with(0, static_cast<const float*>(pointers_[0].second) + 1), scratch_), CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER);
+  EXPECT_EQ(status_of(with(0, static_cast<const float*>(pointers_[0].second) + 1), scratch_),
+            CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER);
   EXPECT_EQ(status_of(pointers_, nullptr), CUDNN_STATUS_BAD_PARAM_NULL_POINTER) << "no workspace";
   EXPECT_EQ(status_of(pointers_, scratch_ + 16), CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER) << "workspace";
   EXPECT_EQ(status_of(with(2, pointers_[0].second), scratch_), CUDNN_STATUS_BAD_PARAM) << "y overlaps x";
   EXPECT_EQ(status_of(with(1, scratch_), scratch_), CUDNN_STATUS_BAD_PARAM) << "the workspace overlaps w";
   Descriptor twice = create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   set(twice, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, std::vector{kX, kX});
-  set(twice, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, std::vector{pointers_[0].second, pointers_[0].second});
+  set(twice, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+      std::vector{pointers_[0].second, pointers_[0].second});
   set(twice, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, std::vector<void*>{scratch_});
   EXPECT_EQ(cudnnBackendFinalize(twice), CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES);
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
@@ -190,13 +201,16 @@ TEST_F(CudnnConvolution, AnExecutionNeedsTheDeviceOfThePlan) {
 
 TEST_F(CudnnConvolution, EnginesFailWhereTheTestWants) {
   using Fault = ConvolutionEngine::Fault;
-  set_convolution_engines(
-      {{.index = 1, .fault = Fault::at_finalization}, {.index = 2, .least_alignment = 32}, {.index = 3, .fault = Fault::at_execution}});
+  set_convolution_engines({{.index = 1, .fault = Fault::at_finalization},
+                           {.index = 2, .least_alignment = 32},
+                           {.index = 3, .fault = Fault::at_execution}});
   const std::vector<Descriptor> proposals = propose(forward_graph());
   ASSERT_EQ(proposals.size(), 3U);
   EXPECT_EQ(cudnnBackendFinalize(open_plan(proposals[0])), CUDNN_STATUS_NOT_SUPPORTED);
-  EXPECT_EQ(cudnnBackendFinalize(open_plan(proposals[1])), CUDNN_STATUS_NOT_SUPPORTED) << "its tensors are aligned to 16 bytes";
-  EXPECT_EQ(cudnnBackendExecute(handle_, finalized(open_plan(proposals[2])), pack(pointers_, nullptr)), CUDNN_STATUS_EXECUTION_FAILED);
+  EXPECT_EQ(cudnnBackendFinalize(open_plan(proposals[1])), CUDNN_STATUS_NOT_SUPPORTED)
+      << "its tensors are aligned to 16 bytes";
+  EXPECT_EQ(cudnnBackendExecute(handle_, finalized(open_plan(proposals[2])), pack(pointers_, nullptr)),
+            CUDNN_STATUS_EXECUTION_FAILED);
   EXPECT_EQ(message(), "engine 3 fails");
   EXPECT_EQ(message(), "") << "it is read once";
 }
@@ -204,10 +218,15 @@ TEST_F(CudnnConvolution, EnginesFailWhereTheTestWants) {
 TEST_F(CudnnConvolution, AttributesAreChecked) {
   Descriptor d = create(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   EXPECT_EQ(cudnnBackendFinalize(d), CUDNN_STATUS_BAD_PARAM) << "nothing is set";
-  EXPECT_EQ(try_set(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, std::vector{CUDNN_DATA_FLOAT}), CUDNN_STATUS_BAD_PARAM);
-  EXPECT_EQ(try_set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT32, std::vector<int32_t>{1}), CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE);
-  EXPECT_EQ(try_set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, std::vector<int64_t>{1, 2}), CUDNN_STATUS_BAD_PARAM) << "two ids";
-  EXPECT_EQ(cudnnBackendSetAttribute(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, nullptr), CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+  EXPECT_EQ(try_set(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, std::vector{CUDNN_DATA_FLOAT}),
+            CUDNN_STATUS_BAD_PARAM);
+  EXPECT_EQ(try_set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT32, std::vector<int32_t>{1}),
+            CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE);
+  EXPECT_EQ(try_set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, std::vector<int64_t>{1, 2}),
+            CUDNN_STATUS_BAD_PARAM)
+      << "two ids";
+  EXPECT_EQ(cudnnBackendSetAttribute(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, nullptr),
+            CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
   int64_t value = 0, count = 0;
   const auto get_id = [&](Descriptor from) {
     return cudnnBackendGetAttribute(from, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &count, &value);
@@ -216,11 +235,14 @@ TEST_F(CudnnConvolution, AttributesAreChecked) {
   Descriptor whole = tensor(9, kXSizes);
   EXPECT_EQ(get_id(whole), CUDNN_STATUS_SUCCESS);
   EXPECT_EQ(value, 9);
-  EXPECT_EQ(try_set(whole, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, std::vector{kX}), CUDNN_STATUS_BAD_PARAM) << "it is finalized";
+  EXPECT_EQ(try_set(whole, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, std::vector{kX}), CUDNN_STATUS_BAD_PARAM)
+      << "it is finalized";
   EXPECT_EQ(cudnnBackendFinalize(whole), CUDNN_STATUS_BAD_PARAM) << "twice";
 
   Descriptor operation = create(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
-  const auto try_x = [&](Descriptor x) { return try_set(operation, kForward[0], CUDNN_TYPE_BACKEND_DESCRIPTOR, std::vector{x}); };
+  const auto try_x = [&](Descriptor x) {
+    return try_set(operation, kForward[0], CUDNN_TYPE_BACKEND_DESCRIPTOR, std::vector{x});
+  };
   EXPECT_EQ(try_x(d), CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
   EXPECT_EQ(try_x(geometry(1, 1)), CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE);
   Descriptor gone = nullptr;
@@ -229,29 +251,40 @@ TEST_F(CudnnConvolution, AttributesAreChecked) {
   EXPECT_EQ(cudnnBackendDestroyDescriptor(nullptr), CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
 
   Descriptor made = plan(forward_graph());
-  EXPECT_EQ(try_set(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector<int64_t>{1}), CUDNN_STATUS_BAD_PARAM);
+  EXPECT_EQ(try_set(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector<int64_t>{1}),
+            CUDNN_STATUS_BAD_PARAM);
   Descriptor open = create(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  EXPECT_EQ(try_set(open, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector<int64_t>{1}), CUDNN_STATUS_BAD_PARAM) << "a result";
+  EXPECT_EQ(try_set(open, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, std::vector<int64_t>{1}),
+            CUDNN_STATUS_BAD_PARAM)
+      << "a result";
 }
 
 TEST_F(CudnnConvolution, GraphsAreChecked) {
   Descriptor x = tensor(kX, kXSizes), w = tensor(kW, kWSizes), y = tensor(kY, kYSizes), sizes = geometry(kStride, kPad);
   Descriptor between = tensor(5, kYSizes, {.between = true}), bias = tensor(kBias, {1, 1, 1, kWSizes[0]});
-  const auto status_of = [&](const std::vector<Descriptor>& operations) { return cudnnBackendFinalize(open_graph(operations)); };
+  const auto status_of = [&](const std::vector<Descriptor>& operations) {
+    return cudnnBackendFinalize(open_graph(operations));
+  };
   EXPECT_EQ(status_of({forward(tensor(kX, kXSizes, {.nchw = true}), w, y, sizes)}), CUDNN_STATUS_NOT_SUPPORTED_LAYOUT);
-  EXPECT_EQ(status_of({forward(tensor(kX, kXSizes, {.type = CUDNN_DATA_DOUBLE}), w, y, sizes)}), CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE);
+  EXPECT_EQ(status_of({forward(tensor(kX, kXSizes, {.type = CUDNN_DATA_DOUBLE}), w, y, sizes)}),
+            CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE);
   EXPECT_EQ(status_of({forward(x, w, y, geometry(1, kPad))}), CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
   EXPECT_EQ(status_of({forward(x, tensor(kX, kWSizes), y, sizes)}), CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES);
-  EXPECT_EQ(status_of({forward(x, w, between, sizes)}), CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN) << "no result in memory";
-  EXPECT_EQ(status_of({pointwise(CUDNN_POINTWISE_RELU_FWD, x, nullptr, y)}), CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN) << "no convolution";
+  EXPECT_EQ(status_of({forward(x, w, between, sizes)}), CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
+      << "no result in memory";
+  EXPECT_EQ(status_of({pointwise(CUDNN_POINTWISE_RELU_FWD, x, nullptr, y)}), CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
+      << "no convolution";
   EXPECT_EQ(status_of({forward(x, w, y, sizes), pointwise(CUDNN_POINTWISE_ADD, y, bias, tensor(6, kYSizes))}),
             CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
       << "y lies in memory";
-  EXPECT_EQ(status_of({forward(x, w, between, sizes), pointwise(CUDNN_POINTWISE_ADD, x, bias, y)}), CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
+  EXPECT_EQ(status_of({forward(x, w, between, sizes), pointwise(CUDNN_POINTWISE_ADD, x, bias, y)}),
+            CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
       << "another input";
-  EXPECT_EQ(status_of({forward(x, w, between, sizes), pointwise(CUDNN_POINTWISE_ADD, between, tensor(kBias, {1, 1, 1, 3}), y)}),
+  EXPECT_EQ(status_of({forward(x, w, between, sizes),
+                       pointwise(CUDNN_POINTWISE_ADD, between, tensor(kBias, {1, 1, 1, 3}), y)}),
             CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
-  EXPECT_EQ(status_of({convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, kForward, {x, w, between, sizes}, 1, 1),
+  EXPECT_EQ(status_of({convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, kForward,
+                                   {x, w, between, sizes}, 1, 1),
                        pointwise(CUDNN_POINTWISE_ADD, between, bias, y)}),
             CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN)
       << "beta with a bias";
@@ -260,13 +293,14 @@ TEST_F(CudnnConvolution, GraphsAreChecked) {
 TEST_F(CudnnConvolution, SomeGraphsHaveNoEngine) {
   Descriptor x = tensor(kX, kXSizes), w = tensor(kW, kWSizes), y = tensor(kY, kYSizes), sizes = geometry(kStride, kPad);
   Descriptor between = tensor(5, kYSizes, {.between = true});
-  EXPECT_TRUE(propose(graph({forward(x, w, between, sizes), pointwise(CUDNN_POINTWISE_RELU_FWD, between, nullptr, y)})).empty())
+  EXPECT_TRUE(
+      propose(graph({forward(x, w, between, sizes), pointwise(CUDNN_POINTWISE_RELU_FWD, between, nullptr, y)})).empty())
       << "ReLU without a bias";
   for (const cudnnDataType_t type : {CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16}) {
     Descriptor half_x = tensor(kX, kXSizes, {.type = type}), half_y = tensor(kY, kYSizes, {.type = type});
     const auto gradient = [&](Descriptor to) {
-      return propose(
-          graph({convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, kBackwardWeight, {half_x, to, half_y, sizes})}));
+      return propose(graph({convolution(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, kBackwardWeight,
+                                        {half_x, to, half_y, sizes})}));
     };
     EXPECT_TRUE(gradient(w).empty()) << "an f32 gradient of 16-bit images";
     EXPECT_EQ(gradient(tensor(kW, kWSizes, {.type = type})).size(), 1U);
@@ -290,11 +324,13 @@ TEST_F(CudnnConvolution, HeuristicsProposeTheEnginesInOrderWithTheirNotes) {
   EXPECT_EQ(indices(CUDNN_HEUR_MODE_FALLBACK), (std::vector<int64_t>{9, 4}));
   const std::vector<Descriptor> proposals = propose(forward_graph());
   const auto note = [&](size_t i) {
-    return get<cudnnBackendNumericalNote_t>(engine_of(proposals[i]), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE);
+    return get<cudnnBackendNumericalNote_t>(engine_of(proposals[i]), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                            CUDNN_TYPE_NUMERICAL_NOTE);
   };
   EXPECT_EQ(note(0), CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   EXPECT_EQ(note(1), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
-  EXPECT_EQ(get<cudnnBackendBehaviorNote_t>(engine_of(proposals[2]), CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE),
+  EXPECT_EQ(get<cudnnBackendBehaviorNote_t>(engine_of(proposals[2]), CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
+                                            CUDNN_TYPE_BEHAVIOR_NOTE),
             CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION);
 }
 
@@ -327,7 +363,8 @@ TEST_F(CudnnConvolution, AnEngineIsConfiguredByItsIndexAndKnobs) {
 TEST_F(CudnnConvolution, WithoutEnginesTheGpuIsRefused) {
   set_convolution_engines({});
   Descriptor x = tensor(kX, kXSizes), w = tensor(kW, kWSizes), y = tensor(kY, kYSizes);
-  EXPECT_EQ(cudnnBackendFinalize(open_graph({forward(x, w, y, geometry(kStride, kPad))})), CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);
+  EXPECT_EQ(cudnnBackendFinalize(open_graph({forward(x, w, y, geometry(kStride, kPad))})),
+            CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);
   Descriptor properties = create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   set(properties, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, std::vector<int32_t>{0});
   EXPECT_EQ(cudnnBackendFinalize(properties), CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);

@@ -39,7 +39,8 @@ class DeviceCode : public ::testing::Test {
   template <class T>
   T* upload(const std::vector<T>& values) {
     T* const p = device_memory<T>(values.size());
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
+              cudaSuccess);
     return p;
   }
   template <class T>
@@ -66,7 +67,8 @@ TEST_F(DeviceCode, EveryThreadOfEveryBlockRunsOnce) {
   uint3* const out = device_memory<uint3>(count);
   for (bool cooperating : {false, true}) {
     ASSERT_EQ(cudaMemsetAsync(out, 0xEE, count * sizeof(uint3), stream_), cudaSuccess);
-    cooperating ? cuda::launch_cooperating(stream_, write_coordinates, grid, block, out) : cuda::launch(stream_, write_coordinates, grid, block, out);
+    cooperating ? cuda::launch_cooperating(stream_, write_coordinates, grid, block, out)
+                : cuda::launch(stream_, write_coordinates, grid, block, out);
     const auto result = download(out, count);
     size_t i = 0;
     for (unsigned bz = 0; bz < 2; ++bz)
@@ -105,7 +107,9 @@ TEST_F(DeviceCode, BlocksReduceInSharedMemory) {
   int64_t* const in = upload(values);
   int64_t* const sums = device_memory<int64_t>(7);
   for (size_t threads : {1024U, 256U, 2U}) {
-    threads == 1024 ? expect_sums<1024>(stream_, in, sums) : threads == 256 ? expect_sums<256>(stream_, in, sums) : expect_sums<2>(stream_, in, sums);
+    threads == 1024  ? expect_sums<1024>(stream_, in, sums)
+    : threads == 256 ? expect_sums<256>(stream_, in, sums)
+                     : expect_sums<2>(stream_, in, sums);
     const auto result = download(sums, 7);
     for (size_t b = 0; b < 7; ++b) {
       EXPECT_EQ(result[b], std::accumulate(values.begin() + static_cast<int64_t>(b * threads),
@@ -146,7 +150,8 @@ __global__ void vote(unsigned* out) {
   const unsigned t = threadIdx.x;
   if (t >= 40) return;  // the second warp has 8 lanes, of 64
   out[t * 3] = __ballot_sync(0xFFFFFFFFU, t % 3 == 0);
-  out[t * 3 + 1] = static_cast<unsigned>(__any_sync(0xFFFFFFFFU, t == 35)) | static_cast<unsigned>(__all_sync(0xFFFFFFFFU, t < 32)) << 1U;
+  out[t * 3 + 1] = static_cast<unsigned>(__any_sync(0xFFFFFFFFU, t == 35)) |
+                   static_cast<unsigned>(__all_sync(0xFFFFFFFFU, t < 32)) << 1U;
   __syncthreads();
   // The halves of a warp synchronize separately.
   const unsigned half = t % 32 < 16 ? 0x0000FFFFU : 0xFFFF0000U;
@@ -185,7 +190,8 @@ float value_of(unsigned bits, unsigned exponent_bits) {
   const unsigned exponent = bits >> mantissa_bits & most, mantissa = bits & ((1U << mantissa_bits) - 1);
   const int bias = static_cast<int>(most / 2), shift = static_cast<int>(mantissa_bits);
   float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - shift)
-                              : std::ldexp(static_cast<float>(mantissa | 1U << mantissa_bits), static_cast<int>(exponent) - bias - shift);
+                              : std::ldexp(static_cast<float>(mantissa | 1U << mantissa_bits),
+                                           static_cast<int>(exponent) - bias - shift);
   if (exponent == most) value = mantissa == 0 ? INFINITY : NAN;
   return (bits & 0x8000U) != 0 ? -value : value;
 }
@@ -197,7 +203,8 @@ TEST_F(DeviceCode, HalvesConvertAsInIeee754) {
   float* const values = device_memory<float>(65536);
   uint16_t* const out = device_memory<uint16_t>(65536);
   for (const unsigned exponent_bits : {5U, 8U}) {
-    cuda::launch(stream_, exponent_bits == 5 ? through_f32<__half> : through_f32<__nv_bfloat16>, dim3(256), dim3(256), in, values, out);
+    cuda::launch(stream_, exponent_bits == 5 ? through_f32<__half> : through_f32<__nv_bfloat16>, dim3(256), dim3(256),
+                 in, values, out);
     const auto wide = download(values, 65536);
     const auto back = download(out, 65536);
     for (unsigned bits = 0; bits < 65536; ++bits) {
@@ -217,14 +224,16 @@ TEST_F(DeviceCode, HalvesAreRoundedToNearestWithTiesToEven) {
   const std::vector<float> in{2049.0F, 2051.0F, 65519.0F,    65520.0F,    0x1p-25F,  0x1.8p-25F,
                               257.0F,  259.0F,  0x1.fep127F, 0x1.ffp127F, 0x1p-134F, -0x1.8p-134F};
   const std::vector<float> f16{2048, 2052, 65504, INFINITY, 0, 0x1p-24F, 257, 259, INFINITY, INFINITY, 0, -0.0F};
-  const std::vector<float> bf16{2048, 2048, 65536, 65536, 0x1p-25F, 0x1.8p-25F, 256, 260, 0x1.fep127F, INFINITY, 0, -0x1p-133F};
+  const std::vector<float> bf16{2048, 2048, 65536,       65536,    0x1p-25F, 0x1.8p-25F,
+                                256,  260,  0x1.fep127F, INFINITY, 0,        -0x1p-133F};
   const float* const from = upload(in);
   uint16_t* const out = device_memory<uint16_t>(in.size());
   for (const unsigned exponent_bits : {5U, 8U}) {
-    cuda::launch(stream_, exponent_bits == 5 ? round_to<__half> : round_to<__nv_bfloat16>, dim3(1), dim3(static_cast<unsigned>(in.size())), from,
-                 out);
+    cuda::launch(stream_, exponent_bits == 5 ? round_to<__half> : round_to<__nv_bfloat16>, dim3(1),
+                 dim3(static_cast<unsigned>(in.size())), from, out);
     const auto result = download(out, in.size());
-    for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(value_of(result[i], exponent_bits), (exponent_bits == 5 ? f16 : bf16)[i]) << in[i];
+    for (size_t i = 0; i < in.size(); ++i)
+      EXPECT_EQ(value_of(result[i], exponent_bits), (exponent_bits == 5 ? f16 : bf16)[i]) << in[i];
   }
 }
 
@@ -239,7 +248,8 @@ __global__ void meet_in_part() {
 
 TEST_F(DeviceCode, ABarrierThatThreadsCannotReachEndsTheProcess) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_DEATH(run_grid(dim3(1), dim3(4), Threads::independent, meet_once), "__syncthreads; only threads launched by launch_cooperating");
+  EXPECT_DEATH(run_grid(dim3(1), dim3(4), Threads::independent, meet_once),
+               "__syncthreads; only threads launched by launch_cooperating");
   EXPECT_DEATH(run_grid(dim3(1), dim3(4), Threads::cooperating, meet_in_part), "waits for ever");
 }
 
@@ -247,8 +257,9 @@ __global__ void nothing(const float*) {}
 
 TEST_F(DeviceCode, InvalidLaunchesAreRefused) {
   const float* const none = nullptr;
-  for (const auto& [grid, block] : {std::pair{dim3(0), dim3(32)}, std::pair{dim3(1), dim3(1025)}, std::pair{dim3(1), dim3(32, 33)},
-                                    std::pair{dim3(1, 65536), dim3(1)}, std::pair{dim3(1), dim3(1, 1, 65)}}) {
+  for (const auto& [grid, block] :
+       {std::pair{dim3(0), dim3(32)}, std::pair{dim3(1), dim3(1025)}, std::pair{dim3(1), dim3(32, 33)},
+        std::pair{dim3(1, 65536), dim3(1)}, std::pair{dim3(1), dim3(1, 1, 65)}}) {
     EXPECT_THROW(cuda::launch(stream_, nothing, grid, block, none), CudaError) << grid.x << " " << block.x;
   }
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);

@@ -19,8 +19,8 @@
 #include "runtime/cuda/check.h"
 #include "tests/standins/launch.h"
 
-/// The names that device code uses when it is compiled as C++ for the host: only those of CUDA that kernels use. Included by
-/// runtime/cuda/launch.cuh in place of nvcc's built-in declarations.
+/// The names that device code uses when it is compiled as C++ for the host: only those of CUDA that kernels use.
+/// Included by runtime/cuda/launch.cuh in place of nvcc's built-in declarations.
 
 #undef __global__
 #undef __device__
@@ -33,7 +33,8 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__ static thread_local  // the threads of a block run on one host thread, and blocks run one after the other
+#define __shared__ \
+  static thread_local  // the threads of a block run on one host thread, and blocks run one after the other
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 
@@ -46,7 +47,9 @@ inline constexpr int warpSize = 32;
 // Barriers, shuffles, votes.
 
 inline void __syncthreads() { vitrine::standins::barrier("__syncthreads"); }
-inline void __syncwarp(unsigned mask = ~0U) { vitrine::standins::meet_in_warp(vitrine::standins::WarpOperation::barrier, mask, 0, 0); }
+inline void __syncwarp(unsigned mask = ~0U) {
+  vitrine::standins::meet_in_warp(vitrine::standins::WarpOperation::barrier, mask, 0, 0);
+}
 
 namespace vitrine::standins {
 
@@ -76,20 +79,23 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
   const unsigned wanted = vitrine::standins::lane() ^ static_cast<unsigned>(lane_mask);
-  return vitrine::standins::shuffle(mask, value, vitrine::standins::within_section(wanted, static_cast<unsigned>(width)));
+  return vitrine::standins::shuffle(mask, value,
+                                    vitrine::standins::within_section(wanted, static_cast<unsigned>(width)));
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return vitrine::standins::shuffle(mask, value, vitrine::standins::within_section(vitrine::standins::lane() + delta, static_cast<unsigned>(width)));
+  return vitrine::standins::shuffle(
+      mask, value, vitrine::standins::within_section(vitrine::standins::lane() + delta, static_cast<unsigned>(width)));
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return vitrine::standins::shuffle(mask, value, vitrine::standins::within_section(vitrine::standins::lane() - delta, static_cast<unsigned>(width)));
+  return vitrine::standins::shuffle(
+      mask, value, vitrine::standins::within_section(vitrine::standins::lane() - delta, static_cast<unsigned>(width)));
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  return static_cast<unsigned>(
-      vitrine::standins::meet_in_warp(vitrine::standins::WarpOperation::ballot, mask, static_cast<uint64_t>(predicate != 0), 0));
+  return static_cast<unsigned>(vitrine::standins::meet_in_warp(vitrine::standins::WarpOperation::ballot, mask,
+                                                               static_cast<uint64_t>(predicate != 0), 0));
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }
@@ -104,7 +110,8 @@ inline int __syncthreads_or(int predicate) {
 }
 inline int __syncthreads_and(int predicate) { return __syncthreads_or(predicate == 0) == 0; }
 
-// Memory. All threads of a kernel run on one host thread; other streams and the host may access the memory concurrently.
+// Memory. All threads of a kernel run on one host thread; other streams and the host may access the memory
+// concurrently.
 
 inline void __threadfence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 inline void __threadfence_block() { std::atomic_signal_fence(std::memory_order_seq_cst); }
@@ -153,7 +160,8 @@ T atomicOr(T* p, std::type_identity_t<T> value) {
   return std::atomic_ref(*p).fetch_or(value, std::memory_order_relaxed);
 }
 
-// Arithmetic. The compiler contracts nothing here (-ffp-contract=off, see cmake/VitrineTargets.cmake), so each of these rounds once.
+// Arithmetic. The compiler contracts nothing here (-ffp-contract=off, see cmake/VitrineTargets.cmake), so each of these
+// rounds once.
 
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -193,7 +201,8 @@ constexpr T max(T a, T b) {
 namespace vitrine::standins {
 
 template <class... Params, class... Args>
-void launch_on(Threads threads, cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, const Args&... args) {
+void launch_on(Threads threads, cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+               const Args&... args) {
   const auto pointer_in = [](const auto& parameter) -> const void* {
     if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(parameter)>>) return parameter;
     return nullptr;
@@ -204,7 +213,8 @@ void launch_on(Threads threads, cudaStream_t stream, void (*kernel)(Params...), 
         return std::array<const void*, sizeof...(Params) + 1>{pointer_in(p)..., nullptr};
       },
       parameters);
-  VITRINE_CUDA_CHECK(queue_kernel(stream, grid, block, threads, pointers, [kernel, parameters] { std::apply(kernel, parameters); }));
+  VITRINE_CUDA_CHECK(
+      queue_kernel(stream, grid, block, threads, pointers, [kernel, parameters] { std::apply(kernel, parameters); }));
 }
 
 }  // namespace vitrine::standins

@@ -42,7 +42,8 @@ void enter_fiber(Fiber* fiber) {
 
 #if defined(__x86_64__)
 
-// Pushes the registers that a call must preserve onto the old stack, stores its pointer in *from, and restores the same from the new one.
+// Pushes the registers that a call must preserve onto the old stack, stores its pointer in *from, and restores the same
+// from the new one.
 extern "C" void vitrine_standins_switch(void** from, void* to);
 // Entry of a new stack: its Fiber is in rbx.
 extern "C" void vitrine_standins_begin();
@@ -82,7 +83,8 @@ vitrine_standins_begin:
 namespace {
 
 void* first_frame(std::byte* top, vitrine::standins::Fiber* fiber) {
-  // What the switch pops: r15, r14, r13, r12, rbx, rbp, return address. Then the stack is aligned to 16 bytes, as required by a call.
+  // What the switch pops: r15, r14, r13, r12, rbx, rbp, return address. Then the stack is aligned to 16 bytes, as
+  // required by a call.
   void** frame = reinterpret_cast<void**>(top) - 9;
   frame[4] = fiber;
   frame[5] = reinterpret_cast<void*>(&vitrine::standins::enter_fiber);
@@ -100,8 +102,8 @@ void switch_stacks(void** from, void* to) { vitrine_standins_switch(from, to); }
 
 namespace {
 
-// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, which is at the start of the stack or,
-// for a thread's own stack, on it.
+// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, which is at
+// the start of the stack or, for a thread's own stack, on it.
 void begin(unsigned high, unsigned low) {
   vitrine::standins::enter_fiber(reinterpret_cast<vitrine::standins::Fiber*>((uintptr_t{high} << 32) | low));
 }
@@ -114,7 +116,8 @@ void* first_frame(std::byte* top, vitrine::standins::Fiber* fiber) {
   context->uc_stack.ss_size = vitrine::standins::kStackBytes - sizeof(ucontext_t);
   context->uc_link = nullptr;
   const auto address = reinterpret_cast<uintptr_t>(fiber);
-  makecontext(context, reinterpret_cast<void (*)()>(&begin), 2, static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+  makecontext(context, reinterpret_cast<void (*)()>(&begin), 2, static_cast<unsigned>(address >> 32),
+              static_cast<unsigned>(address));
   return context;
 }
 
@@ -160,7 +163,8 @@ Fiber::Fiber() {
 }
 
 Fiber::Fiber(void (*function)(void*), void* argument) : bytes_(kStackBytes), function_(function), argument_(argument) {
-  void* const memory = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const memory = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
   stack_ = static_cast<std::byte*>(memory);
   bottom_ = stack_ + kGuardBytes;

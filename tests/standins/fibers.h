@@ -6,9 +6,9 @@
 /// Stacks that a host thread runs in turn.
 namespace vitrine::standins {
 
-/// Whether ThreadSanitizer treats each device thread of a block as a separate thread, so that it finds races between them: true unless the
-/// environment variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole training steps take a fraction of the time. False
-/// without ThreadSanitizer.
+/// Whether ThreadSanitizer treats each device thread of a block as a separate thread, so that it finds races between
+/// them: true unless the environment variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole
+/// training steps take a fraction of the time. False without ThreadSanitizer.
 bool races_within_blocks();
 
 /// A stack and the point where it stopped. A fiber created without a function represents the thread's own stack.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without ThreadSanitizer's instrumentation, so that it sees what device threads do and not how they are executed.
+// Compiled without ThreadSanitizer's instrumentation, so that it sees what device threads do and not how they are
+// executed.
 #include "tests/standins/launch.h"
 
 #include <cstdio>
@@ -84,8 +85,8 @@ class CooperatingBlock {
 thread_local CooperatingBlock* running_block = nullptr;
 
 [[noreturn]] void end_process(const char* what, const char* remedy) {
-  std::fprintf(stderr, "standins: thread (%u, %u, %u) of block (%u, %u, %u): %s; %s\n", thread_index.x, thread_index.y, thread_index.z, block_index.x,
-               block_index.y, block_index.z, what, remedy);
+  std::fprintf(stderr, "standins: thread (%u, %u, %u) of block (%u, %u, %u): %s; %s\n", thread_index.x, thread_index.y,
+               thread_index.z, block_index.x, block_index.y, block_index.z, what, remedy);
   std::abort();
 }
 
@@ -183,7 +184,8 @@ uint32_t CooperatingBlock::live_lanes(uint32_t warp) const {
 uint64_t CooperatingBlock::meet(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source_lane) {
   Thread& me = thread(current_);
   const uint32_t warp = current_ / kWarp;
-  if ((mask >> (current_ % kWarp) & 1U) == 0) end_process("it is not in the mask of its own warp operation", "name every lane that takes part");
+  if ((mask >> (current_ % kWarp) & 1U) == 0)
+    end_process("it is not in the mask of its own warp operation", "name every lane that takes part");
   me.at = At::warp;
   me.operation = operation;
   me.mask = mask;
@@ -209,7 +211,8 @@ void CooperatingBlock::finish_warp_operation_if_all_wait(uint32_t warp, uint32_t
     if (t.at != At::warp || t.mask != mask) return;
     if (first == nullptr) first = &t;
     if (t.operation != first->operation) {
-      std::fprintf(stderr, "standins: lanes of one warp meet in %s and in %s\n", name_of(first->operation), name_of(t.operation));
+      std::fprintf(stderr, "standins: lanes of one warp meet in %s and in %s\n", name_of(first->operation),
+                   name_of(t.operation));
       end_process("its warp disagrees", "all lanes of a mask must reach the same operation");
     }
     values[l] = t.value;
@@ -227,9 +230,11 @@ void CooperatingBlock::report_deadlock() {
   for (uint32_t i = 0; i < count_; ++i) {
     const Thread& t = thread(i);
     if (t.at == At::barrier) std::fprintf(stderr, "standins: thread %u waits at __syncthreads\n", i);
-    if (t.at == At::warp) std::fprintf(stderr, "standins: thread %u waits at %s with mask %08x\n", i, name_of(t.operation), t.mask);
+    if (t.at == At::warp)
+      std::fprintf(stderr, "standins: thread %u waits at %s with mask %08x\n", i, name_of(t.operation), t.mask);
   }
-  end_process("its block waits for ever", "all threads of a block must reach every barrier, and all lanes of a mask every operation");
+  end_process("its block waits for ever",
+              "all threads of a block must reach every barrier, and all lanes of a mask every operation");
 }
 
 CooperatingBlock& block_of(const char* name) {

@@ -32,7 +32,8 @@ class LibraryTest : public ::testing::Test {
   T* upload(const std::vector<T>& values) {
     void* p = nullptr;
     EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
+              cudaSuccess);
     memory_.push_back(p);
     return static_cast<T*>(p);
   }

@@ -55,7 +55,8 @@ Machine first_machine() {
   Machine machine;
   if (const char* const text = std::getenv("VITRINE_STANDIN_DEVICES"); text != nullptr) {
     machine.device_count = std::atoi(text);
-    if (machine.device_count == 0) machine.driver = std::string(text) == "no-driver" ? Driver::missing : Driver::without_gpu;
+    if (machine.device_count == 0)
+      machine.driver = std::string(text) == "no-driver" ? Driver::missing : Driver::without_gpu;
   }
   return machine;
 }
@@ -70,7 +71,8 @@ std::string leftovers(const State& s) {
   if (!s.events.empty()) text += " " + std::to_string(s.events.size()) + " events";
   for (const auto& [begin, a] : s.allocations) {
     if (a.freed) continue;
-    text += " " + std::to_string(a.bytes) + " bytes of " + (a.device == kHost ? "pinned memory" : "cuda:" + std::to_string(a.device));
+    text += " " + std::to_string(a.bytes) + " bytes of " +
+            (a.device == kHost ? "pinned memory" : "cuda:" + std::to_string(a.device));
   }
   return text;
 }
@@ -142,7 +144,8 @@ Device* usable_device(int index, cudaError_t& code) {
 }
 
 bool is_of_this_process(int device) {
-  return process_devices.empty() || std::find(process_devices.begin(), process_devices.end(), device) != process_devices.end();
+  return process_devices.empty() ||
+         std::find(process_devices.begin(), process_devices.end(), device) != process_devices.end();
 }
 
 void be_process_of(std::vector<int> devices) { process_devices = std::move(devices); }
@@ -229,8 +232,8 @@ int64_t live_objects() {
   const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
   int64_t count = communicators + live_descriptors() + live_cudnn_descriptors() +
-                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() + s.cudnn_handles.size() + s.graphs.size() +
-                                       s.executables.size());
+                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() +
+                                       s.cudnn_handles.size() + s.graphs.size() + s.executables.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }
@@ -239,7 +242,8 @@ int64_t allocated_bytes(int device) {
   State& s = state();
   const std::shared_lock lock(s.mutex);
   int64_t bytes = 0;
-  for (const auto& [begin, a] : s.allocations) bytes += !a.freed && a.device == device ? static_cast<int64_t>(a.bytes) : 0;
+  for (const auto& [begin, a] : s.allocations)
+    bytes += !a.freed && a.device == device ? static_cast<int64_t>(a.bytes) : 0;
   return bytes;
 }
 
@@ -251,6 +255,8 @@ void fail_next_malloc(int device) {
   s.devices.at(static_cast<size_t>(device)).fail_next_malloc = true;
 }
 
-void fail_launch(int device, int64_t n) { state().devices.at(static_cast<size_t>(device)).launches_to_failure.store(n); }
+void fail_launch(int device, int64_t n) {
+  state().devices.at(static_cast<size_t>(device)).launches_to_failure.store(n);
+}
 
 }  // namespace vitrine::standins

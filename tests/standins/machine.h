@@ -26,8 +26,8 @@
 
 /// State of the stand-in for the CUDA runtime. Private to the stand-ins.
 ///
-/// ThreadSanitizer must see only the order that the code under test establishes. So a stream's worker takes no lock and publishes nothing to
-/// other threads except through events and synchronization.
+/// ThreadSanitizer must see only the order that the code under test establishes. So a stream's worker takes no lock and
+/// publishes nothing to other threads except through events and synchronization.
 namespace vitrine::standins {
 
 inline constexpr int kMostDevices = 64;
@@ -98,8 +98,8 @@ enum class Call : uint8_t {
   other,
   count
 };
-/// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device when it has no context yet,
-/// whichever device their arguments belong to, as CUDA does.
+/// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device
+/// when it has no context yet, whichever device their arguments belong to, as CUDA does.
 void note_call(Call call);
 
 /// The current device of this thread.
@@ -111,7 +111,8 @@ Device* current_device(cudaError_t& code);
 /// Takes the memory that CUDA takes when a device is made current or first used.
 void make_context(Device& device);
 
-/// The allocation, even a freed one, that contains p; its end counts as inside if `end_counts`. nullopt: ordinary host memory.
+/// The allocation, even a freed one, that contains p; its end counts as inside if `end_counts`. nullopt: ordinary host
+/// memory.
 std::optional<Allocation> find_allocation(const void* p, bool end_counts = false);
 
 /// False, with a message, if the handle is not a stream. `call` is the name of the called function.
@@ -121,8 +122,8 @@ void drain(int device);
 /// Waits for all work of this process.
 void drain_all();
 
-/// Whether work of the device may access [p, p + bytes): its own memory, that of peers with enabled access, pinned memory; null if bytes is 0.
-/// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
+/// Whether work of the device may access [p, p + bytes): its own memory, that of peers with enabled access, pinned
+/// memory; null if bytes is 0. Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
 /// For each stream of a capture, how many of its nodes come before a point.
@@ -133,13 +134,13 @@ struct GraphNode {
   std::function<void()> work = {};
   cudaEvent_t event = nullptr;
   std::function<std::function<void()>()> at_launch = {};  // empty work: this launch is refused
-  std::shared_ptr<const void> owner = {};                 // is released when the graphs with the node have been destroyed
-  cudaStream_t stream = nullptr;                          // on which it was captured
-  CapturedBefore before = {};                             // what it comes after
+  std::shared_ptr<const void> owner = {};  // is released when the graphs with the node have been destroyed
+  cudaStream_t stream = nullptr;           // on which it was captured
+  CapturedBefore before = {};              // what it comes after
 };
 
-/// A capture in progress. A stream that waits for an event recorded in it takes part until its end; all of them must then have been joined to the
-/// stream on which it began.
+/// A capture in progress. A stream that waits for an event recorded in it takes part until its end; all of them must
+/// then have been joined to the stream on which it began.
 struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;  // that began it
@@ -151,9 +152,10 @@ struct Capture {
   CapturedBefore added;               // nodes of each
 };
 
-/// What a launch of a graph runs. The nodes of each captured stream are a branch, which runs in order on a thread of its own; the first branch is
-/// that of the stream on which the capture began, and runs on the stream of the launch. Nothing but the captured edges orders the branches: a node
-/// waits for the marks of those nodes of other branches that it comes after.
+/// What a launch of a graph runs. The nodes of each captured stream are a branch, which runs in order on a thread of
+/// its own; the first branch is that of the stream on which the capture began, and runs on the stream of the launch.
+/// Nothing but the captured edges orders the branches: a node waits for the marks of those nodes of other branches that
+/// it comes after.
 struct GraphWork {
   struct Step {
     GraphNode node;  // the last step of the first branch has none
@@ -169,9 +171,11 @@ GraphWork graph_work(Capture& capture, const CapturedBefore& joined);
 
 /// Adds a node to the stream's capture.
 void add_node(cudaStream_t stream, GraphNode node);
-/// Makes the stream's capture, or a stream outside any, continue after an event that was recorded in a capture. Returns CUDA's error.
+/// Makes the stream's capture, or a stream outside any, continue after an event that was recorded in a capture. Returns
+/// CUDA's error.
 cudaError_t join_capture(cudaStream_t stream, cudaEvent_t event);
-/// Whether a capture forbids this thread a call that is unsafe meanwhile, such as an allocation; then that capture becomes invalid.
+/// Whether a capture forbids this thread a call that is unsafe meanwhile, such as an allocation; then that capture
+/// becomes invalid.
 bool capture_forbids(const char* call);
 /// The error of a call that waits for or queries the stream, if it is being captured; then the capture becomes invalid.
 cudaError_t forbid_on_captured(cudaStream_t stream, const char* call);
@@ -270,9 +274,10 @@ struct CUevent_st {
   vitrine::standins::Device& device;
   const unsigned flags;
   std::deque<Record> records;
-  Record* latest = nullptr;                              // null: never recorded, which counts as reached
-  std::shared_ptr<vitrine::standins::Capture> captured;  // the capture in which it was recorded last; null: recorded outside
-  vitrine::standins::CapturedBefore captured_before;     // what lies before it there
+  Record* latest = nullptr;  // null: never recorded, which counts as reached
+  std::shared_ptr<vitrine::standins::Capture>
+      captured;  // the capture in which it was recorded last; null: recorded outside
+  vitrine::standins::CapturedBefore captured_before;  // what lies before it there
 };
 
 struct CUgraph_st {
@@ -293,7 +298,8 @@ namespace vitrine::standins {
 template <class F>
 cudaError_t queue_work(cudaStream_t stream, bool touches_its_own, F f) {
   Device& device = stream->device;
-  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return set_last_error(static_cast<cudaError_t>(code));
+  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess)
+    return set_last_error(static_cast<cudaError_t>(code));
   if (const cudaError_t code = capture_error(stream); code != cudaSuccess) return set_last_error(code);
   if (touches_its_own) {
     stream->enqueue(std::move(f));

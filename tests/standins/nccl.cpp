@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for NCCL: ranks of one process, on any threads. Non-blocking communicators accept a call only while they are polled, so that an event
-// recorded too early is detected. A collective on a stream that is captured becomes part of the graph, and every launch takes part in it again; as
-// with NCCL, all ranks must launch graphs of the same capture, and a communicator exists until the graphs with its collectives are destroyed.
+// Stand-in for NCCL: ranks of one process, on any threads. Non-blocking communicators accept a call only while they are
+// polled, so that an event recorded too early is detected. A collective on a stream that is captured becomes part of
+// the graph, and every launch takes part in it again; as with NCCL, all ranks must launch graphs of the same capture,
+// and a communicator exists until the graphs with its collectives are destroyed.
 #include <cstring>
 #include <utility>
 
@@ -69,7 +70,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 // Ranks with different lists of ids wait for each other forever, as with NCCL.
-ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, int id_count, ncclUniqueId* ids, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, int id_count, ncclUniqueId* ids,
+                                      ncclConfig_t* config) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return ncclUnhandledCudaError;
@@ -115,7 +117,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   return ncclCommInitRankScalable(handle, size, rank, 1, &id, config);
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) { return ncclCommInitRankConfig(comm, size, id, rank, nullptr); }
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(comm, size, id, rank, nullptr);
+}
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int size, const int* devices) {
   ncclUniqueId id;
@@ -200,26 +204,29 @@ ncclResult_t ncclGroupEnd() {
   return --nccl_group_depth > 0 ? ncclSuccess : end_nccl_group();
 }
 
-ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                           ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, "ncclAllReduce", {Collective::all_reduce, input, output, count, type, operation, 0});
 }
-ncclResult_t ncclReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t operation, int root, ncclComm_t comm,
-                        cudaStream_t stream) {
+ncclResult_t ncclReduce(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, "ncclReduce", {Collective::reduce, input, output, count, type, operation, root});
 }
-ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* input, void* output, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, "ncclBroadcast", {Collective::broadcast, input, output, count, type, ncclSum, root});
 }
-ncclResult_t ncclReduceScatter(const void* input, void* output, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* input, void* output, size_t count, ncclDataType_t type,
+                               ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, "ncclReduceScatter", {Collective::reduce_scatter, input, output, count, type, operation, 0});
 }
-ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* input, void* output, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
   return add(comm, stream, "ncclAllGather", {Collective::all_gather, input, output, count, type, ncclSum, 0});
 }
 
-ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   NcclCall q;
   q.is_transfer = true;
   q.transfer = {peer, true, const_cast<void*>(data), count * type_bytes(type), false};

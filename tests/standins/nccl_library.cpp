@@ -40,11 +40,14 @@ size_t output_count(const CollectiveCall& call, int size) {
 }
 
 bool may_touch_buffers(const ncclComm& comm, const NcclCall& q) {
-  const auto check = [&](const void* p, size_t bytes) { return may_touch(*comm.device, p, static_cast<int64_t>(bytes), "a buffer of NCCL"); };
+  const auto check = [&](const void* p, size_t bytes) {
+    return may_touch(*comm.device, p, static_cast<int64_t>(bytes), "a buffer of NCCL");
+  };
   if (q.is_transfer) return check(q.transfer.data, q.transfer.bytes);
   const bool at_root = comm.rank == q.call.root;
   const size_t bytes = type_bytes(q.call.type);
-  const bool reads = q.call.collective != Collective::broadcast || at_root, writes = q.call.collective != Collective::reduce || at_root;
+  const bool reads = q.call.collective != Collective::broadcast || at_root,
+             writes = q.call.collective != Collective::reduce || at_root;
   return (!reads || check(q.call.input, input_count(q.call, comm.size) * bytes)) &&
          (!writes || check(q.call.output, output_count(q.call, comm.size) * bytes));
 }
@@ -61,7 +64,8 @@ class InGraph {
   ncclComm& comm_;
 };
 
-/// The work of one launch of a captured collective: it takes its place among the rank's collectives when the graph is launched.
+/// The work of one launch of a captured collective: it takes its place among the rank's collectives when the graph is
+/// launched.
 std::function<void()> launch_captured(ncclComm* comm, const CollectiveCall& call) {
   const std::lock_guard lock(comm->mutex);
   const uint64_t sequence = comm->collectives++;
@@ -80,7 +84,8 @@ void capture(ncclComm* comm, const NcclCall& q) {
   CollectiveCall call = q.call;
   call.captured = comm->captured++;
   const auto in_graph = std::make_shared<InGraph>(*comm);
-  comm->pending.push_back([comm, call, in_graph, stream = q.stream, into = q.stream->capture, touches = may_touch_buffers(*comm, q)] {
+  comm->pending.push_back([comm, call, in_graph, stream = q.stream, into = q.stream->capture,
+                           touches = may_touch_buffers(*comm, q)] {
     if (stream->capture != into || !touches) {
       explain("NCCL: rank %d: %s", comm->rank,
               touches ? "the capture ended before the call was accepted" : "it captures a buffer that is not its own");
@@ -103,7 +108,8 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   for (const NcclCall& q : calls) {
     if (!is_live(q.stream, "an NCCL call")) return ncclInvalidArgument;
   }
-  const bool captures = std::any_of(calls.begin(), calls.end(), [](const NcclCall& q) { return q.stream->capture != nullptr; });
+  const bool captures =
+      std::any_of(calls.begin(), calls.end(), [](const NcclCall& q) { return q.stream->capture != nullptr; });
   const bool hangs = !captures && counts_down(&NcclFaults::hang_call, comm->rank);
   const bool fails = !captures && counts_down(&NcclFaults::fail_call, comm->rank);
   std::vector<Transfer> transfers;
@@ -111,7 +117,8 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   bool touches = true;
   for (const NcclCall& q : calls) {
     if (&q.stream->device != comm->device) {
-      explain("NCCL: rank %d is on device %d, its stream on device %d", comm->rank, comm->device->index, q.stream->device.index);
+      explain("NCCL: rank %d is on device %d, its stream on device %d", comm->rank, comm->device->index,
+              q.stream->device.index);
       return ncclUnhandledCudaError;
     }
     if (captures && (q.is_transfer || q.stream->capture == nullptr)) {
@@ -178,7 +185,8 @@ ncclResult_t wait_for_peers(ncclComm* comm) {
 }
 
 bool is_imitated(const CollectiveCall& call) {
-  return can_sum(call.type) && (call.operation == ncclSum || call.operation == ncclMax || call.operation == ncclMin || call.operation == ncclAvg);
+  return can_sum(call.type) && (call.operation == ncclSum || call.operation == ncclMax || call.operation == ncclMin ||
+                                call.operation == ncclAvg);
 }
 
 }  // namespace
@@ -217,7 +225,8 @@ ncclResult_t poll_communicator(ncclComm& comm) {
   if (comm.polls_to_go > 0 && --comm.polls_to_go > 0) return ncclInProgress;
   take_in(comm);
   if (comm.error != ncclSuccess) return comm.error;
-  const bool is_used = comm.under_way.load(std::memory_order_relaxed) > 0 || comm.in_graphs.load(std::memory_order_relaxed) > 0;
+  const bool is_used =
+      comm.under_way.load(std::memory_order_relaxed) > 0 || comm.in_graphs.load(std::memory_order_relaxed) > 0;
   return comm.finalizing && is_used ? ncclInProgress : ncclSuccess;
 }
 
@@ -258,7 +267,8 @@ ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, 
   q.comm = find_communicator(handle, name);
   if (q.comm == nullptr) return ncclInvalidArgument;
   const int peer = q.is_transfer ? q.transfer.peer : q.call.root;
-  const bool sums = !q.is_transfer && q.call.collective != Collective::broadcast && q.call.collective != Collective::all_gather;
+  const bool sums =
+      !q.is_transfer && q.call.collective != Collective::broadcast && q.call.collective != Collective::all_gather;
   if (peer < 0 || peer >= q.comm->size || (sums && !is_imitated(q.call))) {
     explain("%s: this root, peer, type or operation is wrong or not supported by the stand-in", name);
     return ncclInvalidArgument;
@@ -271,7 +281,8 @@ ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, 
 void release_communicator(ncclComm* comm) {
   {
     const std::unique_lock lock(nccl_library().mutex);
-    if (comm->in_graphs.load(std::memory_order_relaxed) == 0) nccl_library().retired.insert(nccl_library().communicators.extract(comm));
+    if (comm->in_graphs.load(std::memory_order_relaxed) == 0)
+      nccl_library().retired.insert(nccl_library().communicators.extract(comm));
     comm->released.store(true, std::memory_order_relaxed);
     for (ncclComm*& member : comm->group->members) {
       if (member == comm) member = nullptr;
@@ -286,7 +297,8 @@ void release_communicator(ncclComm* comm) {
 bool ends_before_graphs(ncclComm& comm, const char* call) {
   const int graphs = comm.in_graphs.load(std::memory_order_relaxed);
   if (graphs == 0) return false;
-  explain("%s: rank %d: %d of its collectives are in graphs that exist; it waits for their end", call, comm.rank, graphs);
+  explain("%s: rank %d: %d of its collectives are in graphs that exist; it waits for their end", call, comm.rank,
+          graphs);
   const std::unique_lock lock(nccl_library().mutex);
   ++nccl_library().ended_before_graphs;
   return true;
@@ -336,7 +348,9 @@ int64_t live_communicators() {
   auto& communicators = nccl_library().communicators;
   for (auto at = communicators.begin(); at != communicators.end();) {
     const auto comm = at++;
-    if (!comm->second->released.load(std::memory_order_relaxed) || comm->second->in_graphs.load(std::memory_order_relaxed) > 0) continue;
+    if (!comm->second->released.load(std::memory_order_relaxed) ||
+        comm->second->in_graphs.load(std::memory_order_relaxed) > 0)
+      continue;
     nccl_library().retired.insert(communicators.extract(comm));
   }
   return static_cast<int64_t>(communicators.size());

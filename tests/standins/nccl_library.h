@@ -39,7 +39,8 @@ struct ncclComm {
   bool blocking = true;
   std::atomic<bool> aborted{false};
   std::atomic<int> under_way{0};  // calls that have not been executed yet
-  std::atomic<int> in_graphs{0};  // collectives in graphs that exist: an abort frees the communicator when there are none
+  std::atomic<int> in_graphs{
+      0};  // collectives in graphs that exist: an abort frees the communicator when there are none
   std::atomic<bool> released{false};
 
   std::mutex mutex;  // guards the following members
@@ -60,8 +61,8 @@ struct NcclFaults {
   std::map<int, int> hang_init, hang_call, fail_call;
 };
 
-/// Locks are taken in the order library, communicator, faults. Groups and communicators live until the process ends, because queued work refers to
-/// them and reference counts would order the workers.
+/// Locks are taken in the order library, communicator, faults. Groups and communicators live until the process ends,
+/// because queued work refers to them and reference counts would order the workers.
 struct NcclLibrary {
   std::shared_mutex mutex;
   std::condition_variable_any joined;

@@ -29,7 +29,8 @@ cudaDataType_t cuda_type(ncclDataType_t type) {
 }
 
 /// outputs[..][0, count) = inputs[0][begin, ...) + inputs[1][...] + ..., in this order.
-void sum(const std::vector<const CollectiveCall*>& calls, size_t begin, size_t count, const std::vector<void*>& outputs) {
+void sum(const std::vector<const CollectiveCall*>& calls, size_t begin, size_t count,
+         const std::vector<void*>& outputs) {
   const CollectiveCall& first = *calls[0];
   const size_t element = type_bytes(first.type);
   const auto bytes = static_cast<int64_t>(count * element);
@@ -99,16 +100,17 @@ size_t type_bytes(ncclDataType_t type) {
 }
 
 bool CollectiveCall::agrees_with(const CollectiveCall& other) const {
-  return collective == other.collective && count == other.count && type == other.type && operation == other.operation && root == other.root &&
-         captured == other.captured;
+  return collective == other.collective && count == other.count && type == other.type && operation == other.operation &&
+         root == other.root && captured == other.captured;
 }
 
 bool Rendezvous::all_agree(const Slot& slot, uint64_t sequence) const {
   for (size_t rank = 1; rank < slot.calls.size(); ++rank) {
     if (slot.calls[0]->agrees_with(*slot.calls[rank])) continue;
     const bool same_capture = slot.calls[0]->captured == slot.calls[rank]->captured;
-    explain("NCCL: ranks 0 and %zu disagree on collective %lu%s: it never completes", rank, sequence,
-            same_capture ? "" : " (one issues it and the other launches a graph, or the graphs are of different captures)");
+    explain(
+        "NCCL: ranks 0 and %zu disagree on collective %lu%s: it never completes", rank, sequence,
+        same_capture ? "" : " (one issues it and the other launches a graph, or the graphs are of different captures)");
     return false;
   }
   return true;
@@ -120,7 +122,8 @@ void Rendezvous::collective(int rank, uint64_t sequence, const CollectiveCall& c
   const CollectiveCall*& mine = slot.calls[static_cast<size_t>(rank)];
   mine = &call;
   ++slot.inside;
-  const bool complete = std::all_of(slot.calls.begin(), slot.calls.end(), [](const CollectiveCall* c) { return c != nullptr; });
+  const bool complete =
+      std::all_of(slot.calls.begin(), slot.calls.end(), [](const CollectiveCall* c) { return c != nullptr; });
   if (complete && all_agree(slot, sequence)) {
     carry_out(slot.calls);
     slot.done = true;
@@ -133,7 +136,9 @@ void Rendezvous::collective(int rank, uint64_t sequence, const CollectiveCall& c
 
 void Rendezvous::transfer(int rank, std::vector<Transfer>& transfers, const std::atomic<bool>& aborted) {
   std::unique_lock lock(mutex_);
-  const auto channel_of = [&](const Transfer& t) -> Channel& { return channels_[t.sends ? std::pair(rank, t.peer) : std::pair(t.peer, rank)]; };
+  const auto channel_of = [&](const Transfer& t) -> Channel& {
+    return channels_[t.sends ? std::pair(rank, t.peer) : std::pair(t.peer, rank)];
+  };
   for (Transfer& t : transfers) {
     Channel& channel = channel_of(t);
     auto& mine = t.sends ? channel.sends : channel.receives;
@@ -152,7 +157,9 @@ void Rendezvous::transfer(int rank, std::vector<Transfer>& transfers, const std:
     t.done = other.done = true;
     changed_.notify_all();
   }
-  const auto all_done = [&] { return std::all_of(transfers.begin(), transfers.end(), [](const Transfer& t) { return t.done; }); };
+  const auto all_done = [&] {
+    return std::all_of(transfers.begin(), transfers.end(), [](const Transfer& t) { return t.done; });
+  };
   changed_.wait(lock, [&] { return all_done() || aborted.load(std::memory_order_relaxed); });
   for (Transfer& t : transfers) {
     if (!t.done) std::erase(t.sends ? channel_of(t).sends : channel_of(t).receives, &t);

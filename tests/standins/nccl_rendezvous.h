@@ -44,8 +44,8 @@ struct Transfer {
 size_t type_bytes(ncclDataType_t type);
 bool can_sum(ncclDataType_t type);
 
-/// Synchronizes the stream workers of a group's ranks. The last one to arrive does the work of all, in rank order; the others wait. As with NCCL,
-/// ranks that disagree wait until they are aborted.
+/// Synchronizes the stream workers of a group's ranks. The last one to arrive does the work of all, in rank order; the
+/// others wait. As with NCCL, ranks that disagree wait until they are aborted.
 class Rendezvous {
  public:
   explicit Rendezvous(int ranks) : ranks_(ranks) {}

@@ -77,11 +77,15 @@ class Nccl : public ::testing::Test {
     EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
   }
   void fill(int rank, const std::vector<float>& values) {
-    ASSERT_EQ(cudaMemcpyAsync(buffers_[rank], values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, streams_[rank]), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(buffers_[rank], values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice,
+                              streams_[rank]),
+              cudaSuccess);
   }
   std::vector<float> read(int rank, size_t count, size_t offset = 0) {
     std::vector<float> values(count);
-    EXPECT_EQ(cudaMemcpyAsync(values.data(), buffers_[rank] + offset, count * sizeof(float), cudaMemcpyDeviceToHost, streams_[rank]), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(values.data(), buffers_[rank] + offset, count * sizeof(float), cudaMemcpyDeviceToHost,
+                              streams_[rank]),
+              cudaSuccess);
     return values;
   }
   /// Rank r holds r * 100, r * 100 + 1, ...
@@ -109,9 +113,12 @@ TEST_F(Nccl, CollectivesGiveEachRankItsShare) {
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(sums[i], 600.0F + 4.0F * static_cast<float>(i));
   }
   fill_all(8);
-  all([&](int r) { return ncclReduceScatter(buffers_[r], buffers_[r] + 100, 2, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  all([&](int r) {
+    return ncclReduceScatter(buffers_[r], buffers_[r] + 100, 2, ncclFloat32, ncclSum, comms_[r], streams_[r]);
+  });
   for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(read(r, 2, 100), (std::vector{600.0F + 8.0F * static_cast<float>(r), 604.0F + 8.0F * static_cast<float>(r)}));
+    EXPECT_EQ(read(r, 2, 100),
+              (std::vector{600.0F + 8.0F * static_cast<float>(r), 604.0F + 8.0F * static_cast<float>(r)}));
   }
   fill_all(1);
   all([&](int r) { return ncclAllGather(buffers_[r], buffers_[r] + 100, 1, ncclFloat32, comms_[r], streams_[r]); });
@@ -123,7 +130,8 @@ TEST_F(Nccl, CollectivesGiveEachRankItsShare) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], 600.0F);
 }
 
-/// 2048 + 1 + 1 + 1 in f16 is 2048 if the sum of every two is rounded, and so is 256 + 1 + 1 + 1 in bf16: as in NCCL's ring.
+/// 2048 + 1 + 1 + 1 in f16 is 2048 if the sum of every two is rounded, and so is 256 + 1 + 1 + 1 in bf16: as in NCCL's
+/// ring.
 TEST_F(Nccl, HalvesAreRoundedAfterEveryAddition) {
   init(true);
   const auto check = [&]<class T>(ncclDataType_t type, float large, T) {
@@ -132,12 +140,14 @@ TEST_F(Nccl, HalvesAreRoundedAfterEveryAddition) {
       for (int r = 0; r < kRanks; ++r) {
         std::vector<T> values(8, static_cast<T>(static_cast<float>(r) + 0.5F));
         for (size_t i = 4; i < 8; ++i) values[i] = static_cast<T>(r == 0 ? large : 1.0F);
-        ASSERT_EQ(cudaMemcpyAsync(typed(r), values.data(), 8 * sizeof(T), cudaMemcpyHostToDevice, streams_[r]), cudaSuccess);
+        ASSERT_EQ(cudaMemcpyAsync(typed(r), values.data(), 8 * sizeof(T), cudaMemcpyHostToDevice, streams_[r]),
+                  cudaSuccess);
       }
     };
     const auto expect = [&](int r, size_t at, size_t count, const std::vector<float>& expected) {
       std::vector<T> values(count);
-      ASSERT_EQ(cudaMemcpyAsync(values.data(), typed(r) + at, count * sizeof(T), cudaMemcpyDeviceToHost, streams_[r]), cudaSuccess);
+      ASSERT_EQ(cudaMemcpyAsync(values.data(), typed(r) + at, count * sizeof(T), cudaMemcpyDeviceToHost, streams_[r]),
+                cudaSuccess);
       for (size_t i = 0; i < count; ++i) EXPECT_EQ(static_cast<float>(values[i]), expected[i]) << "rank " << r;
     };
     fill_halves();
@@ -176,7 +186,9 @@ TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {
 TEST_F(Nccl, NonBlockingCommunicatorsProgressWhilePolled) {
   init(false);
   EXPECT_EQ(poll(0), ncclInProgress);
-  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInvalidArgument) << "not ready yet";
+  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]),
+            ncclInvalidArgument)
+      << "not ready yet";
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
   fill_all(1);
   for (int r = 0; r < kRanks; ++r) {
@@ -214,7 +226,8 @@ TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
       cudaSetDevice(r);
       EXPECT_EQ(ncclCommInitRank(&comms_[r], kRanks, id, r), ncclSuccess);
       for (int i = 0; i < 20; ++i) {
-        EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r] + 1, 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclSuccess);
+        EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r] + 1, 1, ncclFloat32, ncclSum, comms_[r], streams_[r]),
+                  ncclSuccess);
       }
       EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
     });
@@ -225,7 +238,9 @@ TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
 
 TEST_F(Nccl, TheFirstCollectiveWaitsForAllRanks) {
   init(true);
-  const auto all_reduce = [&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); };
+  const auto all_reduce = [&](int r) {
+    return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
+  };
   std::atomic<bool> returned{false};
   std::thread first([&] {
     EXPECT_EQ(all_reduce(0), ncclSuccess);
@@ -244,7 +259,10 @@ TEST_F(Nccl, TheFirstCollectiveWaitsForAllRanks) {
 
 TEST_F(Nccl, AnAbortEndsAFirstCollective) {
   init(true);
-  std::thread first([&] { EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInternalError); });
+  std::thread first([&] {
+    EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]),
+              ncclInternalError);
+  });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(ncclCommAbort(comms_[0]), ncclSuccess);
   first.join();
@@ -277,7 +295,9 @@ TEST_F(Nccl, AMissingRankHangsTheOthersUntilTheyAreAborted) {
   init(true);
   hang_nccl_call(1, 2);
   for (int i = 0; i < 2; ++i) {
-    all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+    all([&](int r) {
+      return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
+    });
     if (i > 0) break;
     EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
   }
@@ -293,7 +313,9 @@ TEST_F(Nccl, AMissingRankHangsTheOthersUntilTheyAreAborted) {
 
 TEST_F(Nccl, DisagreeingRanksHangUntilTheyAreAborted) {
   init(true);
-  all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], r == 3 ? 2 : 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  all([&](int r) {
+    return ncclAllReduce(buffers_[r], buffers_[r], r == 3 ? 2 : 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
+  });
   for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
 }
 
@@ -327,7 +349,9 @@ class NcclInGraphs : public Nccl {
     }
     Nccl::TearDown();
   }
-  ncclResult_t all_reduce(int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); }
+  ncclResult_t all_reduce(int r) {
+    return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
+  }
   cudaGraphExec_t capture(int r) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
@@ -399,7 +423,8 @@ TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
   float on_host = 0;
   EXPECT_EQ(ncclBroadcast(&on_host, &on_host, 1, ncclFloat32, 0, comms_[0], streams_[0]), ncclSuccess);
   EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorIllegalAddress);
-  EXPECT_EQ(ncclBroadcast(buffers_[1], buffers_[1], 1, ncclFloat32, 0, comms_[1], streams_[2]), ncclUnhandledCudaError) << "another GPU's stream";
+  EXPECT_EQ(ncclBroadcast(buffers_[1], buffers_[1], 1, ncclFloat32, 0, comms_[1], streams_[2]), ncclUnhandledCudaError)
+      << "another GPU's stream";
 }
 
 }  // namespace

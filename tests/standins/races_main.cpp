@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For ThreadSanitizer builds: omits the synchronization between two accesses, named by the argument: "event" between two streams, "barrier" between
-// the threads of a block, "collective" between the ranks' streams and another one, "edge" between two streams that are captured in a graph, "graph"
-// between a graph and another stream; or nothing. The tests expect ThreadSanitizer's report, or none.
+// For ThreadSanitizer builds: omits the synchronization between two accesses, named by the argument: "event" between
+// two streams, "barrier" between the threads of a block, "collective" between the ranks' streams and another one,
+// "edge" between two streams that are captured in a graph, "graph" between a graph and another stream; or nothing. The
+// tests expect ThreadSanitizer's report, or none.
 #include <cstdio>
 #include <string_view>
 
@@ -45,7 +46,8 @@ void run(std::string_view left_out) {
   vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
   vitrine::cuda::launch_cooperating(compute, rotate, dim3(1), dim3(kThreads), values, left_out != "barrier");
   order(compute, copy, false);
-  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess) std::puts("no collective");
+  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess)
+    std::puts("no collective");
   order(copy, compute, left_out == "collective");
   vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
 
@@ -56,7 +58,8 @@ void run(std::string_view left_out) {
   order(compute, copy, false);
   vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
   order(compute, copy, left_out == "edge");
-  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess) std::puts("no collective in a graph");
+  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess)
+    std::puts("no collective in a graph");
   order(copy, compute, false);
   VITRINE_CUDA_CHECK(cudaStreamEndCapture(compute, &graph));
   VITRINE_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));

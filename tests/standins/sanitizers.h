@@ -17,8 +17,10 @@ namespace vitrine::standins {
 
 inline void tell_read([[maybe_unused]] const void* p, [[maybe_unused]] int64_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  if (const void* const bad = __asan_region_is_poisoned(const_cast<void*>(p), static_cast<size_t>(bytes)); bad != nullptr) {
-    __asan_report_error(__builtin_return_address(0), __builtin_frame_address(0), __builtin_frame_address(0), const_cast<void*>(bad), 0, 1);
+  if (const void* const bad = __asan_region_is_poisoned(const_cast<void*>(p), static_cast<size_t>(bytes));
+      bad != nullptr) {
+    __asan_report_error(__builtin_return_address(0), __builtin_frame_address(0), __builtin_frame_address(0),
+                        const_cast<void*>(bad), 0, 1);
   }
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -28,8 +30,10 @@ inline void tell_read([[maybe_unused]] const void* p, [[maybe_unused]] int64_t b
 
 inline void tell_write([[maybe_unused]] const void* p, [[maybe_unused]] int64_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  if (const void* const bad = __asan_region_is_poisoned(const_cast<void*>(p), static_cast<size_t>(bytes)); bad != nullptr) {
-    __asan_report_error(__builtin_return_address(0), __builtin_frame_address(0), __builtin_frame_address(0), const_cast<void*>(bad), 1, 1);
+  if (const void* const bad = __asan_region_is_poisoned(const_cast<void*>(p), static_cast<size_t>(bytes));
+      bad != nullptr) {
+    __asan_report_error(__builtin_return_address(0), __builtin_frame_address(0), __builtin_frame_address(0),
+                        const_cast<void*>(bad), 1, 1);
   }
 #endif
 #if defined(__SANITIZE_THREAD__)

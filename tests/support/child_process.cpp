@@ -40,7 +40,8 @@ void drain(int& descriptor, std::string& text) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command, Streams streams, const std::vector<std::string>& environment) {
+ChildProcess::ChildProcess(const std::vector<std::string>& command, Streams streams,
+                           const std::vector<std::string>& environment) {
   if (streams == Streams::terminal) {
     pid_ = forkpty(&output_, nullptr, nullptr, nullptr);
     if (pid_ == 0) execute(command, environment);

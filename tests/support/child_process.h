@@ -19,8 +19,10 @@ class ChildProcess {
  public:
   enum class Streams { pipes, terminal };
 
-  /// command: the program's path or name, then its arguments. environment: "NAME=value" sets a variable, "NAME" alone removes it.
-  explicit ChildProcess(const std::vector<std::string>& command, Streams streams = Streams::pipes, const std::vector<std::string>& environment = {});
+  /// command: the program's path or name, then its arguments. environment: "NAME=value" sets a variable, "NAME" alone
+  /// removes it.
+  explicit ChildProcess(const std::vector<std::string>& command, Streams streams = Streams::pipes,
+                        const std::vector<std::string>& environment = {});
   /// Kills the child if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

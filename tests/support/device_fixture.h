@@ -45,7 +45,8 @@ std::vector<T> random_integers(int64_t count, uint64_t seed, int64_t low, int64_
   return values;
 }
 
-/// A block of device memory with the tensor under test in its middle, filled with poison before use, so that there are guards on both sides.
+/// A block of device memory with the tensor under test in its middle, filled with poison before use, so that there are
+/// guards on both sides.
 struct GuardedTensor {
   static constexpr int64_t kGuardBytes = 256;
   static constexpr uint8_t kPoison = 0xFF;  // f32: a NaN that no arithmetic returns; i32: -1; u8: 255
@@ -72,7 +73,9 @@ class TestDevice {
   ExecContext& ctx() { return (*group_)[0].compute(); }
   void synchronize() { group_->synchronize(); }
 
-  Tensor empty(const Shape& shape, DType dtype = DType::f32) { return ctx().allocate(shape, dtype, Category::activations, "test"); }
+  Tensor empty(const Shape& shape, DType dtype = DType::f32) {
+    return ctx().allocate(shape, dtype, Category::activations, "test");
+  }
 
   template <class T>
   void write(const View& view, const std::vector<T>& values) {
@@ -139,8 +142,8 @@ class TestDevice {
     const size_t end = front + static_cast<size_t>(guarded.view.bytes());
     for (size_t i = 0; i < block.size(); ++i) {
       if ((i >= front && i < end) || is_poison(i)) continue;
-      ADD_FAILURE() << "written " << (i < front ? front - i : i - end + 1) << " bytes " << (i < front ? "before" : "after") << " the tensor "
-                    << guarded.view.shape.str();
+      ADD_FAILURE() << "written " << (i < front ? front - i : i - end + 1) << " bytes "
+                    << (i < front ? "before" : "after") << " the tensor " << guarded.view.shape.str();
       break;
     }
     std::vector<T> result(static_cast<size_t>(guarded.view.numel()));
@@ -183,10 +186,11 @@ class DeviceTest : public ::testing::Test {
   ExecContext& ctx() { return device.ctx(); }
 };
 
-/// Fails at the first element where |actual - expected| > absolute + relative * |expected|. NaN equals NaN; an infinity equals itself.
+/// Fails at the first element where |actual - expected| > absolute + relative * |expected|. NaN equals NaN; an infinity
+/// equals itself.
 template <class Actual, class Expected>
-void expect_close(const std::vector<Actual>& actual, const std::vector<Expected>& expected, double relative, double absolute,
-                  const std::string& what = "") {
+void expect_close(const std::vector<Actual>& actual, const std::vector<Expected>& expected, double relative,
+                  double absolute, const std::string& what = "") {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (size_t i = 0; i < actual.size(); ++i) {
     const auto a = static_cast<double>(actual[i]);
@@ -195,13 +199,14 @@ void expect_close(const std::vector<Actual>& actual, const std::vector<Expected>
     const double difference = a > e ? a - e : e - a;
     const double limit = absolute + relative * (e < 0 ? -e : e);
     if (difference <= limit && limit - limit == 0) continue;
-    FAIL() << what << " element " << i << " of " << actual.size() << ": got " << a << ", expected " << e << " (difference " << difference
-           << ", allowed " << limit << ")";
+    FAIL() << what << " element " << i << " of " << actual.size() << ": got " << a << ", expected " << e
+           << " (difference " << difference << ", allowed " << limit << ")";
   }
 }
 
 /// Equal to the last bit, NaN payloads included.
-inline void expect_same_bits(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what = "") {
+inline void expect_same_bits(const std::vector<float>& actual, const std::vector<float>& expected,
+                             const std::string& what = "") {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (size_t i = 0; i < actual.size(); ++i) {
     ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(expected[i]))

@@ -15,13 +15,19 @@ constexpr double kAbsolute = 2e-5;
 constexpr size_t kElementsChecked = 60;
 constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;
 
-DoubleTensor to_double(const Shape& shape, const std::vector<float>& values) { return {shape, {values.begin(), values.end()}}; }
+DoubleTensor to_double(const Shape& shape, const std::vector<float>& values) {
+  return {shape, {values.begin(), values.end()}};
+}
 
 // A layer on a device, with random parameters, input and gradient of the output.
 class Subject {
  public:
   Subject(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed)
-      : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), buffer_layout_(layer), output_shape_(layer.output_shape(input)) {
+      : layer_(layer),
+        pass_(pass),
+        layout_(layer.parameters(), 0),
+        buffer_layout_(layer),
+        output_shape_(layer.output_shape(input)) {
     device.ctx().reserve_workspace(kWorkspaceBytes);
     const Shape x_shape = pass.input_form ? pass.input_form.packed_shape(input[0]) : input;
     x = random_floats(x_shape.numel(), seed);
@@ -94,7 +100,8 @@ class Subject {
 };
 
 // Compares gradient[i] with central differences of the loss by values[i], at evenly spaced elements.
-void compare(const char* what, std::vector<double>& values, const float* gradient, const std::function<double()>& loss) {
+void compare(const char* what, std::vector<double>& values, const float* gradient,
+             const std::function<double()>& loss) {
   const size_t count = std::min(values.size(), kElementsChecked);
   for (size_t k = 0; k < count; ++k) {
     const size_t i = k * values.size() / count;
@@ -111,7 +118,8 @@ void compare(const char* what, std::vector<double>& values, const float* gradien
 
 }  // namespace
 
-void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed, const ReferenceForward& reference) {
+void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed,
+                     const ReferenceForward& reference) {
   SCOPED_TRACE(layer.describe() + " of " + input.str() + ", seed " + std::to_string(seed));
   Subject subject(layer, input, pass, seed);
   const int64_t allocated_before = subject.allocated_bytes();
@@ -131,7 +139,8 @@ void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, u
   for (int i = 0; i < subject.layout().size(); ++i) {
     const auto index = static_cast<size_t>(i);
     const std::string& name = subject.layout().specs()[index].name;
-    compare(("gradient of " + name).c_str(), params[index].values, overwritten.flat.data() + subject.layout().offset(i), loss);
+    compare(("gradient of " + name).c_str(), params[index].values, overwritten.flat.data() + subject.layout().offset(i),
+            loss);
   }
 
   subject.forward();
@@ -141,7 +150,8 @@ void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, u
     const auto begin = subject.layout().offset(i);
     const auto end = begin + subject.layout().specs()[static_cast<size_t>(i)].shape.numel();
     expect_close(std::vector<float>(added.begin() + begin, added.begin() + end),
-                 std::vector<float>(overwritten.flat.begin() + begin, overwritten.flat.begin() + end), kRelative, kAbsolute,
+                 std::vector<float>(overwritten.flat.begin() + begin, overwritten.flat.begin() + end), kRelative,
+                 kAbsolute,
                  "accumulated, without the input's gradient: " + subject.layout().specs()[static_cast<size_t>(i)].name);
   }
   subject.release();

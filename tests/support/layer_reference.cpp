@@ -13,7 +13,9 @@ namespace {
 DoubleTensor zeros(const Shape& shape) { return {shape, std::vector<double>(static_cast<size_t>(shape.numel()))}; }
 
 // Element (n, h, w, c) of an image batch, or (k, r, s, c) of a filter.
-size_t at(const Shape& s, int64_t n, int64_t h, int64_t w, int64_t c) { return static_cast<size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c); }
+size_t at(const Shape& s, int64_t n, int64_t h, int64_t w, int64_t c) {
+  return static_cast<size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c);
+}
 
 bool inside(const Shape& x, int64_t h, int64_t w) { return h >= 0 && h < x[1] && w >= 0 && w < x[2]; }
 
@@ -63,7 +65,8 @@ DoubleTensor reference_linear(const DoubleTensor& x, const DoubleTensor& w, cons
   return y;
 }
 
-DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x, const DoubleTensor& w, const DoubleTensor* bias) {
+DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x, const DoubleTensor& w,
+                              const DoubleTensor* bias) {
   const int64_t p_size = (x.shape[1] + 2 * config.pad - w.shape[1]) / config.stride + 1;
   const int64_t q_size = (x.shape[2] + 2 * config.pad - w.shape[2]) / config.stride + 1;
   DoubleTensor y = zeros({x.shape[0], p_size, q_size, w.shape[0]});
@@ -74,7 +77,8 @@ DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x,
         const int64_t row = p * config.stride - config.pad + r;
         const int64_t column = q * config.stride - config.pad + s;
         if (!inside(x.shape, row, column)) continue;
-        for (int64_t c = 0; c < w.shape[3]; ++c) sum += x.values[at(x.shape, n, row, column, c)] * w.values[at(w.shape, k, r, s, c)];
+        for (int64_t c = 0; c < w.shape[3]; ++c)
+          sum += x.values[at(x.shape, n, row, column, c)] * w.values[at(w.shape, k, r, s, c)];
       }
     }
     y.values[at(y.shape, n, p, q, k)] = sum;
@@ -87,15 +91,19 @@ DoubleTensor reference_relu(DoubleTensor x) {
   return x;
 }
 
-DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias) {
+DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight,
+                                  const DoubleTensor& bias) {
   const size_t channels = weight.values.size();
   const double rows = static_cast<double>(x.values.size()) / static_cast<double>(channels);
   std::vector<double> mean(channels), variance(channels);
   for (size_t i = 0; i < x.values.size(); ++i) mean[i % channels] += x.values[i] / rows;
-  for (size_t i = 0; i < x.values.size(); ++i) variance[i % channels] += std::pow(x.values[i] - mean[i % channels], 2) / rows;
+  for (size_t i = 0; i < x.values.size(); ++i)
+    variance[i % channels] += std::pow(x.values[i] - mean[i % channels], 2) / rows;
   for (size_t i = 0; i < x.values.size(); ++i) {
     const size_t c = i % channels;
-    x.values[i] = (x.values[i] - mean[c]) / std::sqrt(variance[c] + static_cast<double>(config.eps)) * weight.values[c] + bias.values[c];
+    x.values[i] =
+        (x.values[i] - mean[c]) / std::sqrt(variance[c] + static_cast<double>(config.eps)) * weight.values[c] +
+        bias.values[c];
   }
   return config.relu ? reference_relu(x) : x;
 }
@@ -106,7 +114,8 @@ DoubleTensor reference_gelu(DoubleTensor x) {
 }
 
 DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor& x) {
-  return fold_windows(config, x, -std::numeric_limits<double>::infinity(), [](double a, double b) { return std::max(a, b); });
+  return fold_windows(config, x, -std::numeric_limits<double>::infinity(),
+                      [](double a, double b) { return std::max(a, b); });
 }
 
 DoubleTensor reference_avg_pool2d(const Pool2dConfig& config, const DoubleTensor& x) {
@@ -138,8 +147,9 @@ DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x) {
   const size_t elements = x.values.size() / samples;
   for (size_t n = 0; n < samples; ++n) {
     for (size_t e = 0; e < elements; ++e) {
-      const auto words = philox4x32({low(config.seed), low(config.seed >> 32)},
-                                    {low(e / 4), low(config.first_sample + static_cast<int64_t>(n)), low(config.step), low(config.layer)});
+      const auto words = philox4x32(
+          {low(config.seed), low(config.seed >> 32)},
+          {low(e / 4), low(config.first_sample + static_cast<int64_t>(n)), low(config.step), low(config.layer)});
       const bool kept = words[e % 4] >= static_cast<double>(config.p) * 0x1p32;
       x.values[n * elements + e] = kept ? x.values[n * elements + e] / (1.0 - static_cast<double>(config.p)) : 0.0;
     }

@@ -18,14 +18,16 @@ struct DoubleTensor {
 };
 
 DoubleTensor reference_linear(const DoubleTensor& x, const DoubleTensor& w, const DoubleTensor* bias);
-DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x, const DoubleTensor& w, const DoubleTensor* bias);
+DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x, const DoubleTensor& w,
+                              const DoubleTensor* bias);
 DoubleTensor reference_relu(DoubleTensor x);
 DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor& x);
 DoubleTensor reference_avg_pool2d(const Pool2dConfig& config, const DoubleTensor& x);
 DoubleTensor reference_adaptive_avg_pool2d(int64_t height, int64_t width, const DoubleTensor& x);
 DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x);
 /// In training: with the mean and biased variance of x.
-DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias);
+DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight,
+                                  const DoubleTensor& bias);
 DoubleTensor reference_gelu(DoubleTensor x);
 DoubleTensor reference_add(DoubleTensor a, const DoubleTensor& b);
 

@@ -20,7 +20,8 @@ class LeavesNothingBehind {
   ~LeavesNothingBehind() {
     // A joined thread stays listed for a moment.
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (entries_of("/proc/self/task") > threads_ && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+    while (entries_of("/proc/self/task") > threads_ && std::chrono::steady_clock::now() < give_up)
+      std::this_thread::yield();
     EXPECT_LE(entries_of("/proc/self/task"), threads_);
     EXPECT_EQ(entries_of("/proc/self/fd"), files_);
   }

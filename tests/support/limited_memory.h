@@ -17,7 +17,8 @@ inline constexpr bool kMemoryCanBeLimited = false;
 inline constexpr bool kMemoryCanBeLimited = true;
 #endif
 
-/// Runs `action` with a limit on address space, `bytes` above what is in use: allocations beyond it throw std::bad_alloc.
+/// Runs `action` with a limit on address space, `bytes` above what is in use: allocations beyond it throw
+/// std::bad_alloc.
 inline void with_memory(int64_t bytes, const std::function<void()>& action) {
   std::ifstream status("/proc/self/statm");
   int64_t pages = 0;

@@ -8,7 +8,9 @@
 namespace vitrine::test {
 namespace {
 
-double at(std::span<const float> values, int64_t index) { return static_cast<double>(values[static_cast<size_t>(index)]); }
+double at(std::span<const float> values, int64_t index) {
+  return static_cast<double>(values[static_cast<size_t>(index)]);
+}
 
 void add_all(Reference& sum, std::span<const float> values) {
   for (size_t i = 0; i < values.size(); ++i) sum.add(static_cast<int64_t>(i), static_cast<double>(values[i]));
@@ -28,7 +30,8 @@ void for_each_product(const ConvolutionGeometry& g, const Visit& visit) {
         if (h < 0 || h >= g.x[1] || w < 0 || w >= g.x[2]) continue;
         for (int64_t k = 0; k < g.w[0]; ++k) {
           for (int64_t c = 0; c < g.w[3]; ++c) {
-            visit(((image * g.x[1] + h) * g.x[2] + w) * g.x[3] + c, ((k * g.w[1] + r) * g.w[2] + s) * g.w[3] + c, n * g.w[0] + k);
+            visit(((image * g.x[1] + h) * g.x[2] + w) * g.x[3] + c, ((k * g.w[1] + r) * g.w[2] + s) * g.w[3] + c,
+                  n * g.w[0] + k);
           }
         }
       }
@@ -38,8 +41,8 @@ void for_each_product(const ConvolutionGeometry& g, const Visit& visit) {
 
 }  // namespace
 
-Reference reference_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, std::span<const float> a, std::span<const float> b,
-                         std::span<const float> initial) {
+Reference reference_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, std::span<const float> a,
+                         std::span<const float> b, std::span<const float> initial) {
   Reference c(m * n);
   c.terms = k + 1;
   add_all(c, initial);
@@ -53,7 +56,8 @@ Reference reference_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t 
   return c;
 }
 
-Reference reference_column_sums(int64_t rows, int64_t columns, std::span<const float> values, std::span<const float> initial) {
+Reference reference_column_sums(int64_t rows, int64_t columns, std::span<const float> values,
+                                std::span<const float> initial) {
   Reference sums(columns);
   sums.terms = rows + 1;
   add_all(sums, initial);
@@ -64,7 +68,8 @@ Reference reference_column_sums(int64_t rows, int64_t columns, std::span<const f
 }
 
 void add_bias(Reference& y, std::span<const float> bias) {
-  for (size_t i = 0; i < y.values.size(); ++i) y.add(static_cast<int64_t>(i), static_cast<double>(bias[i % bias.size()]));
+  for (size_t i = 0; i < y.values.size(); ++i)
+    y.add(static_cast<int64_t>(i), static_cast<double>(bias[i % bias.size()]));
   ++y.terms;
 }
 
@@ -79,15 +84,16 @@ Reference reference_conv2d_forward(const ConvolutionGeometry& g, std::span<const
   return y;
 }
 
-Reference reference_conv2d_backward_data(const ConvolutionGeometry& g, std::span<const float> grad_y, std::span<const float> w) {
+Reference reference_conv2d_backward_data(const ConvolutionGeometry& g, std::span<const float> grad_y,
+                                         std::span<const float> w) {
   Reference grad_x(g.x.numel());
   grad_x.terms = g.w.numel() / g.w[3];
   for_each_product(g, [&](int64_t xi, int64_t wi, int64_t yi) { grad_x.add(xi, at(grad_y, yi) * at(w, wi)); });
   return grad_x;
 }
 
-Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::span<const float> x, std::span<const float> grad_y,
-                                           std::span<const float> initial) {
+Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::span<const float> x,
+                                           std::span<const float> grad_y, std::span<const float> initial) {
   Reference grad_w(g.w.numel());
   grad_w.terms = g.y.numel() / g.y[3] + 1;
   add_all(grad_w, initial);
@@ -95,7 +101,8 @@ Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::sp
   return grad_w;
 }
 
-void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff, double half_smallest) {
+void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what,
+                    double unit_roundoff, double half_smallest) {
   ASSERT_EQ(actual.size(), expected.values.size()) << what;
   const double bound = 4 * std::sqrt(static_cast<double>(expected.terms) + 4) * 0x1p-24;
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -103,8 +110,8 @@ void expect_rounded(std::span<const float> actual, const Reference& expected, co
     const double in_f32 = bound * expected.magnitudes[i] + 1e-30;
     const double limit = in_f32 + unit_roundoff * (std::abs(expected.values[i]) + in_f32) + half_smallest;
     if (difference <= limit) continue;
-    FAIL() << what << ": element " << i << " of " << actual.size() << " is " << actual[i] << ", expected " << expected.values[i] << " (difference "
-           << difference << ", allowed " << limit << ")";
+    FAIL() << what << ": element " << i << " of " << actual.size() << " is " << actual[i] << ", expected "
+           << expected.values[i] << " (difference " << difference << ", allowed " << limit << ")";
   }
 }
 

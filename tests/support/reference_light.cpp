@@ -8,9 +8,12 @@
 namespace vitrine::reference {
 namespace {
 
-size_t at(const Shape& s, int64_t n, int64_t h, int64_t w, int64_t c) { return static_cast<size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c); }
+size_t at(const Shape& s, int64_t n, int64_t h, int64_t w, int64_t c) {
+  return static_cast<size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c);
+}
 
-/// Calls visit(y index, x index or -1 for padding, position in the window, elements of the window) for every element of every window of a pool.
+/// Calls visit(y index, x index or -1 for padding, position in the window, elements of the window) for every element of
+/// every window of a pool.
 using Visit = std::function<void(size_t, int64_t, int, int64_t)>;
 void each_window_element(const Pool2dConfig& k, const Shape& x, const Visit& visit) {
   const int64_t rows = (x[1] + 2 * k.pad - k.window) / k.stride + 1;
@@ -25,8 +28,8 @@ void each_window_element(const Pool2dConfig& k, const Shape& x, const Visit& vis
               const int64_t h = p * k.stride - k.pad + r;
               const int64_t w = q * k.stride - k.pad + s;
               const bool inside = h >= 0 && h < x[1] && w >= 0 && w < x[2];
-              visit(at(y, n, p, q, c), inside ? static_cast<int64_t>(at(x, n, h, w, c)) : -1, static_cast<int>(r * k.window + s),
-                    k.window * k.window);
+              visit(at(y, n, p, q, c), inside ? static_cast<int64_t>(at(x, n, h, w, c)) : -1,
+                    static_cast<int>(r * k.window + s), k.window * k.window);
             }
 }
 
@@ -41,7 +44,8 @@ void each_adaptive_element(const Shape& x, const Shape& y, const Visit& visit) {
     for (int64_t p = 0; p < y[1]; ++p)
       for (int64_t q = 0; q < y[2]; ++q)
         for (int64_t c = 0; c < y[3]; ++c) {
-          const int64_t elements = (high(p, x[1], y[1]) - low(p, x[1], y[1])) * (high(q, x[2], y[2]) - low(q, x[2], y[2]));
+          const int64_t elements =
+              (high(p, x[1], y[1]) - low(p, x[1], y[1])) * (high(q, x[2], y[2]) - low(q, x[2], y[2]));
           for (int64_t h = low(p, x[1], y[1]); h < high(p, x[1], y[1]); ++h)
             for (int64_t w = low(q, x[2], y[2]); w < high(q, x[2], y[2]); ++w)
               visit(at(y, n, p, q, c), static_cast<int64_t>(at(x, n, h, w, c)), 0, elements);
@@ -81,7 +85,8 @@ MaxPool max_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::
   return result;
 }
 
-Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y, const std::vector<uint8_t>& indices) {
+Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y,
+                           const std::vector<uint8_t>& indices) {
   Values grad_x(static_cast<size_t>(x_shape.numel()), 0.0);
   each_window_element(config, x_shape, [&](size_t from, int64_t to, int position, int64_t) {
     if (to >= 0 && indices[from] == position) grad_x[static_cast<size_t>(to)] += static_cast<double>(grad_y[from]);
@@ -99,14 +104,16 @@ Values avg_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, con
 }
 
 Values adaptive_avg_pool2d(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& x) {
-  return mean_of(static_cast<size_t>(y_shape.numel()), x, [&](const Visit& visit) { each_adaptive_element(x_shape, y_shape, visit); });
+  return mean_of(static_cast<size_t>(y_shape.numel()), x,
+                 [&](const Visit& visit) { each_adaptive_element(x_shape, y_shape, visit); });
 }
 
 Values adaptive_avg_pool2d_backward(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& grad_y) {
   return spread_of(x_shape, grad_y, [&](const Visit& visit) { each_adaptive_element(x_shape, y_shape, visit); });
 }
 
-CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits, const std::vector<int32_t>& targets) {
+CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits,
+                           const std::vector<int32_t>& targets) {
   CrossEntropy result;
   result.grad.assign(logits.size(), 0.0);
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -116,9 +123,11 @@ CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, co
     for (int64_t j = 1; j < classes; ++j)
       if (row[j] > row[largest]) largest = j;
     double sum = 0.0;
-    for (int64_t j = 0; j < classes; ++j) sum += std::exp(static_cast<double>(row[j]) - static_cast<double>(row[largest]));
+    for (int64_t j = 0; j < classes; ++j)
+      sum += std::exp(static_cast<double>(row[j]) - static_cast<double>(row[largest]));
     const double log_sum = std::log(sum) + static_cast<double>(row[largest]);
-    const double smoothing = static_cast<double>(config.label_smoothing), uniform = smoothing / static_cast<double>(classes);
+    const double smoothing = static_cast<double>(config.label_smoothing),
+                 uniform = smoothing / static_cast<double>(classes);
     int64_t beaten = 0;
     for (int64_t j = 0; j < classes; ++j) {
       const double share = uniform + (j == targets[i] ? 1.0 - smoothing : 0.0);
@@ -163,7 +172,8 @@ void Optimizer::adam(const AdamConfig& config, double grad) {
   p -= config.lr * mean / (std::sqrt(square) + config.eps);
 }
 
-Values resize_normalize(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels, const Shape& target) {
+Values resize_normalize(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels,
+                        const Shape& target) {
   const auto position = [](int64_t i, int64_t in, int64_t out) {
     const double p = (static_cast<double>(i) + 0.5) * static_cast<double>(in) / static_cast<double>(out) - 0.5;
     return std::min(std::max(p, 0.0), static_cast<double>(in - 1));
@@ -183,9 +193,11 @@ Values resize_normalize(const Normalization& normalization, const Shape& source,
         const int64_t w1 = std::min(w0 + 1, source[1] - 1);
         const double a = h - static_cast<double>(h0);
         const double b = w - static_cast<double>(w0);
-        const double value = (1 - a) * ((1 - b) * pixel(h0, w0, c) + b * pixel(h0, w1, c)) + a * ((1 - b) * pixel(h1, w0, c) + b * pixel(h1, w1, c));
+        const double value = (1 - a) * ((1 - b) * pixel(h0, w0, c) + b * pixel(h0, w1, c)) +
+                             a * ((1 - b) * pixel(h1, w0, c) + b * pixel(h1, w1, c));
         const auto channel = static_cast<size_t>(c);
-        y.push_back((value - static_cast<double>(normalization.mean[channel])) / static_cast<double>(normalization.std[channel]));
+        y.push_back((value - static_cast<double>(normalization.mean[channel])) /
+                    static_cast<double>(normalization.std[channel]));
       }
   return y;
 }

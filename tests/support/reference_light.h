@@ -21,7 +21,8 @@ struct MaxPool {
 };
 MaxPool max_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x);
 /// Adds each gradient at the position in `indices`.
-Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y, const std::vector<uint8_t>& indices);
+Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y,
+                           const std::vector<uint8_t>& indices);
 
 Values avg_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x);
 Values avg_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y);
@@ -35,7 +36,8 @@ struct CrossEntropy {
   int64_t top5 = 0;
   Values grad;
 };
-CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits, const std::vector<int32_t>& targets);
+CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits,
+                           const std::vector<int32_t>& targets);
 
 /// The optimizer of one parameter, step by step.
 struct Optimizer {
@@ -46,6 +48,7 @@ struct Optimizer {
 };
 
 /// One image (h, w, C) to (H, W, C).
-Values resize_normalize(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels, const Shape& target);
+Values resize_normalize(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels,
+                        const Shape& target);
 
 }  // namespace vitrine::reference

@@ -12,7 +12,8 @@ namespace vitrine::test {
 template <class T = float>
 class Shifted {
  public:
-  Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values, DType dtype) : device_(device), offset_(offset) {
+  Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values, DType dtype)
+      : device_(device), offset_(offset) {
     std::vector<T> content(static_cast<size_t>(offset), kInFront);
     content.insert(content.end(), values.begin(), values.end());
     whole_ = device.guarded<T>({offset + shape.numel()}, content, dtype);
@@ -30,7 +31,8 @@ class Shifted {
 
   std::vector<T> values() const {
     std::vector<T> all = device_.values<T>(whole_);
-    for (int64_t i = 0; i < offset_; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], kInFront) << "written before the tensor";
+    for (int64_t i = 0; i < offset_; ++i)
+      EXPECT_EQ(all[static_cast<size_t>(i)], kInFront) << "written before the tensor";
     all.erase(all.begin(), all.begin() + offset_);
     return all;
   }

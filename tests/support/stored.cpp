@@ -102,10 +102,12 @@ std::vector<uint32_t> stored_bits(DType dtype, const std::vector<float>& values)
   return dtype == DType::f32 ? bits_of(values) : bits_of(to_bits(dtype, values));
 }
 
-void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected, const std::string& what) {
+void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected,
+                      const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_EQ(actual[i], expected[i]) << what << " element " << i << ": got the bits " << std::hex << actual[i] << ", expected " << expected[i];
+    ASSERT_EQ(actual[i], expected[i]) << what << " element " << i << ": got the bits " << std::hex << actual[i]
+                                      << ", expected " << expected[i];
   }
 }
 
@@ -115,10 +117,12 @@ using AnyShifted = std::variant<Shifted<float>, Shifted<uint16_t>>;
 
 }  // namespace
 
-ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset, const std::vector<float>& values)
+ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset,
+                             const std::vector<float>& values)
     : dtype_(dtype),
-      tensor_(dtype == DType::f32 ? AnyShifted(std::in_place_index<0>, device, shape, offset, values)
-                                  : AnyShifted(std::in_place_index<1>, device, shape, offset, to_bits(dtype, values), dtype)) {}
+      tensor_(dtype == DType::f32
+                  ? AnyShifted(std::in_place_index<0>, device, shape, offset, values)
+                  : AnyShifted(std::in_place_index<1>, device, shape, offset, to_bits(dtype, values), dtype)) {}
 
 ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset)
     : dtype_(dtype),

@@ -10,8 +10,8 @@
 #include "tests/support/reference.h"
 #include "tests/support/shifted.h"
 
-/// Numbers and tensors of the storage types f32, f16 and bf16. The formats of f16 and bf16 are computed from their definition in double precision,
-/// without the library's conversions.
+/// Numbers and tensors of the storage types f32, f16 and bf16. The formats of f16 and bf16 are computed from their
+/// definition in double precision, without the library's conversions.
 namespace vitrine::test {
 
 /// f16 and bf16: the nearest number, ties to even; NaN to a quiet NaN.
@@ -41,7 +41,8 @@ std::vector<uint32_t> stored_bits(TestDevice& device, const GuardedTensor& guard
 std::vector<uint32_t> stored_bits(DType dtype, const std::vector<float>& values);
 
 /// Fails at the first element whose bits differ.
-void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected, const std::string& what = "");
+void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected,
+                      const std::string& what = "");
 
 /// Shifted of a dtype that is known at run time.
 class ShiftedStored {
@@ -70,17 +71,24 @@ class DtypeTest : public ::testing::TestWithParam<DType> {
   /// A storage type that is not the tested one.
   DType other() const { return is_half() ? DType::f32 : DType::f16; }
   ExecContext& ctx() { return device.ctx(); }
-  Tensor tensor(const Shape& shape, const std::vector<float>& values) { return stored_tensor(device, dtype(), shape, values); }
+  Tensor tensor(const Shape& shape, const std::vector<float>& values) {
+    return stored_tensor(device, dtype(), shape, values);
+  }
   Tensor empty(const Shape& shape) { return device.empty(shape, dtype()); }
-  GuardedTensor guarded(const Shape& shape, const std::vector<float>& values) { return stored_guarded(device, dtype(), shape, values); }
+  GuardedTensor guarded(const Shape& shape, const std::vector<float>& values) {
+    return stored_guarded(device, dtype(), shape, values);
+  }
   GuardedTensor guarded(const Shape& shape) { return device.guarded(shape, dtype()); }
-  ShiftedStored shifted(const Shape& shape, int64_t offset, const std::vector<float>& values) { return {device, dtype(), shape, offset, values}; }
+  ShiftedStored shifted(const Shape& shape, int64_t offset, const std::vector<float>& values) {
+    return {device, dtype(), shape, offset, values};
+  }
   ShiftedStored shifted(const Shape& shape, int64_t offset) { return {device, dtype(), shape, offset}; }
   std::vector<float> values(const GuardedTensor& g) { return stored_values(device, g); }
   std::vector<uint32_t> bits(const GuardedTensor& g) { return stored_bits(device, g); }
   /// The content without the check that every element was written: a NaN may have the bits of the poison.
   std::vector<float> unchecked_values(const GuardedTensor& g) {
-    return is_half() ? from_bits(dtype(), device.values<uint16_t>(ConstView(g.view))) : device.values(ConstView(g.view));
+    return is_half() ? from_bits(dtype(), device.values<uint16_t>(ConstView(g.view)))
+                     : device.values(ConstView(g.view));
   }
   std::vector<float> random(int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F) {
     return random_stored(dtype(), count, seed, low, high);

@@ -12,22 +12,26 @@
 
 namespace vitrine::test {
 
-/// Describes the first nesting error in the events of a Chrome trace: two slices of a thread that overlap without one containing the other, or a
-/// slice listed before the one that contains it. Empty when all slices nest.
+/// Describes the first nesting error in the events of a Chrome trace: two slices of a thread that overlap without one
+/// containing the other, or a slice listed before the one that contains it. Empty when all slices nest.
 inline std::string first_overlap(const nlohmann::json& events) {
   struct Slice {
     int64_t begin_ns, end_ns;
     std::string name;
   };
-  const auto nanoseconds = [](const nlohmann::json& microseconds) { return std::llround(microseconds.get<double>() * 1e3); };
+  const auto nanoseconds = [](const nlohmann::json& microseconds) {
+    return std::llround(microseconds.get<double>() * 1e3);
+  };
   std::map<std::pair<int, int>, std::vector<Slice>> threads;
   for (const nlohmann::json& event : events) {
     if (event.at("ph") != "X") continue;
     const int64_t begin = nanoseconds(event.at("ts"));
-    threads[{event.at("pid"), event.at("tid")}].push_back({begin, begin + nanoseconds(event.at("dur")), event.at("name")});
+    threads[{event.at("pid"), event.at("tid")}].push_back(
+        {begin, begin + nanoseconds(event.at("dur")), event.at("name")});
   }
   for (auto& [thread, slices] : threads) {
-    std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
+    std::stable_sort(slices.begin(), slices.end(),
+                     [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
     std::vector<Slice> open;
     for (const Slice& slice : slices) {
       while (!open.empty() && open.back().end_ns <= slice.begin_ns) open.pop_back();

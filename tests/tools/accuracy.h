@@ -26,14 +26,16 @@ inline std::filesystem::path fashion_mnist() {
 inline bool unpack_cifar10(const std::filesystem::path& folder) {
   const auto packed = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "cifar-10-batches-bin";
   if (!std::filesystem::exists(packed) || std::system("xz --version > /dev/null 2>&1") != 0) return false;
-  for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
+  for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                           "data_batch_5.bin", "test_batch.bin"}) {
     const std::string source = (packed / name).string() + ".xz", target = (folder / name).string();
     if (std::system(("xz -dc '" + source + "' > '" + target + "'").c_str()) != 0) return false;
   }
   return true;
 }
 
-/// Test accuracy after the last epoch of a training of small-cnn (or --model) on two devices; 0, and a failure of the test, if the program fails.
+/// Test accuracy after the last epoch of a training of small-cnn (or --model) on two devices; 0, and a failure of the
+/// test, if the program fails.
 inline double accuracy_after(const std::vector<std::string>& arguments) {
   std::vector<std::string> all{"train", "--json", "--devices"};
   if (on_gpu()) {
@@ -41,7 +43,8 @@ inline double accuracy_after(const std::vector<std::string>& arguments) {
   } else {
     all.insert(all.end(), {"cpu:0-1", "--threads-per-device", "1"});
   }
-  if (std::find(arguments.begin(), arguments.end(), "--model") == arguments.end()) all.insert(all.end(), {"--model", "small-cnn"});
+  if (std::find(arguments.begin(), arguments.end(), "--model") == arguments.end())
+    all.insert(all.end(), {"--model", "small-cnn"});
   all.insert(all.end(), arguments.begin(), arguments.end());
   const ChildResult result = run_vitrine(all);
   EXPECT_EQ(result.exit_code, 0) << result.error;

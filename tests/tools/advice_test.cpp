@@ -49,8 +49,10 @@ TEST(Advice, EverySettingHasAFlagOfTheProgram) {
   std::string help;
   for (const char* command : {"train", "plan", "eval"}) help += parse_command_line({command, "--help"}).output;
   std::vector<Setting> all;
-  for (const std::span<const Setting> layer :
-       {std::span<const Setting>(settings::kRuntimeSettings), {settings::kDataSettings}, {settings::kModelSettings}, {settings::kEngineSettings}}) {
+  for (const std::span<const Setting> layer : {std::span<const Setting>(settings::kRuntimeSettings),
+                                               {settings::kDataSettings},
+                                               {settings::kModelSettings},
+                                               {settings::kEngineSettings}}) {
     all.insert(all.end(), layer.begin(), layer.end());
   }
   std::set<std::string> names;
@@ -66,13 +68,15 @@ TEST(Advice, EverySettingHasAFlagOfTheProgram) {
 }
 
 TEST(Advice, ASettingWithoutAFlagKeepsItsName) {
-  EXPECT_EQ(in_program_words({"lower ", Setting("MyLayer::width"), " or ", settings::kBatchSize}), "lower MyLayer::width or --batch-size");
+  EXPECT_EQ(in_program_words({"lower ", Setting("MyLayer::width"), " or ", settings::kBatchSize}),
+            "lower MyLayer::width or --batch-size");
 }
 
 TEST(Advice, TextThatContainsTheNameOfASettingStaysAsItIs) {
   const DataError error({"cannot read EngineConfig::batch_size.idx; lower ", settings::kBatchSize});
   EXPECT_EQ(in_program_words(error), "cannot read EngineConfig::batch_size.idx; lower --batch-size");
-  EXPECT_EQ(in_program_words(std::runtime_error("EngineConfig::batch_size")), "EngineConfig::batch_size") << "not an error of the library";
+  EXPECT_EQ(in_program_words(std::runtime_error("EngineConfig::batch_size")), "EngineConfig::batch_size")
+      << "not an error of the library";
 }
 
 TEST(Advice, OutOfMemoryProposesWhatFits) {
@@ -121,7 +125,8 @@ TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
   const Remedy batch = {propose(settings::kBatchSize, 32)}, split = {propose(settings::kSplit, "1,3")},
                scheme = {propose(settings::kScheme, "dp"), propose(settings::kAccumulate, 2)},
                axes = {propose(settings::kStaging, "host"), propose(settings::kReduce, "gpu0")};
-  EXPECT_EQ(advice({batch, split, scheme}), "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
+  EXPECT_EQ(advice({batch, split, scheme}),
+            "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
   EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");
   expect_contains(advice({split, axes}), "leave this mode out of --modes");
   EXPECT_EQ(advice({split, axes}).find("What would fit"), std::string::npos);
@@ -140,7 +145,8 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
     FAIL() << "it was not refused";
   } catch (const OutOfMemory& error) {
     const std::string start =
-        "layer 'classifier.1': gemm: f16 needs a workspace of at least 65536 bytes, but 1000 bytes are reserved; reserve more with ";
+        "layer 'classifier.1': gemm: f16 needs a workspace of at least 65536 bytes, but 1000 bytes are reserved; "
+        "reserve more with ";
     EXPECT_EQ(error.what(), start + "EngineConfig::workspace_bytes 8192KiB");
     EXPECT_EQ(in_program_words(error), start + "--workspace 8192KiB");
     const MemoryShortage& shortage = error.shortage();
@@ -150,14 +156,16 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
     EXPECT_EQ(shortage.layer, "classifier.1");
     EXPECT_EQ(shortage.needed_bytes, 65536);
     EXPECT_EQ(shortage.capacity_bytes, 1000);
-    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(settings::kWorkspaceBytes, "8192KiB")});
+    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed),
+              std::vector{propose(settings::kWorkspaceBytes, "8192KiB")});
   }
 }
 
 TEST(Advice, ABadSettingIsNamedWithItsValue) {
   const auto nothing = [](const char*) -> const char* { return nullptr; };
   Words words = words_of<ConfigError>([&] { detect_launch({4, 4, {}}, nothing); });
-  EXPECT_EQ(words.library, "launch: LaunchFlags::rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4; correct it");
+  EXPECT_EQ(words.library,
+            "launch: LaunchFlags::rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4; correct it");
   EXPECT_EQ(words.program, "launch: --rank 4: expected an integer from 0 to 3, as --world-size 4; correct it");
 
   words = words_of<ConfigError>([] { validate_split(scheme_preset("balanced").split, 8, 2); });

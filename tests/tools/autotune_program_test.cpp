@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// vitrine train --autotune on the stand-ins: the plans are in the file, in the checkpoints and in the JSON, and are taken from there.
+// vitrine train --autotune on the stand-ins: the plans are in the file, in the checkpoints and in the JSON, and are
+// taken from there.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,7 +26,9 @@ class AutotuneProgram : public ::testing::Test {
     return {std::istreambuf_iterator<char>(stream), {}};
   }
   static Arguments train(const Arguments& more) {
-    return with({"train", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--batch-size", "20", "--no-eval"}, more);
+    return with({"train", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--batch-size", "20",
+                 "--no-eval"},
+                more);
   }
   static ChildResult success(const Arguments& arguments) {
     ChildResult result = run_vitrine(arguments);
@@ -57,13 +60,15 @@ TEST_F(AutotuneProgram, WritesTheFileAndTakesItAgain) {
   other["device"] = "Another GPU";
   std::ofstream(file) << other.dump();
   const ChildResult third = success(run);
-  expect_contains(third.error, "warning: --autotune: the stored plans were timed under other conditions (the GPU Another GPU, now Imitated GPU");
+  expect_contains(
+      third.error,
+      "warning: --autotune: the stored plans were timed under other conditions (the GPU Another GPU, now Imitated GPU");
   EXPECT_EQ(Json::parse(content(file))["device"], plans["device"]);
 }
 
 TEST_F(AutotuneProgram, AResumedRunTakesThePlansOfItsCheckpoint) {
-  const Arguments run =
-      train({"--devices", "cuda:0", "--json", "--autotune", "--checkpoint-dir", path("run"), "--checkpoint-every", "1", "--resume", "auto"});
+  const Arguments run = train({"--devices", "cuda:0", "--json", "--autotune", "--checkpoint-dir", path("run"),
+                               "--checkpoint-every", "1", "--resume", "auto"});
   const Json first = Json::parse(success(with(run, {"--steps", "2"})).output);
   const ChildResult resumed = success(with(run, {"--steps", "4"}));
   expect_contains(resumed.error, "--autotune: 0 kinds of operations timed");
@@ -71,7 +76,8 @@ TEST_F(AutotuneProgram, AResumedRunTakesThePlansOfItsCheckpoint) {
   const Json second = Json::parse(resumed.output);
   EXPECT_FALSE(second["resumed_from"].is_null());
   EXPECT_EQ(second["tuned_plans"], first["tuned_plans"]);
-  const ChildResult without = success(train({"--devices", "cuda:0", "--steps", "5", "--checkpoint-dir", path("run"), "--resume", "auto"}));
+  const ChildResult without =
+      success(train({"--devices", "cuda:0", "--steps", "5", "--checkpoint-dir", path("run"), "--resume", "auto"}));
   expect_contains(without.error, "--autotune is not set, in the checkpoint on: results differ by rounding");
 }
 

@@ -38,7 +38,8 @@ TEST_F(Checkpoints, ADirectoryOfAnotherRunIsRefused) {
   take("a", 30, "ahead");
   const ChildResult ahead = continued("ahead");
   EXPECT_EQ(ahead.exit_code, 1);
-  expect_contains(ahead.error, path("ahead") + " has a newer checkpoint, step-00000030; continue from that one with --resume auto");
+  expect_contains(ahead.error,
+                  path("ahead") + " has a newer checkpoint, step-00000030; continue from that one with --resume auto");
   take("a", 10, "own");
   const ChildResult own = continued("own");
   EXPECT_EQ(own.exit_code, 0) << own.error;
@@ -69,47 +70,63 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
 // Checkpoints of earlier versions continue as long as names and values stay the same.
 TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
   const auto recorded = [&](const std::string& name, const std::string& flags) {
-    std::istringstream words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --threads-per-device 1 " + flags);
+    std::istringstream words(
+        "train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --threads-per-device 1 " + flags);
     const Arguments arguments{std::istream_iterator<std::string>(words), {}};
     EXPECT_FALSE(json(arguments + into(name)).is_null());
     const auto checkpoint = nlohmann::ordered_json::parse(content(path(name) + step(1) + "/state.json"));
     std::string settings;
     for (const auto& [key, value] : checkpoint["state"]["settings"].items()) {
-      if (key != "data" && key != "workspace") settings += key + "=" + value.get<std::string>() + "; ";  // these depend on the build
+      if (key != "data" && key != "workspace")
+        settings += key + "=" + value.get<std::string>() + "; ";  // these depend on the build
     }
     return settings;
   };
   EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
-            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=1 cpu; processes=1; "
+            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=1 cpu; "
+            "processes=1; "
             "mode=staging host, loss parallel, reduce allreduce; split=equal; accumulate=1; bucket-mb=25, the first 1; "
-            "threads-per-device=1; recompute-segments=1; recompute=; batch-size=20; drop-last=off; shuffle=on; seed=0; dropout=; optimizer=adamw; "
-            "lr=0.001; momentum=; nesterov=off; weight-decay=0.01; no-decay=; param-group=; label-smoothing=; ema=; lr-schedule=constant; "
-            "lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; "
-            "warmup-steps=0; warmup-factor=; epochs=; steps=1; precision=fp32; loss-scale=none; loss-scale-growth-interval=; clip-norm=; "
+            "threads-per-device=1; recompute-segments=1; recompute=; batch-size=20; drop-last=off; shuffle=on; seed=0; "
+            "dropout=; optimizer=adamw; "
+            "lr=0.001; momentum=; nesterov=off; weight-decay=0.01; no-decay=; param-group=; label-smoothing=; ema=; "
+            "lr-schedule=constant; "
+            "lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; "
+            "lr-metric=; "
+            "warmup-steps=0; warmup-factor=; epochs=; steps=1; precision=fp32; loss-scale=none; "
+            "loss-scale-growth-interval=; clip-norm=; "
             "allow-non-finite=off; reduce-dtype=f32; broadcast=; tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
-  EXPECT_EQ(recorded("changed",
-                     "--devices cpu:0-1 --mode dp --accumulate 2 --recompute-segments 2 --drop-last --no-shuffle "
-                     "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
-                     "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
-                     "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
-            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=2 cpu; processes=1; "
-            "mode=staging device0, loss gathered, reduce gpu0; split=equal; accumulate=2; bucket-mb=25, the first 1; "
-            "threads-per-device=1; recompute-segments=2; recompute=; batch-size=20; drop-last=on; shuffle=off; seed=9007199254740993; dropout=; "
-            "optimizer=sgd; lr=0.05; momentum=0.9; nesterov=on; weight-decay=0.0001; no-decay=biases; param-group=; label-smoothing=; "
-            "ema=0.9; lr-schedule=step; lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; lr-threshold=; "
-            "lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; epochs=1; steps=; precision=fp16; "
-            "loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; allow-non-finite=on; reduce-dtype=f16; broadcast=; "
-            "tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
+  EXPECT_EQ(
+      recorded(
+          "changed",
+          "--devices cpu:0-1 --mode dp --accumulate 2 --recompute-segments 2 --drop-last --no-shuffle "
+          "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
+          "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
+          "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
+      "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=2 cpu; "
+      "processes=1; "
+      "mode=staging device0, loss gathered, reduce gpu0; split=equal; accumulate=2; bucket-mb=25, the first 1; "
+      "threads-per-device=1; recompute-segments=2; recompute=; batch-size=20; drop-last=on; shuffle=off; "
+      "seed=9007199254740993; dropout=; "
+      "optimizer=sgd; lr=0.05; momentum=0.9; nesterov=on; weight-decay=0.0001; no-decay=biases; param-group=; "
+      "label-smoothing=; "
+      "ema=0.9; lr-schedule=step; lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; "
+      "lr-threshold=; "
+      "lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; epochs=1; steps=; precision=fp16; "
+      "loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; allow-non-finite=on; reduce-dtype=f16; "
+      "broadcast=; "
+      "tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {
   const Arguments base = short_run() + Arguments{"--lr-schedule", "step"};
-  const Arguments first = base + Arguments{"--augment", "flip,crop:2", "--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.01"};
+  const Arguments first = base + Arguments{"--augment",    "flip,crop:2",   "--no-decay",
+                                           "norms,biases", "--param-group", "classifier.*:lr=0.01"};
   ASSERT_FALSE(json(first + into("run") + Arguments{"--checkpoint-every", "20"}).is_null());
   const Arguments resume = {"--resume", path("run") + step(20)};
-  const ChildResult same = run(base + resume +
-                               Arguments{"--augment", "crop:2,flip", "--no-decay", "biases,norms,biases", "--param-group", "classifier.*:lr=1e-2",
-                                         "--lr-step-size", "30", "--lr-gamma", "0.10"});
+  const ChildResult same =
+      run(base + resume +
+          Arguments{"--augment", "crop:2,flip", "--no-decay", "biases,norms,biases", "--param-group",
+                    "classifier.*:lr=1e-2", "--lr-step-size", "30", "--lr-gamma", "0.10"});
   EXPECT_EQ(same.exit_code, 0) << same.error;
   EXPECT_EQ(same.error.find(", in the checkpoint "), std::string::npos) << same.error;
   const ChildResult other = run(first + resume + Arguments{"--lr-gamma", "0.2"});
@@ -128,7 +145,8 @@ TEST_F(Checkpoints, FiguresAreWholeWhenStepsBecomeEpochsAndBack) {
   const Json epochs = json(base + into("epochs") + Arguments{"--epochs", "3", "--checkpoint-every", "14"});
   const Json steps = json(base + Arguments{"--steps", "30"});
   const auto expect_equal = [](const Json& a, const Json& b) {
-    for (const char* figure : {"epoch", "train_loss", "samples", "steps", "interrupted"}) EXPECT_EQ(a[figure], b[figure]) << figure;
+    for (const char* figure : {"epoch", "train_loss", "samples", "steps", "interrupted"})
+      EXPECT_EQ(a[figure], b[figure]) << figure;
   };
   ASSERT_FALSE(json(base + into("steps") + Arguments{"--steps", "14"}).is_null());
   const Json to_epochs = json(base + into("steps") + Arguments{"--epochs", "3", "--resume", "auto"});
@@ -141,7 +159,8 @@ TEST_F(Checkpoints, FiguresAreWholeWhenStepsBecomeEpochsAndBack) {
 
 TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
   // The first epoch stays the best one where no parameter changes.
-  const Arguments base = short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};
+  const Arguments base =
+      short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};
   ASSERT_FALSE(json(base + Arguments{"--keep-best"}).is_null());
   EXPECT_EQ(names(path("run")), (std::vector<std::string>{"best", "step-00000010", "step-00000030"}));
   // The run goes on without --keep-best.
@@ -155,7 +174,8 @@ TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
 TEST_F(Checkpoints, AnEpochWhoseSaveFailsIsNotTheBestOne) {
   // As on a full disk, until the test makes room; all epochs have the same accuracy.
   Arguments command = {"bash", "-c", "trap '' XFSZ; ulimit -S -f 400; exec \"$@\"", "bash"};
-  Arguments endless = short_run() + into("run") + Arguments{"--lr", "0", "--keep-best", "--checkpoint-every", "1000000000"};
+  Arguments endless =
+      short_run() + into("run") + Arguments{"--lr", "0", "--keep-best", "--checkpoint-every", "1000000000"};
   *(std::find(endless.begin(), endless.end(), "--epochs") + 1) = "1000000";
   ChildProcess child(command + vitrine_command(endless));
   ASSERT_TRUE(child.wait_for("step-00000010 is not saved"));
@@ -163,7 +183,8 @@ TEST_F(Checkpoints, AnEpochWhoseSaveFailsIsNotTheBestOne) {
   ASSERT_EQ(prlimit(child.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
   limit.rlim_cur = limit.rlim_max;
   ASSERT_EQ(prlimit(child.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
-  for (int i = 0; i < 1000 && !fs::exists(path("run/best")); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 1000 && !fs::exists(path("run/best")); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_NO_THROW(read_checkpoint(path("run/best")));
   child.send_signal(SIGTERM);
   EXPECT_EQ(child.wait().exit_code, 1);  // some could not be saved

@@ -15,18 +15,20 @@ namespace vitrine::test {
 /// Runs that save after each step are killed with SIGKILL at random instants and started again, until they end.
 class CheckpointKills : public CheckpointRuns {
  protected:
-  /// After every kill the newest whole checkpoint is at least as new as before, and no newer one is broken; every run ends with the bits of the one
-  /// that was never killed.
+  /// After every kill the newest whole checkpoint is at least as new as before, and no newer one is broken; every run
+  /// ends with the bits of the one that was never killed.
   void survive(int kills, uint32_t seed) {
     std::mt19937 random(seed);
     const std::vector<Arguments> variants = {
         {"--devices", "cpu:0-1", "--mode", "dp", "--optimizer", "adamw", "--lr-schedule", "cosine"},
-        {"--precision", "fp16", "--loss-scale-growth-interval", "4", "--optimizer", "sgd", "--momentum", "0.9", "--lr-schedule", "plateau"}};
+        {"--precision", "fp16", "--loss-scale-growth-interval", "4", "--optimizer", "sgd", "--momentum", "0.9",
+         "--lr-schedule", "plateau"}};
     std::vector<std::chrono::microseconds> durations;
     for (size_t v = 0; v < variants.size(); ++v) {
       const auto begin = std::chrono::steady_clock::now();
       run(variants[v], "reference" + std::to_string(v), {}).wait_for_exit();
-      durations.push_back(std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin));
+      durations.push_back(
+          std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin));
     }
     int done = 0;
     for (size_t round = 0; done < kills && !HasFailure(); ++round) {
@@ -36,7 +38,9 @@ class CheckpointKills : public CheckpointRuns {
       for (bool ended = false; !ended && !HasFailure();) {
         Child child = run(variants[v], name, {"--resume", "auto"});
         // Within the time of a whole run; once enough have been killed, runs end by themselves.
-        const bool kill = done < kills && child.survives(std::chrono::microseconds(random() % static_cast<uint32_t>(durations[v].count())));
+        const bool kill =
+            done < kills &&
+            child.survives(std::chrono::microseconds(random() % static_cast<uint32_t>(durations[v].count())));
         if (kill) {
           child.kill();
           ++done;
@@ -63,9 +67,11 @@ class CheckpointKills : public CheckpointRuns {
       const auto end = std::chrono::steady_clock::now() + time;
       for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
         siginfo_t status{};
-        if (waitid(P_PID, static_cast<id_t>(process_.pid()), &status, WEXITED | WNOHANG | WNOWAIT) == 0 && status.si_pid != 0) return false;
-        std::this_thread::sleep_for(
-            std::min<std::chrono::microseconds>(std::chrono::milliseconds(2), std::chrono::duration_cast<std::chrono::microseconds>(end - now)));
+        if (waitid(P_PID, static_cast<id_t>(process_.pid()), &status, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            status.si_pid != 0)
+          return false;
+        std::this_thread::sleep_for(std::min<std::chrono::microseconds>(
+            std::chrono::milliseconds(2), std::chrono::duration_cast<std::chrono::microseconds>(end - now)));
       }
       return true;
     }
@@ -83,13 +89,16 @@ class CheckpointKills : public CheckpointRuns {
   };
 
   Child run(const Arguments& variant, const std::string& name, const Arguments& more) const {
-    return Child(short_run() + variant + into(name) +
-                 Arguments{"--checkpoint-every", "1", "--keep-last", "3", "--keep-best", "--save", path(name) + ".safetensors"} + more);
+    return Child(
+        short_run() + variant + into(name) +
+        Arguments{"--checkpoint-every", "1", "--keep-last", "3", "--keep-best", "--save", path(name) + ".safetensors"} +
+        more);
   }
 
   static void expect_nothing_lost(const std::string& folder, int64_t& newest) {
     const std::vector<NamedCheckpoint> found = list_checkpoints(folder);
-    for (const NamedCheckpoint& checkpoint : found) EXPECT_NO_THROW(read_checkpoint(checkpoint.path)) << checkpoint.path;
+    for (const NamedCheckpoint& checkpoint : found)
+      EXPECT_NO_THROW(read_checkpoint(checkpoint.path)) << checkpoint.path;
     const int64_t now = found.empty() ? -1 : found.back().step;
     EXPECT_GE(now, newest);
     if (now >= 3) {

@@ -48,7 +48,8 @@ class Checkpoints : public CheckpointRuns {
     json.erase("checksum");
     const std::string text = json.dump();
     std::array<char, 17> checksum{};
-    std::snprintf(checksum.data(), checksum.size(), "%016" PRIx64, hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
+    std::snprintf(checksum.data(), checksum.size(), "%016" PRIx64,
+                  hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
     json["checksum"] = checksum.data();
     std::ofstream(file, std::ios::binary) << json.dump(1) << "\n";
   }

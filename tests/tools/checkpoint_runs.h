@@ -22,8 +22,21 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
 
 /// Three epochs of ten steps, of which the last has a shorter batch, in some hundredths of a second.
 inline Arguments short_run() {
-  return {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size",
-          "20",    "--seed",  "3",   "--epochs",     "3"};
+  return {"train",
+          "--model",
+          "mlp",
+          "--image-size",
+          "8",
+          "--data",
+          "synthetic:195",
+          "--threads-per-device",
+          "1",
+          "--batch-size",
+          "20",
+          "--seed",
+          "3",
+          "--epochs",
+          "3"};
 }
 
 /// A folder in which each test's runs write; removed at the end.
@@ -56,10 +69,13 @@ class CheckpointRuns : public ::testing::Test {
     EXPECT_TRUE(stream) << file;
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  static void expect_same_file(const std::string& a, const std::string& b) { EXPECT_TRUE(content(a) == content(b)) << a << " differs from " << b; }
+  static void expect_same_file(const std::string& a, const std::string& b) {
+    EXPECT_TRUE(content(a) == content(b)) << a << " differs from " << b;
+  }
   /// Weights and optimizer.
   static void expect_same_tensors(const std::string& a, const std::string& b) {
-    for (const std::string file : {"/model.safetensors", "/optimizer.safetensors"}) expect_same_file(a + file, b + file);
+    for (const std::string file : {"/model.safetensors", "/optimizer.safetensors"})
+      expect_same_file(a + file, b + file);
   }
 
  private:

@@ -21,7 +21,8 @@ using Json = nlohmann::json;
 constexpr const char* kLast = "/step-00000030";
 
 TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
-  const Arguments schedule = {"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "1", "--warmup-steps", "4", "--devices", "cpu:0-1"};
+  const Arguments schedule = {"--lr-schedule",  "plateau", "--lr-patience", "0",      "--lr-threshold", "1",
+                              "--warmup-steps", "4",       "--devices",     "cpu:0-1"};
   const Json whole = every_step("whole", schedule + Arguments{"--save", path("whole.safetensors")});
   EXPECT_EQ(names(path("whole")).size(), 30U);
   for (const int64_t from : {1, 9, 10, 14, 20, 29, 30}) {  // 10 and 20 end epochs
@@ -29,18 +30,21 @@ TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
     take("whole", from, name);
     const Json rest = every_step(name, schedule + Arguments{"--resume", "auto", "--save", path(name + ".safetensors")});
     ASSERT_FALSE(rest.is_null());
-    for (int64_t number = from; number <= 30; ++number) expect_same_tensors(path(name) + step(number), path("whole") + step(number));
+    for (int64_t number = from; number <= 30; ++number)
+      expect_same_tensors(path(name) + step(number), path("whole") + step(number));
     expect_same_file(path(name + ".safetensors"), path("whole.safetensors"));
     // The record continues where the checkpoint was, without repeating a step.
     EXPECT_EQ(rest["first_step"], from);
     EXPECT_EQ(rest["resumed_from"], path(name) + step(from));
     ASSERT_EQ(rest["step_losses"].size(), static_cast<size_t>(30 - from));
-    for (size_t i = 0; i < rest["step_losses"].size(); ++i) EXPECT_EQ(rest["step_losses"][i], whole["step_losses"][i + static_cast<size_t>(from)]);
+    for (size_t i = 0; i < rest["step_losses"].size(); ++i)
+      EXPECT_EQ(rest["step_losses"][i], whole["step_losses"][i + static_cast<size_t>(from)]);
     // The epoch in which it begins has the sums of the whole epoch.
     const size_t first_epoch = static_cast<size_t>(from / 10);
     ASSERT_EQ(rest["epochs"].size(), 3 - first_epoch);
     for (size_t e = first_epoch; e < 3; ++e) {
-      for (const char* figure : {"epoch", "train_loss", "test_loss", "test_accuracy", "samples", "steps", "interrupted"}) {
+      for (const char* figure :
+           {"epoch", "train_loss", "test_loss", "test_accuracy", "samples", "steps", "interrupted"}) {
         EXPECT_EQ(rest["epochs"][e - first_epoch][figure], whole["epochs"][e][figure]) << figure << " of epoch " << e;
       }
     }
@@ -48,16 +52,39 @@ TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
 }
 
 TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
-  const Arguments base = {
-      "train", "--model",      "small-cnn", "--image-size", "8",   "--data",        "synthetic:100", "--threads-per-device",
-      "1",     "--batch-size", "20",        "--steps",      "12",  "--precision",   "fp16",          "--loss-scale-growth-interval",
-      "2",     "--optimizer",  "sgd",       "--momentum",   "0.9", "--lr-schedule", "one-cycle",     "--clip-norm",
-      "1",     "--accumulate", "2"};
+  const Arguments base = {"train",
+                          "--model",
+                          "small-cnn",
+                          "--image-size",
+                          "8",
+                          "--data",
+                          "synthetic:100",
+                          "--threads-per-device",
+                          "1",
+                          "--batch-size",
+                          "20",
+                          "--steps",
+                          "12",
+                          "--precision",
+                          "fp16",
+                          "--loss-scale-growth-interval",
+                          "2",
+                          "--optimizer",
+                          "sgd",
+                          "--momentum",
+                          "0.9",
+                          "--lr-schedule",
+                          "one-cycle",
+                          "--clip-norm",
+                          "1",
+                          "--accumulate",
+                          "2"};
   const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1"});
   for (const int64_t from : {3, 5, 11}) {
     const std::string name = "from" + std::to_string(from);
     take("whole", from, name);
-    const Json rest = json(base + into(name) + Arguments{"--checkpoint-every", "5", "--resume", path(name) + step(from)});
+    const Json rest =
+        json(base + into(name) + Arguments{"--checkpoint-every", "5", "--resume", path(name) + step(from)});
     ASSERT_FALSE(rest.is_null());
     expect_same_tensors(path(name) + step(12), path("whole") + step(12));
     EXPECT_EQ(
@@ -69,7 +96,8 @@ TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
         }());
     EXPECT_EQ(rest["loss_scale"]["final"], whole["loss_scale"]["final"]);
     if (from == 3) {
-      EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+      EXPECT_EQ(names(path(name)),
+                (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
     }
   }
 }
@@ -98,14 +126,16 @@ TEST_F(Checkpoints, RunningStatisticsAveragesAndAugmentationContinueToo) {
                           "0.1",
                           "--no-decay",
                           "norms,biases"};
-  const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1", "--save", path("whole.safetensors")});
+  const Json whole =
+      json(base + into("whole") + Arguments{"--checkpoint-every", "1", "--save", path("whole.safetensors")});
   ASSERT_FALSE(whole.is_null());
   EXPECT_EQ(whole["checkpoints"]["staging_bytes"], whole["checkpoints"]["planned_staging_bytes"]);
   take("whole", 4, "rest");
   const Json rest = json(base + into("rest") + Arguments{"--resume", "auto", "--save", path("rest.safetensors")});
   ASSERT_FALSE(rest.is_null());
   expect_same_tensors(path("rest") + step(6), path("whole") + step(6));
-  for (const char* file : {".safetensors", ".ema.safetensors"}) expect_same_file(path("rest") + file, path("whole") + file);
+  for (const char* file : {".safetensors", ".ema.safetensors"})
+    expect_same_file(path("rest") + file, path("whole") + file);
   EXPECT_EQ(rest["epochs"].back()["test_accuracy"], whole["epochs"].back()["test_accuracy"]);
 }
 
@@ -119,7 +149,8 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
         if (log == "log.csv") {
           lines.push_back(line.substr(0, line.find(',', line.find(',', line.find(',') + 1) + 1)));  // kind, step, epoch
         } else if (const Json row = Json::parse(line); row["kind"] != "run") {
-          lines.push_back(row["kind"].get<std::string>() + row["step"].dump() + row["epoch"].dump() + row["loss"].dump());
+          lines.push_back(row["kind"].get<std::string>() + row["step"].dump() + row["epoch"].dump() +
+                          row["loss"].dump());
         }
       }
       return lines;
@@ -133,7 +164,8 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
     EXPECT_EQ(lines_without_times(), whole);
   }
   const ChildResult other =
-      run(short_run() + into("log.csv-rest") + Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
+      run(short_run() + into("log.csv-rest") +
+          Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
   EXPECT_EQ(other.exit_code, 1);
   expect_contains(other.error, "its columns differ from this run's");
 }
@@ -153,7 +185,8 @@ TEST_F(Checkpoints, ALogOfAnotherRunIsNotContinued) {
 
 TEST_F(Checkpoints, AKilledRunHasTheRowsOfItsCheckpoints) {
   const std::string log = path("log.jsonl");
-  ChildProcess child(vitrine_command(short_run() + into("run") + Arguments{"--epochs", "1000000", "--checkpoint-every", "1", "--log", log}));
+  ChildProcess child(vitrine_command(short_run() + into("run") +
+                                     Arguments{"--epochs", "1000000", "--checkpoint-every", "1", "--log", log}));
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (list_checkpoints(path("run")).size() < 3 && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -200,9 +233,9 @@ TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
 
 TEST_F(Checkpoints, TheBestEpochIsKept) {
   // The learning rate destroys what the first epoch learned.
-  const Json run =
-      json(short_run() + into("best") +
-           Arguments{"--keep-best", "--keep-last", "1", "--checkpoint-every", "7", "--optimizer", "sgd", "--lr", "0.05", "--epochs", "4"});
+  const Json run = json(short_run() + into("best") +
+                        Arguments{"--keep-best", "--keep-last", "1", "--checkpoint-every", "7", "--optimizer", "sgd",
+                                  "--lr", "0.05", "--epochs", "4"});
   ASSERT_FALSE(run.is_null());
   size_t best = 0;
   for (size_t e = 1; e < run["epochs"].size(); ++e) {
@@ -213,43 +246,47 @@ TEST_F(Checkpoints, TheBestEpochIsKept) {
   std::vector<std::string> expected = {"best", name};
   if (name != "step-00000040") expected.push_back("step-00000040");
   EXPECT_EQ(names(path("best")), expected);
-  const ChildResult eval = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1",
-                                        "--batch-size", "20", "--weights", path("best/best"), "--json"});
+  const ChildResult eval =
+      run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device",
+                   "1", "--batch-size", "20", "--weights", path("best/best"), "--json"});
   ASSERT_EQ(eval.exit_code, 0) << eval.error;
   EXPECT_EQ(Json::parse(eval.output)["test_accuracy"], run["epochs"][best]["test_accuracy"]);
   // A run that continues knows the best one of before.
-  const Json more = json(
-      short_run() + into("best") +
-      Arguments{"--keep-best", "--keep-last", "1", "--optimizer", "sgd", "--lr", "0", "--epochs", "5", "--resume", "auto", "--resume-change", "lr"});
+  const Json more = json(short_run() + into("best") +
+                         Arguments{"--keep-best", "--keep-last", "1", "--optimizer", "sgd", "--lr", "0", "--epochs",
+                                   "5", "--resume", "auto", "--resume-change", "lr"});
   EXPECT_EQ(fs::read_symlink(path("best/best")), name);
   EXPECT_TRUE(fs::exists(path("best/" + name)));
 }
 
 TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
   const Json run = json(short_run() + into("runs"));
-  for (const auto& [weights, epoch] :
-       std::vector<std::pair<std::string, size_t>>{{"runs", 2}, {"runs/step-00000020", 1}, {"runs/step-00000010/", 0}}) {
-    const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size",
-                            "20", "--weights", path(weights)});
+  for (const auto& [weights, epoch] : std::vector<std::pair<std::string, size_t>>{
+           {"runs", 2}, {"runs/step-00000020", 1}, {"runs/step-00000010/", 0}}) {
+    const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195",
+                            "--threads-per-device", "1", "--batch-size", "20", "--weights", path(weights)});
     EXPECT_EQ(eval["test_loss"], run["epochs"][epoch]["test_loss"]) << weights;
   }
   damage(path("runs/step-00000030/model.safetensors"));
-  const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs")});
+  const Json eval =
+      json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs")});
   EXPECT_EQ(eval["test_accuracy"], run["epochs"][1]["test_accuracy"]);
-  const ChildResult broken =
-      run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
+  const ChildResult broken = run_vitrine(
+      {"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
   EXPECT_EQ(broken.exit_code, 1);
   expect_contains(broken.error, "--weights " + path("runs" + step(30)) + "/model.safetensors");
   expect_contains(broken.error, "the file is damaged");
   fs::create_directory(path("none"));
-  const ChildResult none = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("none")});
+  const ChildResult none = run_vitrine(
+      {"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("none")});
   expect_contains(none.error, "vitrine: --weights " + path("none") + ": there is no checkpoint in it");
 }
 
 TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string name = "run" + std::to_string(signal);
-    ChildProcess child(vitrine_command(short_run() + into(name) + Arguments{"--epochs", "1000000", "--log-every", "1"}));
+    ChildProcess child(
+        vitrine_command(short_run() + into(name) + Arguments{"--epochs", "1000000", "--log-every", "1"}));
     ASSERT_TRUE(child.wait_for("epoch 2/"));
     child.send_signal(signal);
     const ChildResult result = child.wait();
@@ -309,9 +346,9 @@ TEST_F(Checkpoints, BadPlacesAreNamed) {
   const ChildResult first = run(short_run() + into("empty") + Arguments{"--resume", "auto"});
   EXPECT_EQ(first.exit_code, 0) << first.error;
   refused(into("empty"), 1, "it has the checkpoints of another run, up to step-00000030");
-  refused(
-      into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
-      "--checkpoint-dir " + path("empty") + step(10) + ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
+  refused(into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
+          "--checkpoint-dir " + path("empty") + step(10) +
+              ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
   refused(into("empty") + Arguments{"--resume", path("empty") + step(10)}, 1, "has a newer checkpoint, step-00000030");
   refused(into("empty") + Arguments{"--checkpoint-every", "often"}, 2, "--checkpoint-every often: expected epoch");
   refused({"--keep-last", "2"}, 2, "--keep-last needs a place");
@@ -322,7 +359,9 @@ TEST_F(Checkpoints, BadPlacesAreNamed) {
 
 TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
   ASSERT_FALSE(json(short_run() + into("run")).is_null());
-  const auto continued = [&](const Arguments& more) { return run(short_run() + Arguments{"--resume", path("run") + step(20)} + more); };
+  const auto continued = [&](const Arguments& more) {
+    return run(short_run() + Arguments{"--resume", path("run") + step(20)} + more);
+  };
   const ChildResult refused = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1"});
   EXPECT_EQ(refused.exit_code, 2);
   expect_contains(refused.error, "--batch-size is 30, in the checkpoint 20");
@@ -331,14 +370,18 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
   const ChildResult unknown = continued({"--resume-change", "learning-rate"});
   EXPECT_EQ(unknown.exit_code, 2);
   expect_contains(unknown.error, "--resume-change learning-rate: a checkpoint has no such setting");
-  const ChildResult other_model = continued({"--model", "lenet5", "--image-size", "16", "--resume-change", "model,image-size"});
+  const ChildResult other_model =
+      continued({"--model", "lenet5", "--image-size", "16", "--resume-change", "model,image-size"});
   EXPECT_EQ(other_model.exit_code, 2);
-  expect_contains(other_model.error, "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (cannot be changed: the parameters");
+  expect_contains(
+      other_model.error,
+      "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (cannot be changed: the parameters");
   const ChildResult other_size = continued({"--image-size", "16", "--resume-change", "image-size"});
   EXPECT_EQ(other_size.exit_code, 2);
   expect_contains(other_size.error, "--image-size is 16, in the checkpoint 8 (cannot be changed: the parameters");
 
-  const ChildResult allowed = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1", "--resume-change", "lr,batch-size", "--json"});
+  const ChildResult allowed = continued(
+      {"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1", "--resume-change", "lr,batch-size", "--json"});
   ASSERT_EQ(allowed.exit_code, 0) << allowed.error;
   expect_contains(allowed.error, "--lr is 0.01, in the checkpoint 0.001, allowed by --resume-change");
   expect_contains(allowed.error, "--devices is 2 cpu, in the checkpoint 1 cpu: results differ by rounding");
@@ -346,7 +389,8 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
   EXPECT_EQ(changed["step_losses"].size(), 7U);  // one epoch of 195 samples in batches of 30
   EXPECT_EQ(changed["epochs"].size(), 1U);
   // Another optimizer has no state in the checkpoint.
-  const ChildResult fresh = continued({"--optimizer", "sgd", "--momentum", "0.9", "--resume-change", "optimizer,momentum,weight-decay"});
+  const ChildResult fresh =
+      continued({"--optimizer", "sgd", "--momentum", "0.9", "--resume-change", "optimizer,momentum,weight-decay"});
   EXPECT_EQ(fresh.exit_code, 0) << fresh.error;
   expect_contains(fresh.error, "has no state of this optimizer, which starts from zero");
   // A longer run makes the same steps at first.
@@ -358,8 +402,8 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
 TEST_F(Checkpoints, ABatchSizeMayChangeWithinAnEpoch) {
   every_step("run");
   // 14 batches of 20: 80 samples of the second epoch, of which the batch of 30 that begins at 60 contains the next one.
-  const ChildResult result =
-      run(short_run() + Arguments{"--resume", path("run") + step(14), "--batch-size", "30", "--resume-change", "batch-size", "--json"});
+  const ChildResult result = run(short_run() + Arguments{"--resume", path("run") + step(14), "--batch-size", "30",
+                                                         "--resume-change", "batch-size", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["first_step"], 14);
@@ -369,11 +413,13 @@ TEST_F(Checkpoints, ABatchSizeMayChangeWithinAnEpoch) {
 
 TEST_F(Checkpoints, OtherDevicesGiveTheSameUpToRounding) {
   every_step("run", {"--devices", "cpu:0-1"});
-  for (const Arguments& devices : {Arguments{"--devices", "cpu:0"}, Arguments{"--devices", "cpu:0-2", "--mode", "dp"}}) {
+  for (const Arguments& devices :
+       {Arguments{"--devices", "cpu:0"}, Arguments{"--devices", "cpu:0-2", "--mode", "dp"}}) {
     const ChildResult result = run(short_run() + devices + Arguments{"--resume", path("run") + step(14), "--json"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     const Json rest = Json::parse(result.output);
-    const ChildResult same = run(short_run() + Arguments{"--devices", "cpu:0-1", "--resume", path("run") + step(14), "--json"});
+    const ChildResult same =
+        run(short_run() + Arguments{"--devices", "cpu:0-1", "--resume", path("run") + step(14), "--json"});
     const Json reference = Json::parse(same.output);
     for (size_t i = 0; i < 16; ++i) {
       const double expected = reference["step_losses"][i];
@@ -386,7 +432,8 @@ TEST_F(Checkpoints, AFailedSaveCostsNothingButTheExitStatus) {
   // Files larger than this limit fail as on a full disk; the weights alone fit.
   const std::string limited = "trap '' XFSZ; ulimit -f 400; exec \"$@\"";
   Arguments command = {"bash", "-c", limited, "bash"};
-  command = command + vitrine_command(short_run() + into("run") + Arguments{"--keep-last", "1", "--save", path("w.safetensors"), "--json"});
+  command = command + vitrine_command(short_run() + into("run") +
+                                      Arguments{"--keep-last", "1", "--save", path("w.safetensors"), "--json"});
   ChildProcess child(command);
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 1);
@@ -404,11 +451,13 @@ TEST_F(Checkpoints, AFailedLinkIsAWarningAndOldOnesAreRemovedAllTheSame) {
   fs::create_directories(path("run/best"));
   const ChildResult result = run(short_run() + into("run") + Arguments{"--keep-best", "--keep-last", "1", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.error, "warning: checkpoint step-00000010 is saved, but " + path("run/best") + ": the link to step-00000010 cannot be made");
+  expect_contains(result.error, "warning: checkpoint step-00000010 is saved, but " + path("run/best") +
+                                    ": the link to step-00000010 cannot be made");
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["checkpoints"]["saved"], 3);
   EXPECT_EQ(json["checkpoints"]["failed"], 0);
-  const std::vector<std::string> left = names(path("run"));  // the newest one, the best one, and the folder in the link's place
+  const std::vector<std::string> left =
+      names(path("run"));  // the newest one, the best one, and the folder in the link's place
   EXPECT_LE(left.size(), 3U);
   EXPECT_EQ(left.front(), "best");
   EXPECT_EQ(left.back(), "step-00000030");
@@ -418,8 +467,8 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   const Json run = every_step("run");
   Json planned;
   {
-    const ChildResult plan = run_vitrine(
-        {"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20", "--checkpoint-dir", path("run"), "--json"});
+    const ChildResult plan = run_vitrine({"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195",
+                                          "--batch-size", "20", "--checkpoint-dir", path("run"), "--json"});
     ASSERT_EQ(plan.exit_code, 0) << plan.error;
     planned = Json::parse(plan.output)["checkpoint_staging_bytes"];
   }
@@ -430,8 +479,10 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   EXPECT_EQ(planned["exp_avg"], parameters);
   EXPECT_EQ(planned["exp_avg_sq"], parameters);
   EXPECT_EQ(planned["tensor being written"], 4 * 192 * 256);
-  for (const Json& device : run["devices"]) EXPECT_EQ(device["peak_bytes_by_category"], device["planned_peak_bytes_by_category"]);
-  const ChildResult text = run_vitrine({"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--checkpoint-dir", path("run")});
+  for (const Json& device : run["devices"])
+    EXPECT_EQ(device["peak_bytes_by_category"], device["planned_peak_bytes_by_category"]);
+  const ChildResult text = run_vitrine(
+      {"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--checkpoint-dir", path("run")});
   expect_contains(text.output, "Checkpoint staging in host memory, planned: ");
 }
 
@@ -450,25 +501,32 @@ int64_t count(const std::string& text, const std::string& part) {
 TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
   ASSERT_FALSE(json(short_run() + into("whole")).is_null());
   // The first two tries are killed as soon as they have saved a checkpoint.
-  const std::string killed_twice = "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
-                                   "/$n\"; saved=$(ls \"" + path("run") + "\"); \"$@\" & pid=$!; until [ \"$(ls \"" + path("run") +
-                                   "\")\" != \"$saved\" ]; do :; done; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
+  const std::string killed_twice =
+      "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
+      "/$n\"; saved=$(ls \"" + path("run") + "\"); \"$@\" & pid=$!; until [ \"$(ls \"" + path("run") +
+      "\")\" != \"$saved\" ]; do :; done; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
   fs::create_directory(path("run"));
   fs::create_directory(path("marks"));
-  const Arguments command = Arguments{"bash", "-c", killed_twice, "bash"} +
-                            vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
+  const Arguments command =
+      Arguments{"bash", "-c", killed_twice, "bash"} +
+      vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
   const ChildResult result = restart(path("run"), command);
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_EQ(count(result.error, "the command ended with status 137; starting it again from " + path("run") + "/step-"), 2) << result.error;
+  EXPECT_EQ(count(result.error, "the command ended with status 137; starting it again from " + path("run") + "/step-"),
+            2)
+      << result.error;
   expect_same_tensors(path("run") + kLast, path("whole") + kLast);
 }
 
 TEST_F(Checkpoints, TheShellLoopStopsWhereNoRestartHelps) {
   fs::create_directory(path("run"));
   const auto runs = [&] { return count(content(path("runs")), "run\n"); };
-  const auto command = [&](const std::string& rest) { return Arguments{"bash", "-c", "echo run >> \"" + path("runs") + "\"; " + rest, "bash"}; };
+  const auto command = [&](const std::string& rest) {
+    return Arguments{"bash", "-c", "echo run >> \"" + path("runs") + "\"; " + rest, "bash"};
+  };
   // A usage error.
-  const ChildResult usage = restart(path("run"), command("exec \"$@\"") + vitrine_command({"train", "--no-such-option"}));
+  const ChildResult usage =
+      restart(path("run"), command("exec \"$@\"") + vitrine_command({"train", "--no-such-option"}));
   EXPECT_EQ(usage.exit_code, 2) << usage.error;
   EXPECT_EQ(runs(), 1);
   // Training that diverges at the same step each time: the first run saves step 5, and three in a row end there.
@@ -476,11 +534,13 @@ TEST_F(Checkpoints, TheShellLoopStopsWhereNoRestartHelps) {
   const ChildResult diverges = restart(path("run"), command("mkdir -p \"" + path("run") + "/step-00000005\"; exit 1"));
   EXPECT_EQ(diverges.exit_code, 1) << diverges.error;
   EXPECT_EQ(runs(), 3);
-  expect_contains(diverges.error, "3 runs ended without a new checkpoint; the newest is " + path("run") + "/step-00000005");
+  expect_contains(diverges.error,
+                  "3 runs ended without a new checkpoint; the newest is " + path("run") + "/step-00000005");
   // As many failures as there is progress.
   fs::remove(path("runs"));
-  const ChildResult progress = restart(
-      path("run"), command("n=$(ls \"" + path("run") + "\" | wc -l); [ $n -lt 6 ] || exit 0; mkdir \"" + path("run") + "/step-0000001$n\"; exit 1"));
+  const ChildResult progress =
+      restart(path("run"), command("n=$(ls \"" + path("run") + "\" | wc -l); [ $n -lt 6 ] || exit 0; mkdir \"" +
+                                   path("run") + "/step-0000001$n\"; exit 1"));
   EXPECT_EQ(progress.exit_code, 0) << progress.error;
   EXPECT_EQ(runs(), 6);
 }

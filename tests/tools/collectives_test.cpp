@@ -37,8 +37,8 @@ int64_t peak_bytes(const Arguments& arguments) {
 TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
   for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
     for (const char* type : {"float", "half", "bfloat16", "int32"}) {
-      const ChildResult result = run_vitrine(
-          {"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K", "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
+      const ChildResult result = run_vitrine({"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K",
+                                              "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
@@ -62,8 +62,9 @@ TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
 TEST(Collectives, HaveNcclTestsOperators) {
   for (const char* op : {"min", "max", "avg"}) {
     for (const char* type : {"float", "bfloat16", "int32"}) {
-      const ChildResult result = run_vitrine({"collectives", "reduce", "all_reduce", "reduce_scatter", "gpu0_star", "--json", "--devices", "cpu:0-2",
-                                              "-b", "12K", "-n", "2", "-w", "0", "-d", type, "-o", op});
+      const ChildResult result =
+          run_vitrine({"collectives", "reduce", "all_reduce", "reduce_scatter", "gpu0_star", "--json", "--devices",
+                       "cpu:0-2", "-b", "12K", "-n", "2", "-w", "0", "-d", type, "-o", op});
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << op << " " << type;
@@ -74,8 +75,8 @@ TEST(Collectives, HaveNcclTestsOperators) {
 }
 
 TEST(Collectives, ReportWhereTheyRanAndScatterUnevenParts) {
-  const ChildResult result =
-      run_vitrine({"collectives", "--json", "--devices", "cpu:0-3", "--counts", "8,19,0,18", "-b", "180K", "-n", "2", "-w", "0", "-r", "1"});
+  const ChildResult result = run_vitrine({"collectives", "--json", "--devices", "cpu:0-3", "--counts", "8,19,0,18",
+                                          "-b", "180K", "-n", "2", "-w", "0", "-r", "1"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["wrong"], 0);
@@ -86,7 +87,8 @@ TEST(Collectives, ReportWhereTheyRanAndScatterUnevenParts) {
   for (const Json& row : json["results"]) {
     EXPECT_EQ(row["counts"], Json::parse("[8,19,0,18]"));
     EXPECT_EQ(row["count"], 180 * 1024 / 4 / 45 * 19);
-    EXPECT_NEAR(row["out_of_place"]["busbw"].get<double>() / row["out_of_place"]["algbw"].get<double>(), 1 - 19.0 / 45, 1e-9);
+    EXPECT_NEAR(row["out_of_place"]["busbw"].get<double>() / row["out_of_place"]["algbw"].get<double>(), 1 - 19.0 / 45,
+                1e-9);
   }
   const ChildResult few = run_vitrine({"collectives", "--devices", "cpu:0-3", "--counts", "8,19"});
   EXPECT_EQ(few.exit_code, 2);
@@ -101,24 +103,29 @@ TEST(Collectives, CountTheBytesThatTheyUse) {
   const Json row = Json::parse(result.output)["results"][0];
   EXPECT_EQ(row["size"], 900);
   EXPECT_EQ(row["count"], 95);
-  EXPECT_NEAR(row["out_of_place"]["algbw"].get<double>(), 900 / row["out_of_place"]["time_us"].get<double>() * 1e-3, 1e-9);
+  EXPECT_NEAR(row["out_of_place"]["algbw"].get<double>(), 900 / row["out_of_place"]["time_us"].get<double>() * 1e-3,
+              1e-9);
 
   const ChildResult small = run_vitrine(with(quick, {"all_gather", "--json", "-b", "8", "-e", "32"}));
   ASSERT_EQ(small.exit_code, 0) << small.error;
   const Json measured = Json::parse(small.output)["results"];
   ASSERT_EQ(measured.size(), 1U);
   EXPECT_EQ(measured[0]["size"], 32);
-  EXPECT_NE(small.error.find("smaller sizes are left out: all_gather on 4 ranks needs at least 16 bytes, one element per rank"), std::string::npos)
+  EXPECT_NE(small.error.find(
+                "smaller sizes are left out: all_gather on 4 ranks needs at least 16 bytes, one element per rank"),
+            std::string::npos)
       << small.error;
 
   const ChildResult none = run_vitrine(with(quick, {"gather", "--counts", "1073741824,1,0,0", "-b", "1M"}));
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_NE(none.error.find("-e 1048576: no size can be measured: gather on 4 ranks needs at least 4294967300 bytes"), std::string::npos)
+  EXPECT_NE(none.error.find("-e 1048576: no size can be measured: gather on 4 ranks needs at least 4294967300 bytes"),
+            std::string::npos)
       << none.error;
 }
 
 TEST(Collectives, RefuseMoreMemoryThanTheMachineHas) {
-  const ChildResult result = run_vitrine({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "100000G", "-n", "1"});
+  const ChildResult result =
+      run_vitrine({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "100000G", "-n", "1"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.error.find("of the machine's available memory there is"), std::string::npos) << result.error;
   EXPECT_NE(result.error.find("the largest size that fits is -e "), std::string::npos) << result.error;
@@ -133,11 +140,11 @@ TEST(Collectives, TakeTheMemoryThatTheyCount) {
 }
 
 TEST(Collectives, TableAndErrors) {
-  const ChildResult result =
-      run_vitrine({"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
+  const ChildResult result = run_vitrine(
+      {"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part :
-       {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw", "#wrong", "median", "p99", "Avg bus bandwidth: "}) {
+  for (const char* part : {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw",
+                           "#wrong", "median", "p99", "Avg bus bandwidth: "}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
   EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";

@@ -11,7 +11,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kImages = 215, kImageBytes = kImages * 32 * 32 * 3;
-const Arguments kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32", "--workspace", "1MiB"};
+const Arguments kJob = {"--model", "small-cnn",    "--data", "synthetic:215", "--threads-per-device",
+                        "1",       "--batch-size", "32",     "--workspace",   "1MiB"};
 
 Json json_of(const Arguments& arguments) {
   const ChildResult result = run_vitrine(with(with(arguments, kJob), {"--json"}));
@@ -21,8 +22,9 @@ Json json_of(const Arguments& arguments) {
 
 TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
   for (const char* const mode : {"ddp", "dp"}) {
-    const Arguments training = {"train",         "--devices", "cpu:0-1", "--epochs", "2", "--augment", "flip,crop:4,cutout:6",
-                                "--check-order", "--mode",    mode};
+    const Arguments training = {
+        "train",         "--devices", "cpu:0-1", "--epochs", "2", "--augment", "flip,crop:4,cutout:6",
+        "--check-order", "--mode",    mode};
     const Json host = json_of(training);
     const Json device = json_of(with(training, {"--data-on-device", "on"}));
     ASSERT_EQ(host["step_losses"].size(), 14U);
@@ -49,7 +51,8 @@ TEST(DataOnDevice, AMissingByteIsFoundByThePlanWithTheRemedy) {
   const int64_t needed = json_of(with(with({"plan"}, run), {"--data-on-device", "on"}))["devices"][0]["peak_bytes"];
   EXPECT_GE(needed, without + kImageBytes);
   const auto train = [&](int64_t capacity) {
-    return run_vitrine(with(with(with({"train"}, run), kJob), {"--data-on-device", "on", "--device-memory", std::to_string(capacity)}));
+    return run_vitrine(with(with(with({"train"}, run), kJob),
+                            {"--data-on-device", "on", "--device-memory", std::to_string(capacity)}));
   };
   EXPECT_EQ(train(needed).exit_code, 0);
   const ChildResult less = train(needed - 1);
@@ -60,7 +63,8 @@ TEST(DataOnDevice, AMissingByteIsFoundByThePlanWithTheRemedy) {
 }
 
 TEST(DataOnDevice, IsRefusedWithImagesThatTheHostPrepares) {
-  const ChildResult result = run_vitrine(with(with({"train"}, kJob), {"--data-on-device", "on", "--preprocess", "host"}));
+  const ChildResult result =
+      run_vitrine(with(with({"train"}, kJob), {"--data-on-device", "on", "--preprocess", "host"}));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--preprocess host");
   const ChildResult wrong = run_vitrine({"train", "--data-on-device", "auto"});

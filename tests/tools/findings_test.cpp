@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-int64_t& held(DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
+int64_t& held(DeviceRecord& device, Category category) {
+  return device.pool.peak_by_category[static_cast<size_t>(category)];
+}
 
 /// Two devices that do the same in 10 steps of 100 ms, without a finding.
 RunRecord calm() {
@@ -32,7 +34,9 @@ RunRecord calm() {
     table.ordinal = d;
     table.steps = 10;
     table.wall_seconds = 1;
-    table.rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0}, {Phase::backward, d, 0.6, 0.6, 0, 10, 0}, {Phase::wait, d, 0.05, 0.05, 0, 10, 0}};
+    table.rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0},
+                  {Phase::backward, d, 0.6, 0.6, 0, 10, 0},
+                  {Phase::wait, d, 0.05, 0.05, 0, 10, 0}};
     table.waits = {{"reduce", 0.05, 0.05}};
     device.phases = table;
     CommunicationTable communication;
@@ -58,7 +62,9 @@ void grow(RunRecord& in, size_t device, Category category, int64_t bytes) {
 }
 
 /// A finding with its remedy.
-std::string text_of(const std::optional<Finding>& finding) { return finding ? finding->text + " " + finding->remedy : "nothing"; }
+std::string text_of(const std::optional<Finding>& finding) {
+  return finding ? finding->text + " " + finding->remedy : "nothing";
+}
 
 #define EXPECT_TELLS(finding, part) EXPECT_NE(text_of(finding).find(part), std::string::npos) << text_of(finding)
 
@@ -70,7 +76,8 @@ TEST(Findings, ReportOutputsGatheredForTheLoss) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
   grow(in, 0, Category::activations, 2300 * kMiB);
-  EXPECT_TELLS(uneven_memory(in), "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
+  EXPECT_TELLS(uneven_memory(in),
+               "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
   // If the blocks are known and none holds gathered outputs, these are not the reason.
   in.devices[0].memory.emplace();
@@ -128,9 +135,11 @@ TEST(Findings, ReportWaitsForDataAndForTheHost) {
 
 TEST(Findings, SuggestMoreSamplesForAnIdleDevice) {
   RunRecord in = calm();
-  in.devices[1].phases.rows = {
-      {Phase::forward, 1, 0.1, 0.1, 0, 10, 0}, {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0}, {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
-  EXPECT_TELLS(idle_device(in), "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 take 95 ms");
+  in.devices[1].phases.rows = {{Phase::forward, 1, 0.1, 0.1, 0, 10, 0},
+                               {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0},
+                               {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
+  EXPECT_TELLS(idle_device(in),
+               "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 take 95 ms");
   EXPECT_TELLS(idle_device(in), "`--split 16,48`");
   in.devices[1].samples_per_step = 0;
   EXPECT_FALSE(idle_device(in).has_value());
@@ -240,10 +249,13 @@ TEST(Findings, ReportPeersThatAreLateInTurn) {
   for (DeviceRecord& device : in.devices) {
     PhaseTable& table = device.phases;
     const char* const peer = table.ordinal == 0 ? "cpu:1 in all_reduce" : "cpu:0 in all_reduce";
-    table.rows = {{Phase::forward, 0, 0.3, 0.3, 0, 10, 0}, {Phase::backward, 0, 0.46, 0.46, 0, 10, 0}, {Phase::wait, 0, 0.24, 0.24, 0, 10, 0}};
+    table.rows = {{Phase::forward, 0, 0.3, 0.3, 0, 10, 0},
+                  {Phase::backward, 0, 0.46, 0.46, 0, 10, 0},
+                  {Phase::wait, 0, 0.24, 0.24, 0, 10, 0}};
     table.waits = {{peer, 0.2, 0.2}, {"cpu:1 in reduce", 0.04, 0.04}};
   }
-  EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
+  EXPECT_TELLS(waits_for_peers(in),
+               "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
   EXPECT_EQ(find_findings(in).size(), 1U) << "so the page does not claim that no device waits";
   // A device with more work is the reason.
   in.devices[0].phases.rows[1].seconds = 0.2;
@@ -280,7 +292,8 @@ TEST(CompareFindings, NameTheFastestAndTheSmallest) {
   const std::vector<Finding> findings = compare_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 5 rounds, 149 to 160), 1.50 times dp.");
-  EXPECT_EQ(findings[1].text, "ddp leaves the most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
+  EXPECT_EQ(findings[1].text,
+            "ddp leaves the most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
   EXPECT_TRUE(compare_findings({dp}).empty());
   ASSERT_EQ(compare_findings({ddp, ddp}).size(), 1U);
   EXPECT_EQ(compare_findings({ddp, ddp})[0].text,
@@ -318,19 +331,23 @@ TEST(Conclude, FillsWhatTheKindOfRecordReports) {
 
 TEST(CompareFindings, DoNotReportNoise) {
   const RunRecord balanced = scheme("balanced", {160, 99, 170, 160}), dp = scheme("dp", {100, 98, 165, 100});
+  EXPECT_EQ(text_of(compare_speed({balanced, dp})),
+            "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. "
+            "`--rounds 8` or more `--steps` resolve "
+            "smaller differences.");
+  const RunRecord slow = scheme("slow", {160, 158, 161, 160}), ddp = scheme("ddp", {201, 199, 200, 200}),
+                  near = scheme("near", {199, 198, 203, 200});
   EXPECT_EQ(
-      text_of(compare_speed({balanced, dp})),
-      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 8` or more `--steps` resolve "
-      "smaller differences.");
-  const RunRecord slow = scheme("slow", {160, 158, 161, 160}), ddp = scheme("ddp", {201, 199, 200, 200}), near = scheme("near", {199, 198, 203, 200});
-  EXPECT_EQ(text_of(compare_speed({slow, ddp, near})),
-            "ddp is fastest: 200 samples/s (median of 4 rounds, 199 to 201), 1.25 times slow. Within noise of it: near. ");
+      text_of(compare_speed({slow, ddp, near})),
+      "ddp is fastest: 200 samples/s (median of 4 rounds, 199 to 201), 1.25 times slow. Within noise of it: near. ");
   const RunRecord once = scheme("dp", {100}), twice_as_fast = scheme("ddp", {200});
   EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round cannot distinguish differences in speed from noise");
   const RunRecord few = scheme("dp", {100, 101, 99}), few_faster = scheme("ddp", {200, 201, 199});
-  EXPECT_EQ(text_of(compare_speed({few, few_faster})), "3 rounds cannot distinguish differences in speed from noise. `--rounds 5` can.");
+  EXPECT_EQ(text_of(compare_speed({few, few_faster})),
+            "3 rounds cannot distinguish differences in speed from noise. `--rounds 5` can.");
   // Every round is faster, but the rounds of one scheme differ more than the schemes do.
-  EXPECT_TELLS(compare_speed({scheme("dp", {100, 101, 99, 100}), scheme("ddp", {120, 110, 150, 120})}), "are within noise");
+  EXPECT_TELLS(compare_speed({scheme("dp", {100, 101, 99, 100}), scheme("ddp", {120, 110, 150, 120})}),
+               "are within noise");
   EXPECT_EQ(ddp.rates.str(), "200 ±0 %");
   EXPECT_EQ(balanced.rates.str(), "160 ±22 %");
   EXPECT_EQ(once.rates.str(), "100");

@@ -17,7 +17,9 @@ namespace {
 using Json = nlohmann::json;
 using Keys = std::set<std::string>;
 
-const Arguments kQuick = {"--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--threads-per-device", "1", "--batch-size", "20"};
+const Arguments kQuick = {
+    "--model",      "lenet5", "--image-size", "12", "--data", "synthetic:60", "--threads-per-device", "1",
+    "--batch-size", "20"};
 
 Json json_of(const Arguments& arguments, int exit_code = 0) {
   const ChildResult result = run_vitrine(with(arguments, {"--json"}));
@@ -40,13 +42,16 @@ void add_keys(const Json& json, const std::string& path, Keys& keys) {
     if (json.empty()) keys.insert(path + "[]");
     for (const Json& element : json) add_keys(element, path + "[]", keys);
   } else if (json.is_object() && !json.empty()) {
-    for (const auto& [name, value] : json.items()) add_keys(value, (path.empty() ? "" : path + ".") + documented_name(path, name), keys);
+    for (const auto& [name, value] : json.items())
+      add_keys(value, (path.empty() ? "" : path + ".") + documented_name(path, name), keys);
   } else {
     keys.insert(path);
   }
 }
 
-bool is_below(const std::string& path, const std::string& parent) { return path.starts_with(parent + ".") || path.starts_with(parent + "[]"); }
+bool is_below(const std::string& path, const std::string& parent) {
+  return path.starts_with(parent + ".") || path.starts_with(parent + "[]");
+}
 
 /// The keys of all outputs. What is null or empty in one of them and not in another counts as filled.
 Keys keys_of(const std::vector<Json>& outputs) {
@@ -54,7 +59,8 @@ Keys keys_of(const std::vector<Json>& outputs) {
   for (const Json& output : outputs) add_keys(output, "", all);
   Keys keys;
   for (const std::string& key : all) {
-    if (std::none_of(all.begin(), all.end(), [&](const std::string& other) { return is_below(other, key); })) keys.insert(key);
+    if (std::none_of(all.begin(), all.end(), [&](const std::string& other) { return is_below(other, key); }))
+      keys.insert(key);
   }
   return keys;
 }
@@ -72,7 +78,8 @@ Keys documented_keys(const std::string& command) {
     const size_t end = line.find("` | ", 3);
     std::istringstream commands(line.substr(end + 4, line.find(" |", end + 4) - end - 4));
     std::string key = line.substr(3, end - 3);
-    const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const char* name) { return key.starts_with(name); });
+    const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured),
+                                       [&](const char* name) { return key.starts_with(name); });
     if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
     if (command == "reproduce" && (of_a_mode || key.starts_with("epochs[]"))) key.insert(0, "runs[].");
     for (std::string word; commands >> word;) {
@@ -87,22 +94,27 @@ Keys documented_keys(const std::string& command) {
 void expect_documented(const std::string& command, const std::vector<Json>& outputs, const Keys& may_be_empty = {}) {
   const Keys printed = keys_of(outputs), documented = documented_keys(command);
   const auto is_empty_here = [&](const std::string& key) {
-    return std::any_of(may_be_empty.begin(), may_be_empty.end(),
-                       [&](const std::string& array) { return printed.contains(array) && (key == array || is_below(key, array)); });
+    return std::any_of(may_be_empty.begin(), may_be_empty.end(), [&](const std::string& array) {
+      return printed.contains(array) && (key == array || is_below(key, array));
+    });
   };
-  for (const std::string& key : printed) EXPECT_TRUE(documented.contains(key) || is_empty_here(key)) << key << " is not in docs/json.md";
-  for (const std::string& key : documented) EXPECT_TRUE(printed.contains(key) || is_empty_here(key)) << key << " of docs/json.md is not printed";
+  for (const std::string& key : printed)
+    EXPECT_TRUE(documented.contains(key) || is_empty_here(key)) << key << " is not in docs/json.md";
+  for (const std::string& key : documented)
+    EXPECT_TRUE(printed.contains(key) || is_empty_here(key)) << key << " of docs/json.md is not printed";
 }
 
 TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const TempFolder folder;
   const std::string weights = (folder.path() / "w.safetensors").string();
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
-  const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
+  const Arguments half =
+      with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
   expect_documented("train",
-                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion", "--checkpoint-dir",
-                                          (folder.path() / "run").string()})),
-                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion",
+                                          "--checkpoint-dir", (folder.path() / "run").string()})),
+                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})),
+                     json_of(with(half, {"--loss-scale", "1e12"}))},
                     {"convolutions[]", "tuned_plans"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--confusion", "--weights", weights}))});
 }
@@ -112,22 +124,29 @@ TEST(JsonKeys, OfPlanAreDocumented) {
   const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
-  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})), json_of(with(plan, {"--frontier"})), refused});
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})),
+                             json_of(with(plan, {"--frontier"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
-  const Arguments compare = with(with({"compare"}, kQuick), {"--devices", "cpu:0-1", "--steps", "3", "--rounds", "1", "--modes", "dp,ddp"});
-  expect_documented("compare", {json_of(compare), json_of(with(compare, {"--precisions", "fp32,fp16", "--optimizer", "sgd"}))});
+  const Arguments compare =
+      with(with({"compare"}, kQuick), {"--devices", "cpu:0-1", "--steps", "3", "--rounds", "1", "--modes", "dp,ddp"});
+  expect_documented("compare",
+                    {json_of(compare), json_of(with(compare, {"--precisions", "fp32,fp16", "--optimizer", "sgd"}))});
 }
 
 TEST(JsonKeys, OfReproduceAreDocumented) {
   const TempFolder folder;
   const auto reproduce = [&](const std::string& name, const Arguments& more) {
-    return with(with(with({"reproduce"}, kQuick), {"--out", (folder.path() / name).string(), "--epochs", "1", "--precisions", "fp32"}), more);
+    return with(with(with({"reproduce"}, kQuick),
+                     {"--out", (folder.path() / name).string(), "--epochs", "1", "--precisions", "fp32"}),
+                more);
   };
-  expect_documented("reproduce", {json_of(reproduce("runs", {"--devices", "cpu:0-1", "--modes", "single,ddp", "--seeds", "2"})),
-                                  json_of(reproduce("published", {"--devices", "cpu:0", "--modes", "single", "--as-published"})),
-                                  json_of(reproduce("sgd", {"--devices", "cpu:0", "--modes", "single", "--optimizer", "sgd", "--momentum", "0.9"}))});
+  expect_documented("reproduce",
+                    {json_of(reproduce("runs", {"--devices", "cpu:0-1", "--modes", "single,ddp", "--seeds", "2"})),
+                     json_of(reproduce("published", {"--devices", "cpu:0", "--modes", "single", "--as-published"})),
+                     json_of(reproduce("sgd", {"--devices", "cpu:0", "--modes", "single", "--optimizer", "sgd",
+                                               "--momentum", "0.9"}))});
 }
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {
@@ -138,7 +157,9 @@ TEST(JsonKeys, OfCollectivesAreDocumented) {
 
 TEST(JsonKeys, OfLabAreDocumented) { expect_documented("lab", {json_of({"lab", "missing-event"})}); }
 
-TEST(JsonKeys, OfInfoAreDocumented) { expect_documented("info", {json_of({"info"})}, {"cuda.gpus[]", "cuda.gpus[].peers[]", "missing"}); }
+TEST(JsonKeys, OfInfoAreDocumented) {
+  expect_documented("info", {json_of({"info"})}, {"cuda.gpus[]", "cuda.gpus[].peers[]", "missing"});
+}
 
 }  // namespace
 }  // namespace vitrine::test

@@ -45,7 +45,8 @@ TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
   }
   EXPECT_TRUE(result.as_stated());
   EXPECT_LT(100 * experiment.noise, experiment.harm) << "harm stands out from noise";
-  EXPECT_EQ(*std::max_element(result.planted.begin(), result.planted.end()), result.planted.back()) << "the last setting is the most severe";
+  EXPECT_EQ(*std::max_element(result.planted.begin(), result.planted.end()), result.planted.back())
+      << "the last setting is the most severe";
 }
 
 INSTANTIATE_TEST_SUITE_P(Bugs, Lab, ::testing::ValuesIn(tools::lab::experiment_names()), [](const auto& param) {
@@ -60,7 +61,8 @@ TEST(LabExperiments, AreTwelveWithNamesTextsAndLinksOfTheirOwn) {
     names.insert(e.name);
     links.insert(e.link);
     const std::string name = e.name;
-    EXPECT_TRUE(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) << name;
+    EXPECT_TRUE(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; }))
+        << name;
     EXPECT_EQ(std::string(e.question).back(), '?') << e.name;
     EXPECT_EQ(std::string(e.link).rfind("https://", 0), 0U) << e.name;
     EXPECT_GE(e.settings.size(), 2U) << e.name;
@@ -72,7 +74,8 @@ TEST(LabExperiments, AreTwelveWithNamesTextsAndLinksOfTheirOwn) {
 TEST(LabExperiments, AreDocumented) {
   const std::string page = read_file(VITRINE_SOURCE_DIR "/docs/lab.md");
   for (const Experiment& e : tools::lab::experiments()) {
-    for (const std::string& part : {fmt::format("\n## {}\n", e.name), fmt::format("\n| [{0}](#{0}) |", e.name), fmt::format("]({})", e.link)}) {
+    for (const std::string& part :
+         {fmt::format("\n## {}\n", e.name), fmt::format("\n| [{0}](#{0}) |", e.name), fmt::format("]({})", e.link)}) {
       EXPECT_NE(page.find(part), std::string::npos) << part;
     }
   }
@@ -117,8 +120,9 @@ TEST(LabProgram, PrintsThePagesOfTheNamedBugs) {
   const size_t second = result.output.find("\ndivided-twice\n");
   ASSERT_NE(second, std::string::npos) << result.output;
   const std::string page = result.output.substr(second);
-  for (const char* part : {"Who divides by the number of devices?", "What is wrong: ", "devices  with the bug  without", "The number is ||gradient",
-                           "How to notice it in PyTorch: ", "Where it happened: https://"}) {
+  for (const char* part :
+       {"Who divides by the number of devices?", "What is wrong: ", "devices  with the bug  without",
+        "The number is ||gradient", "How to notice it in PyTorch: ", "Where it happened: https://"}) {
     expect_contains(page, part);
   }
   EXPECT_EQ(result.output.find("average-of-averages"), std::string::npos);
@@ -148,7 +152,8 @@ TEST(LabProgram, JsonHasTheNumbersOfThePage) {
   EXPECT_EQ(e["name"], "divided-twice");
   EXPECT_TRUE(e["as_stated"].get<bool>());
   ASSERT_EQ(e["settings"].size(), 3U);
-  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(e["settings"][i]["planted"].get<double>(), 1.0 - 1.0 / static_cast<double>(2 + i), 1e-5);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(e["settings"][i]["planted"].get<double>(), 1.0 - 1.0 / static_cast<double>(2 + i), 1e-5);
   EXPECT_EQ(e["planted"], e["settings"][2]["planted"]);
 }
 

@@ -52,10 +52,12 @@ TEST(LessonCommand, PrintsTheAnswerOnly) {
 }
 
 TEST(LessonCommand, KeepsCommandsAndTheirOutputWhole) {
-  const ChildResult answer = ChildProcess(vitrine_command({"lesson", "4", "--answer"}), ChildProcess::Streams::pipes, {"COLUMNS=60"}).wait();
+  const ChildResult answer =
+      ChildProcess(vitrine_command({"lesson", "4", "--answer"}), ChildProcess::Streams::pipes, {"COLUMNS=60"}).wait();
   EXPECT_EQ(answer.exit_code, 0) << answer.error;
   expect_contains(answer.output,
-                  "    $ vitrine plan --model resnet50 --devices cuda:0 --device-memory 3GiB --batch-size 64 --recompute-segments auto --no-eval\n");
+                  "    $ vitrine plan --model resnet50 --devices cuda:0 --device-memory 3GiB --batch-size 64 "
+                  "--recompute-segments auto --no-eval\n");
 }
 
 TEST(LessonCommand, RefusesToStartOpenMpiAsRoot) {
@@ -65,7 +67,8 @@ TEST(LessonCommand, RefusesToStartOpenMpiAsRoot) {
   std::ofstream(launcher) << "#!/bin/sh\ntest \"$1\" = --version && echo 'mpirun (Open MPI) 4.1.4' && exit 0\nexit 1\n";
   ASSERT_EQ(chmod(launcher.c_str(), 0755), 0);
   const ChildResult refused = ChildProcess(vitrine_command({"lesson", "8"}), ChildProcess::Streams::pipes,
-                                           {"PATH=" + folder.str() + ":/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"})
+                                           {"PATH=" + folder.str() + ":/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT",
+                                            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"})
                                   .wait();
   EXPECT_NE(refused.exit_code, 0);
   expect_contains(refused.error, "lesson 8 starts processes with Open MPI's mpirun, which refuses to run as root");

@@ -84,7 +84,8 @@ TEST(LessonPage, SaysWhatItLacks) {
 }
 
 TEST(LessonPage, KeepsCodeAndTablesAsTheyAre) {
-  EXPECT_EQ(plain_text("a\n\n| x | y |\n| z | w |\n\n```\n[i](j) **\n  k\n```\nb"), "a\n\n| x | y |\n| z | w |\n\n    [i](j) **\n      k\nb");
+  EXPECT_EQ(plain_text("a\n\n| x | y |\n| z | w |\n\n```\n[i](j) **\n  k\n```\nb"),
+            "a\n\n| x | y |\n| z | w |\n\n    [i](j) **\n      k\nb");
 }
 
 TEST(Lessons, AreThePagesOfTheDocuments) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every supported version of oneDNN computes every convolution and matrix product of the built-in models in the workspace that plans give them.
+// Every supported version of oneDNN computes every convolution and matrix product of the built-in models in the
+// workspace that plans give them.
 #include "kernels/cpu/onednn.h"
 
 #include <algorithm>
@@ -33,14 +34,17 @@ std::vector<DType> dtypes() {
 /// The operations that fall back to Eigen on a device, one per line.
 class Fallbacks {
  public:
-  Fallbacks(TestDevice& device, int64_t workspace_bytes) : device_(device) { device.ctx().reserve_workspace(workspace_bytes); }
+  Fallbacks(TestDevice& device, int64_t workspace_bytes) : device_(device) {
+    device.ctx().reserve_workspace(workspace_bytes);
+  }
 
   void check(const Sequential& net, Shape shape, DType dtype) {
     for (const Sequential::Part& part : net.parts()) {
       const bool first = &part == &net.parts().front();  // the gradient of the images is not computed
       if (const auto* conv = dynamic_cast<const Conv2d*>(part.layer.get())) {
         // The gradient of a merged ReLU, or the layer after it, sums the gradient of the bias if it can.
-        const bool elsewhere = conv->config().conv.relu || (&part != &net.parts().back() && (&part + 1)->layer->sums_grad_x());
+        const bool elsewhere =
+            conv->config().conv.relu || (&part != &net.parts().back() && (&part + 1)->layer->sums_grad_x());
         check(conv->config(), first, elsewhere, shape, dtype);
       }
       if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
@@ -60,9 +64,11 @@ class Fallbacks {
       const bool bias = layer.bias && !(sums_bias_elsewhere && pass == Conv2dPass::backward_weight);
       const int64_t bytes = onednn::conv2d_bytes(ctx(), pass, layer.conv, x, w, bias, dtype);
       const int64_t most = ctx().workspace().bytes();
-      if (bytes < 0 || (bytes > most && dtype == DType::f32)) {  // the planned workspace is meant for f32; with less, 16 bits are slower
-        lines.insert(
-            fmt::format("pass {} of {} {} * {}: needs {} of {} bytes", static_cast<int>(pass), dtype_name(dtype), x.str(), w.str(), bytes, most));
+      if (bytes < 0 ||
+          (bytes > most &&
+           dtype == DType::f32)) {  // the planned workspace is meant for f32; with less, 16 bits are slower
+        lines.insert(fmt::format("pass {} of {} {} * {}: needs {} of {} bytes", static_cast<int>(pass),
+                                 dtype_name(dtype), x.str(), w.str(), bytes, most));
       }
     }
   }
@@ -80,15 +86,22 @@ class Fallbacks {
            .relu = layer.relu});
     check({.m = rows, .n = in, .k = out, .c_stride = in, .dtype = dtype, .c_dtype = dtype});
     for (const bool accumulate : {false, true}) {
-      check({.m = out, .n = in, .k = rows, .c_stride = in, .dtype = dtype, .c_dtype = DType::f32, .transpose_a = true, .accumulate = accumulate});
+      check({.m = out,
+             .n = in,
+             .k = rows,
+             .c_stride = in,
+             .dtype = dtype,
+             .c_dtype = DType::f32,
+             .transpose_a = true,
+             .accumulate = accumulate});
     }
   }
 
   ExecContext& ctx() { return device_.ctx(); }
   void check(const onednn::Product& p) {
     if (onednn::eigen_is_faster(p.transpose_a, p.transpose_b) || onednn::takes(ctx(), ctx().workspace(), p)) return;
-    lines.insert(fmt::format("{} product m {} n {} k {}, transposed {} {}, bias {}, accumulate {}", dtype_name(p.dtype), p.m, p.n, p.k, p.transpose_a,
-                             p.transpose_b, p.bias, p.accumulate));
+    lines.insert(fmt::format("{} product m {} n {} k {}, transposed {} {}, bias {}, accumulate {}", dtype_name(p.dtype),
+                             p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.bias, p.accumulate));
   }
 
   TestDevice& device_;
@@ -146,7 +159,8 @@ TEST(OneDnnDtypes, Bf16NeedsAmx) {
 TEST(OneDnnVersion, IsReported) {
   for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
     if (library.name == "oneDNN") {
-      EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".") << "the headers are of another version than the library";
+      EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".")
+          << "the headers are of another version than the library";
       return;
     }
   }

@@ -83,7 +83,8 @@ TEST(Options, DefaultsMatchTheHelp) {
 }
 
 TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
-  const CollectiveOptions o = parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;
+  const CollectiveOptions o =
+      parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;
   EXPECT_EQ(o.names, (std::vector<std::string>{"all_reduce", "reduce"}));
   EXPECT_EQ(o.min_bytes, 8);
   EXPECT_EQ(o.max_bytes, int64_t{128} << 20);
@@ -116,13 +117,16 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
 }
 
 TEST(Options, SizesOfCollectivesAreLimitedAndEnd) {
-  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 9223372036854775807"), "-e 9223372036854775807: expected at most 1024TiB");
+  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 9223372036854775807"),
+                  "-e 9223372036854775807: expected at most 1024TiB");
   EXPECT_CONTAINS(usage_error("collectives -b 1048577G"), "-b 1048577G: expected at most 1024TiB");
-  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 64 -i 9223372036854775800"), "-i 9223372036854775800: expected at most 1024TiB");
+  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 64 -i 9223372036854775800"),
+                  "-i 9223372036854775800: expected at most 1024TiB");
   const auto sizes = [](const std::string& flags) {
     const CollectiveOptions o = parsed("collectives " + flags).collectives;
     std::vector<int64_t> all;
-    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes && all.size() < 100; bytes = next_size(o, bytes)) all.push_back(bytes);
+    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes && all.size() < 100; bytes = next_size(o, bytes))
+      all.push_back(bytes);
     return all;
   };
   const int64_t most = int64_t{1} << 50;
@@ -157,7 +161,8 @@ TEST(Options, ComparesPrecisions) {
   ASSERT_EQ(one.size(), 1U);
   EXPECT_EQ(one[0].first, "");
   EXPECT_EQ(one[0].second.compute, DType::bf16);
-  const auto three = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1 --broadcast masters"));
+  const auto three =
+      resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1 --broadcast masters"));
   ASSERT_EQ(three.size(), 3U);
   EXPECT_EQ(three[1].first, "fp16:none");
   EXPECT_EQ(three[0].second.compute, DType::f32);
@@ -169,7 +174,8 @@ TEST(Options, ComparesPrecisions) {
   EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp32"), "twice");
   EXPECT_CONTAINS(usage_error("compare --precisions fp16:x"), "--loss-scale x");
   EXPECT_CONTAINS(usage_error("compare --precisions fp16 --precision fp16"), "leave out --precision");
-  const auto growing = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16,bf16:dynamic --loss-scale-growth-interval 5"));
+  const auto growing = resolve_compare_precisions(
+      parsed("compare --precisions fp32,fp16:none,fp16,bf16:dynamic --loss-scale-growth-interval 5"));
   ASSERT_EQ(growing.size(), 4U);
   EXPECT_FALSE(growing[1].second.loss_scaling.active());
   for (const size_t dynamic : {2, 3}) EXPECT_EQ(growing[dynamic].second.loss_scaling.constants.growth_interval, 5);
@@ -186,7 +192,8 @@ TEST(Options, RefusesInvalidPrecisions) {
   EXPECT_CONTAINS(usage_error("train --clip-norm 0"), "must be above 0");
   EXPECT_CONTAINS(usage_error("train --clip-norm nan"), "must be above 0");
   EXPECT_CONTAINS(usage_error("train --clip-norm inf"), "must be above 0 and finite");
-  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half"), cpu_devices(2)), ConfigError) << "ddp broadcasts nothing";
+  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half"), cpu_devices(2)), ConfigError)
+      << "ddp broadcasts nothing";
   EXPECT_NO_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half --mode dp"), cpu_devices(2)));
   EXPECT_CONTAINS(usage_error("train --reduce-dtype f64"), "f64");
   EXPECT_CONTAINS(usage_error("train --broadcast half"), "in fp32 there is no 16-bit copy");
@@ -216,15 +223,22 @@ TEST(Options, SchedulesSpanTheRun) {
 }
 
 TEST(Options, RangesAreCheckedUnderTheFlagsNames) {
-  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-factor 1"), "--lr-factor: expected a number above 0 and below 1, got '1'");
-  EXPECT_CONTAINS(usage_error("train --warmup-steps 2 --warmup-factor 0"), "--warmup-factor: expected a number above 0 and at most 1, got '0'");
-  EXPECT_CONTAINS(usage_error("train --lr-schedule step --lr-gamma 0"), "--lr-gamma: expected a number above 0 and at most 3.4e38, got '0'");
-  EXPECT_CONTAINS(usage_error("train --lr-schedule cosine --lr-min -1"), "--lr-min: expected a number from 0 to 3.4e38, got '-1'");
-  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-threshold nan"), "--lr-threshold: expected a number from 0 to 3.4e38");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-factor 1"),
+                  "--lr-factor: expected a number above 0 and below 1, got '1'");
+  EXPECT_CONTAINS(usage_error("train --warmup-steps 2 --warmup-factor 0"),
+                  "--warmup-factor: expected a number above 0 and at most 1, got '0'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule step --lr-gamma 0"),
+                  "--lr-gamma: expected a number above 0 and at most 3.4e38, got '0'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule cosine --lr-min -1"),
+                  "--lr-min: expected a number from 0 to 3.4e38, got '-1'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-threshold nan"),
+                  "--lr-threshold: expected a number from 0 to 3.4e38");
   EXPECT_CONTAINS(usage_error("train --lr inf"), "--lr: expected a number from 0 to 3.4e38, got 'inf'");
-  EXPECT_CONTAINS(usage_error("train --momentum -0.5 --optimizer sgd"), "--momentum: expected a number from 0 to 3.4e38");
+  EXPECT_CONTAINS(usage_error("train --momentum -0.5 --optimizer sgd"),
+                  "--momentum: expected a number from 0 to 3.4e38");
   EXPECT_CONTAINS(usage_error("train --weight-decay -1"), "--weight-decay: expected a number from 0 to 3.4e38");
-  EXPECT_CONTAINS(schedule_error("--lr-schedule multi-step --lr-milestones 60,30"), "--lr-milestones 60,30: expected epochs in ascending order");
+  EXPECT_CONTAINS(schedule_error("--lr-schedule multi-step --lr-milestones 60,30"),
+                  "--lr-milestones 60,30: expected epochs in ascending order");
   EXPECT_EQ(schedule_of("--warmup-steps 2 --warmup-factor 1").warmup_start_factor, 1.0);
 }
 
@@ -239,10 +253,13 @@ TEST(Options, SchedulesRefuseFlagsOfOtherSchedules) {
 
 TEST(Options, ReadsEveryTrainingFlag) {
   const Options o = parsed(
-      "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "
+      "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp "
+      "--split 2,3,3 --staging host "
       "--loss-at "
-      "gathered --reduce gpu0 --output-device cpu:1 --batch-size 32 --accumulate 2 --epochs 3 --optimizer sgd --lr 0.1 --momentum 0.9 --nesterov "
-      "--weight-decay 0.5 --seed 7 --no-shuffle --drop-last --dropout 0.25 --init-weights a --save b --device-memory 1MiB,2MiB,4096 "
+      "gathered --reduce gpu0 --output-device cpu:1 --batch-size 32 --accumulate 2 --epochs 3 --optimizer sgd --lr 0.1 "
+      "--momentum 0.9 --nesterov "
+      "--weight-decay 0.5 --seed 7 --no-shuffle --drop-last --dropout 0.25 --init-weights a --save b --device-memory "
+      "1MiB,2MiB,4096 "
       "--threads-per-device 2 "
       "--json --trace c --no-eval");
   EXPECT_EQ(o.model, "alexnet");
@@ -293,7 +310,8 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   for (const char* unknown : {"train --xyz 1", "train --cat", "train --gpus 2", "eval --weights w --accelerator gpu"}) {
     EXPECT_EQ(usage_error(unknown).find("did you mean"), std::string::npos) << usage_error(unknown);
   }
-  EXPECT_CONTAINS(usage_error("eval --weights w --epochs 3"), "there is no option --epochs here; it is one of vitrine train, plan");
+  EXPECT_CONTAINS(usage_error("eval --weights w --epochs 3"),
+                  "there is no option --epochs here; it is one of vitrine train, plan");
   EXPECT_CONTAINS(usage_error("train --model small-cn"), "did you mean small-cnn?");
   EXPECT_CONTAINS(usage_error("train small-cnn"), "unexpected argument 'small-cnn'");
   EXPECT_CONTAINS(usage_error("trian"), "there is no command 'trian'; did you mean train?");
@@ -317,7 +335,8 @@ TEST(Options, RecomputeSegmentsAreANumberSqrtOrAuto) {
   EXPECT_EQ(parse_recompute_segments(parsed("compare --recompute-segments sqrt").recompute_segments), std::nullopt);
   EXPECT_TRUE(parsed("plan --recompute-segments auto").choices.recompute_segments);
   EXPECT_FALSE(parsed("plan --recompute-segments auto --recompute-segments 2").choices.recompute_segments);
-  for (const char* value : {"0", "-1", "1.5", "x"}) EXPECT_CONTAINS(usage_error(std::string("train --recompute-segments ") + value), value);
+  for (const char* value : {"0", "-1", "1.5", "x"})
+    EXPECT_CONTAINS(usage_error(std::string("train --recompute-segments ") + value), value);
   EXPECT_CONTAINS(usage_error("compare --recompute-segments auto"), "give it, or sqrt");
 }
 
@@ -364,7 +383,8 @@ TEST(Options, OldNamesWorkWithAWarning) {
   check("--checkpoint none", "--recompute-segments 1");
   for (const std::string command : {"train --reduce gpu0", "plan --reduce gpu0", "compare"}) {
     const Options o = parsed(command + " --precision fp16 --broadcast shadow");
-    EXPECT_EQ(o.warnings, std::vector<std::string>{"--broadcast shadow is deprecated; use --broadcast half"}) << command;
+    EXPECT_EQ(o.warnings, std::vector<std::string>{"--broadcast shadow is deprecated; use --broadcast half"})
+        << command;
     EXPECT_EQ(o.broadcast, "half") << command;
     EXPECT_FALSE(resolve_precision(o).broadcasts_masters) << command;
   }
@@ -433,11 +453,14 @@ TEST(Options, StepsToRecordCountFromOne) {
   EXPECT_EQ(parse_step_range("2-4").last_step, 3);
   EXPECT_EQ(parse_step_range("7").first_step, 6);
   EXPECT_EQ(parse_step_range("7").last_step, 6);
-  for (const char* wrong : {"0", "4-2", "2-", "-3", "a", "2-4x", "1,2"}) EXPECT_THROW(parse_step_range(wrong), ConfigError) << wrong;
+  for (const char* wrong : {"0", "4-2", "2-", "-3", "a", "2-4x", "1,2"})
+    EXPECT_THROW(parse_step_range(wrong), ConfigError) << wrong;
   EXPECT_EQ(parse_command_line({"train", "--record-steps", "2-4"}).exit_code, kExitUsage);
   EXPECT_EQ(parse_command_line({"train", "--record-steps", "0", "--report", "r.html"}).exit_code, kExitUsage);
   EXPECT_EQ(parse_command_line({"train", "--report", "r.html", "--trace-level", "off"}).exit_code, kExitUsage);
-  EXPECT_TRUE(parse_command_line({"train", "--record-steps", "5-6", "--memory-history", "m.pickle", "--trace-level", "off"}).options.has_value());
+  EXPECT_TRUE(
+      parse_command_line({"train", "--record-steps", "5-6", "--memory-history", "m.pickle", "--trace-level", "off"})
+          .options.has_value());
 }
 
 TEST(Options, SchemeMustFitTheDevices) {
@@ -475,7 +498,8 @@ TEST(Options, CompareAcceptsAShareAndWeights) {
 }
 
 TEST(Options, NumbersHaveNoPlusSign) {
-  for (const char* line : {"train --batch-size", "eval --batch-size", "train --epochs", "train --lr", "train --ema", "compare --steps"}) {
+  for (const char* line :
+       {"train --batch-size", "eval --batch-size", "train --epochs", "train --lr", "train --ema", "compare --steps"}) {
     EXPECT_CONTAINS(usage_error(std::string(line) + " +1"), "+1");
   }
   EXPECT_EQ(parsed("train --lr 1e+1").lr, 10.0);
@@ -486,7 +510,8 @@ TEST(Options, ListsRefuseEmptyItems) {
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes ddp,"), cpu_devices(2), notes), ConfigError);
   EXPECT_THROW(parse_thread_list("2,"), ConfigError);
   EXPECT_EQ(parse_thread_list("1024"), (std::vector<int>{1024}));
-  EXPECT_CONTAINS(usage_error("train --threads-per-device 2,100000"), "--threads-per-device 2,100000: a device has at most 1024 threads");
+  EXPECT_CONTAINS(usage_error("train --threads-per-device 2,100000"),
+                  "--threads-per-device 2,100000: a device has at most 1024 threads");
   EXPECT_THROW(parse_memory_list("1GiB,,1GiB"), ConfigError);
   EXPECT_CONTAINS(usage_error("compare --precisions fp32,"), "'' is not fp32, fp16 or bf16");
 }
@@ -496,7 +521,8 @@ TEST(Options, RecordedStepsAreAStepOrARange) {
   EXPECT_EQ(parse_step_range("3").last_step, 2);
   EXPECT_EQ(parse_step_range("2-4").first_step, 1);
   EXPECT_EQ(parse_step_range("2-4").last_step, 3);
-  for (const char* text : {"", "0", "-2", "4-2", "2-", "2--4", "2-3-4", "2-x"}) EXPECT_THROW(parse_step_range(text), ConfigError) << text;
+  for (const char* text : {"", "0", "-2", "4-2", "2-", "2--4", "2-3-4", "2-x"})
+    EXPECT_THROW(parse_step_range(text), ConfigError) << text;
 }
 
 TEST(Warnings, ReportFileNamesWithAWrongEnding) {
@@ -510,7 +536,8 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
 }
 
 TEST(Options, HelpIsNotAnError) {
-  for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help", "--version"}) {
+  for (const char* arguments :
+       {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help", "--version"}) {
     const CommandLine line = parse_command_line(words(arguments));
     EXPECT_FALSE(line.options.has_value());
     EXPECT_EQ(line.exit_code, kExitOk);

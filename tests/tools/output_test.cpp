@@ -34,17 +34,21 @@ class Output : public ::testing::Test {
     return content.str();
   }
 
-  /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves w.safetensors.
+  /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves
+  /// w.safetensors.
   ChildResult shell(const std::string& line) const {
-    const std::string setup =
-        "cd '" + folder_.string() +
-        "'; V='" VITRINE_PROGRAM
-        "'; TRAIN=\"$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save w.safetensors\"; ";
+    const std::string setup = "cd '" + folder_.string() +
+                              "'; V='" VITRINE_PROGRAM
+                              "'; TRAIN=\"$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 "
+                              "--no-eval --save w.safetensors\"; ";
     return ChildProcess({"bash", "-c", setup + line}).wait();
   }
   void expect_weights() const {
-    EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", path("w.safetensors")}).exit_code, 0);
-    for (const auto& entry : fs::directory_iterator(folder_)) EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+    EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", path("w.safetensors")})
+                  .exit_code,
+              0);
+    for (const auto& entry : fs::directory_iterator(folder_))
+      EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
   }
 
   fs::path folder_;
@@ -59,8 +63,8 @@ TEST_F(Output, AClosedPipeLosesNothingElse) {
 }
 
 TEST_F(Output, AFullDiskAtStdoutIsAnError) {
-  for (const char* command : {"$TRAIN --json > /dev/full", "$TRAIN > /dev/full", "$V --help > /dev/full", "$V info > /dev/full",
-                              "$V plan --model mlp --data synthetic:200 --json > /dev/full"}) {
+  for (const char* command : {"$TRAIN --json > /dev/full", "$TRAIN > /dev/full", "$V --help > /dev/full",
+                              "$V info > /dev/full", "$V plan --model mlp --data synthetic:200 --json > /dev/full"}) {
     const ChildResult result = shell(command);
     EXPECT_EQ(result.exit_code, 1) << command;
     expect_contains(result.error, "the results could not be written to stdout: No space left on device");
@@ -106,8 +110,9 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   EXPECT_GT(fs::file_size(path("m.pickle")), 100U);
   expect_weights();
 
-  const ChildResult unsaved =
-      shell("$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save /dev/full --report r.html");
+  const ChildResult unsaved = shell(
+      "$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save /dev/full --report "
+      "r.html");
   EXPECT_EQ(unsaved.exit_code, 1);
   expect_contains(unsaved.error, "--save /dev/full: cannot be written");
   expect_contains(unsaved.output, "Where the memory went");
@@ -118,21 +123,24 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
 /// A limit on file sizes, which the weights do not reach, stands for a disk that becomes full during the run.
 TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
   const std::string train =
-      "$V train --model lenet5 --image-size 12 --data synthetic:8 --batch-size 8 --threads-per-device 1 --epochs 200 --no-eval "
+      "$V train --model lenet5 --image-size 12 --data synthetic:8 --batch-size 8 --threads-per-device 1 --epochs 200 "
+      "--no-eval "
       "--save w.safetensors --tensorboard logs";
   const ChildResult result = shell("ulimit -f 72; " + train);
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.");
   expect_contains(result.error, "cannot be written (File too large)");
-  for (const char* part : {"epoch 200/200", "Where the memory went", "The weights are in"}) expect_contains(result.output, part);
-  const ChildResult weights =
-      run_vitrine({"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
+  for (const char* part : {"epoch 200/200", "Where the memory went", "The weights are in"})
+    expect_contains(result.output, part);
+  const ChildResult weights = run_vitrine(
+      {"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
   EXPECT_EQ(weights.exit_code, 0) << weights.error;
 
   const ChildResult full_before = shell("rm w.safetensors; ulimit -f 0; " + train);
   EXPECT_EQ(full_before.exit_code, 1);
   expect_contains(full_before.error, "--tensorboard logs: logs/events.out.tfevents.");
-  EXPECT_EQ(full_before.output.find("epoch 1/"), std::string::npos) << "reported before training\n" << full_before.output;
+  EXPECT_EQ(full_before.output.find("epoch 1/"), std::string::npos) << "reported before training\n"
+                                                                    << full_before.output;
 }
 
 TEST_F(Output, NonFiniteWeightsAreRefused) {

@@ -83,7 +83,8 @@ const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--
 const Arguments kLeastWorkspace = {"--workspace", "1MiB"};
 
 TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
-  const Arguments command = with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
+  const Arguments command =
+      with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
   const Json devices = json_of(with({"plan"}, command))["devices"];
   const int64_t first = devices[0]["peak_bytes"], second = devices[1]["peak_bytes"];
   const auto train = [&](int64_t a, int64_t b) {
@@ -95,7 +96,8 @@ TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
   EXPECT_EQ(less.output, "");
   expect_contains(less.error, "cpu:1: out of memory. Tried to allocate");
   expect_contains(less.error, "What would fit: --batch-size");
-  const Json refused = json_of(with(with({"plan"}, command), {"--device-memory", fmt::format("{},{}", first - 1, second)}), 1);
+  const Json refused =
+      json_of(with(with({"plan"}, command), {"--device-memory", fmt::format("{},{}", first - 1, second)}), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_EQ(refused["devices"][0]["fits"], false);
   EXPECT_EQ(refused["devices"][1]["fits"], true);
@@ -103,10 +105,12 @@ TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
 }
 
 TEST(Plan, AWorkspaceThatShrinksIsToldWithWhatItCosts) {
-  const Arguments command = {"--model",   "resnet18-cifar", "--data", "synthetic:4",          "--devices", "cpu:0", "--batch-size", "2",
-                             "--no-eval", "--steps",        "1",      "--threads-per-device", "1"};
+  const Arguments command = {"--model", "resnet18-cifar",       "--data", "synthetic:4", "--devices",
+                             "cpu:0",   "--batch-size",         "2",      "--no-eval",   "--steps",
+                             "1",       "--threads-per-device", "1"};
   const Json whole = json_of(with({"plan"}, command));
-  const int64_t peak = whole["devices"][0]["peak_bytes"], workspace = whole["devices"][0]["peak_bytes_by_category"]["workspace"];
+  const int64_t peak = whole["devices"][0]["peak_bytes"],
+                workspace = whole["devices"][0]["peak_bytes_by_category"]["workspace"];
   const Arguments smaller = with(command, {"--device-memory", std::to_string(peak - workspace / 2)});
   const ChildResult plan = run_vitrine(with({"plan"}, smaller)), run = run_vitrine(with({"train"}, smaller));
   EXPECT_EQ(plan.exit_code, 0);
@@ -135,13 +139,15 @@ TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
   }
   const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
   EXPECT_EQ(text.exit_code, 0);
-  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.5", "total", "reached in"}) {
+  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters",
+                           "features.5", "total", "reached in"}) {
     expect_contains(text.output, part);
   }
 }
 
 TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {
-  const Json json = json_of({"plan", "--model", "mlp", "--image-size", "1810", "--devices", "cuda:0-63", "--batch-size", "640"});
+  const Json json =
+      json_of({"plan", "--model", "mlp", "--image-size", "1810", "--devices", "cuda:0-63", "--batch-size", "640"});
   ASSERT_EQ(json["devices"].size(), 64U);
   EXPECT_GT(json["devices"][63]["peak_bytes_by_category"]["parameters"].get<int64_t>(), 10'000'000'000);
 }
@@ -149,10 +155,12 @@ TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {
 TEST(Choose, TheLargestBatchRuns) {
   const Arguments devices = with(kLeastWorkspace, {"--devices", "cpu:0-2", "--device-memory", "24MiB,20MiB,12MiB"});
   const Arguments command = with(with(kSmall, devices), {"--batch-size", "max", "--steps", "2"});
-  const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})), equal = json_of(with({"train"}, command));
+  const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})),
+             equal = json_of(with({"train"}, command));
   const int64_t most = even["config"]["batch_size"];
   EXPECT_GT(most, equal["config"]["batch_size"].get<int64_t>());
-  EXPECT_GT(even["devices"][0]["samples_per_step"].get<int64_t>(), even["devices"][2]["samples_per_step"].get<int64_t>());
+  EXPECT_GT(even["devices"][0]["samples_per_step"].get<int64_t>(),
+            even["devices"][2]["samples_per_step"].get<int64_t>());
   const ChildResult told = run_vitrine(with(with({"plan"}, command), {"--split", "auto"}));
   expect_contains(told.output, fmt::format("--batch-size {} --split ", most));
   expect_contains(told.output, fmt::format("a batch of {} would be ", most + 1));
@@ -161,8 +169,8 @@ TEST(Choose, TheLargestBatchRuns) {
 }
 
 TEST(Choose, TheFewestMicroBatchesRun) {
-  const Arguments command =
-      with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0", "--device-memory", "30MiB", "--batch-size", "200", "--steps", "2"});
+  const Arguments command = with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0", "--device-memory", "30MiB",
+                                                                 "--batch-size", "200", "--steps", "2"});
   const Json json = json_of(with(with({"train"}, command), {"--accumulate", "auto"}));
   const int64_t count = json["config"]["accumulate"];
   EXPECT_GT(count, 1);
@@ -174,9 +182,12 @@ TEST(Choose, RecomputationMakesItFit) {
   const std::string file = folder.str() + "/chain.json";  // every layer keeps as much as the others
   std::string layers = R"({"type": "Flatten"})";
   for (int i = 0; i < 8; ++i) layers += R"(, {"type": "Linear", "out_features": 128}, {"type": "ReLU"})";
-  std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [)" << layers << R"(, {"type": "Linear", "out_features": 10}]})";
-  Arguments command = {"--model", file, "--data", "synthetic:300", "--devices", "cpu:0", "--batch-size", "256", "--steps", "2", "--no-eval"};
-  const int64_t less = json_of(with(with({"plan"}, command), {"--recompute-segments", "sqrt"}))["devices"][0]["peak_bytes"];
+  std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [)" << layers
+                      << R"(, {"type": "Linear", "out_features": 10}]})";
+  Arguments command = {"--model", file,      "--data", "synthetic:300", "--devices", "cpu:0", "--batch-size",
+                       "256",     "--steps", "2",      "--no-eval"};
+  const int64_t less =
+      json_of(with(with({"plan"}, command), {"--recompute-segments", "sqrt"}))["devices"][0]["peak_bytes"];
   command = with(command, {"--device-memory", std::to_string(less)});
   EXPECT_EQ(json_of(with({"plan"}, command), 1)["fits"], false);
   const Json json = json_of(with(with({"train"}, command), {"--recompute-segments", "auto"}));
@@ -212,7 +223,8 @@ TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Arguments limited = with(kDeep, {"--device-memory", std::to_string(rows[1]["peak_bytes"].get<int64_t>())});
   const ChildResult text = run_vitrine(with(with({"plan"}, limited), {"--frontier"}));
   EXPECT_EQ(text.exit_code, 1) << text.error;
-  for (const char* shown : {"What recomputation saves and costs", "(nothing)", "yes, with least time"}) expect_contains(text.output, shown);
+  for (const char* shown : {"What recomputation saves and costs", "(nothing)", "yes, with least time"})
+    expect_contains(text.output, shown);
 }
 
 TEST(Choose, RecomputedPartsAreTheCheapestThatFitAndRunAsPlanned) {
@@ -233,11 +245,13 @@ TEST(Choose, RecomputedPartsAreTheCheapestThatFitAndRunAsPlanned) {
 
 TEST(Plan, WideOutputsFillTheFirstDeviceUnlessTheLossIsParallel) {
   const auto activations = [](const Arguments& more, size_t device) {
-    const Json json = json_of(with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
+    const Json json = json_of(
+        with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
     return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
   };
   constexpr double kOutputs = 32.0 * 250 * 40000 * 4;  // 1.28 GB
-  const double dp = activations({"--mode", "dp"}, 0), apart = activations({"--mode", "dp", "--loss-gradient", "apart"}, 0);
+  const double dp = activations({"--mode", "dp"}, 0),
+               apart = activations({"--mode", "dp", "--loss-gradient", "apart"}, 0);
   EXPECT_GT(dp, kOutputs);
   EXPECT_LT(dp, 1.5 * kOutputs);
   EXPECT_GT(apart, 2 * kOutputs);
@@ -246,7 +260,8 @@ TEST(Plan, WideOutputsFillTheFirstDeviceUnlessTheLossIsParallel) {
 }
 
 TEST(Choose, ReportsWhyNothingFits) {
-  const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "8MiB", "--batch-size", "max"}));
+  const ChildResult result = run_vitrine(
+      with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "8MiB", "--batch-size", "max"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.output, "");
   expect_contains(result.error, "--batch-size max: nothing fits");
@@ -255,9 +270,11 @@ TEST(Choose, ReportsWhyNothingFits) {
 }
 
 TEST(Choose, BalancesMeasuredTimes) {
-  const Json json =
-      json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance", "time", "--batch-size", "24", "--steps", "2"}));
-  EXPECT_EQ(json["devices"][0]["samples_per_step"].get<int64_t>() + json["devices"][1]["samples_per_step"].get<int64_t>(), 24);
+  const Json json = json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance",
+                                                           "time", "--batch-size", "24", "--steps", "2"}));
+  EXPECT_EQ(
+      json["devices"][0]["samples_per_step"].get<int64_t>() + json["devices"][1]["samples_per_step"].get<int64_t>(),
+      24);
   std::string notes;
   for (const Json& note : json["notes"]) notes += note.get<std::string>() + "\n";
   expect_contains(notes, "--balance time: 24 samples as 12+12 take ");
@@ -266,27 +283,31 @@ TEST(Choose, BalancesMeasuredTimes) {
 }
 
 TEST(Choose, KeepsTheEqualSplitOfSmallBatches) {
-  const Json json =
-      json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance", "time", "--batch-size", "3", "--steps", "2"}));
+  const Json json = json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance",
+                                                           "time", "--batch-size", "3", "--steps", "2"}));
   expect_contains(json["notes"][0], "the equal split stays");
   EXPECT_EQ(json["devices"][0]["samples_per_step"], 2);
 }
 
 TEST(Plan, OfOneOfSeveralProcessesIncludesTheirExchange) {
   const Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "16", "--steps", "2", "--mode", "ddp"});
-  const Json alone = json_of(with({"plan"}, command)), first = json_of(with(with({"plan"}, command), {"--processes", "2"}));
+  const Json alone = json_of(with({"plan"}, command)),
+             first = json_of(with(with({"plan"}, command), {"--processes", "2"}));
   EXPECT_EQ(first["devices"][0]["samples_per_step"], 8);
   EXPECT_EQ(alone["devices"][0]["peak_bytes_by_category"]["communication"], 0);
   EXPECT_GT(first["devices"][0]["peak_bytes_by_category"]["communication"], 0);
-  const Arguments search = with(kSmall, {"--devices", "cpu:0", "--mode", "ddp", "--device-memory", "20MiB", "--processes", "2", "--batch-size"});
+  const Arguments search = with(
+      kSmall, {"--devices", "cpu:0", "--mode", "ddp", "--device-memory", "20MiB", "--processes", "2", "--batch-size"});
   const int64_t most = json_of(with(with({"plan"}, search), {"max"}))["config"]["batch_size"];
   EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most)}))["fits"], true);
-  EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most + 2)}), 1)["fits"], false);  // a sample more for each process
+  EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most + 2)}), 1)["fits"],
+            false);  // a sample more for each process
 }
 
 TEST(Program, RefusesToRecordStepsBeyondTheRun) {
   const ChildResult result =
-      run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--steps", "1", "--record-steps", "5-9", "--report", "unwritten.html"}));
+      run_vitrine(with(with({"train"}, kSmall),
+                       {"--devices", "cpu:0", "--steps", "1", "--record-steps", "5-9", "--report", "unwritten.html"}));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "the run has 1 step");
 }
@@ -339,15 +360,18 @@ TEST(ModelFiles, ArePlannedForMachinesThatAreNotHereAndTrained) {
   const Json gpus = json_of({"plan", "--model", file, "--devices", "cuda:0-3", "--mode", "dp"});
   EXPECT_EQ(gpus["config"]["model"], "my-net");
   EXPECT_GT(gpus["devices"][0]["peak_bytes"], gpus["devices"][1]["peak_bytes"]);
-  const Arguments small = {"--model", file, "--devices", "cpu:0-1", "--threads-per-device", "1", "--data", "synthetic:40", "--batch-size", "16"};
+  const Arguments small = {"--model", file,     "--devices",    "cpu:0-1",      "--threads-per-device",
+                           "1",       "--data", "synthetic:40", "--batch-size", "16"};
   const Json plan = json_of(with({"plan"}, small));
   const Json run = json_of(with({"train", "--epochs", "1"}, small));
   for (size_t d = 0; d < 2; ++d) {
     EXPECT_EQ(run["devices"][d]["peak_bytes"], run["devices"][d]["planned_peak_bytes"]);
     EXPECT_EQ(run["devices"][d]["peak_bytes"], plan["devices"][d]["peak_bytes"]);
   }
-  for (const auto& [flag, value] : {std::pair<const char*, const char*>{"--image-size", "16"}, {"--classes", "16"}, {"--dropout", "0.5"}}) {
-    expect_contains(run_vitrine(with({"plan", flag, value}, small)).error, fmt::format("{}: the file {} sets it", flag, file));
+  for (const auto& [flag, value] :
+       {std::pair<const char*, const char*>{"--image-size", "16"}, {"--classes", "16"}, {"--dropout", "0.5"}}) {
+    expect_contains(run_vitrine(with({"plan", flag, value}, small)).error,
+                    fmt::format("{}: the file {} sets it", flag, file));
   }
   expect_contains(run_vitrine({"plan", "--model", "mini.jso"}).error, "wide-head, FILE.json");
 }
@@ -355,13 +379,15 @@ TEST(ModelFiles, ArePlannedForMachinesThatAreNotHereAndTrained) {
 TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
   const TempFolder folder;
   const std::string file = folder.str() + "/gray.json";
-  std::ofstream(file) << R"({"input": [1, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
+  std::ofstream(file)
+      << R"({"input": [1, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
   const ChildResult channels = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
   EXPECT_EQ(channels.exit_code, 2);
   expect_contains(channels.error, "its images have 1 channels, but those of synthetic");
   expect_contains(channels.error, "have 3; change \"input\" and the first layer, or choose another --data");
   EXPECT_EQ(run_vitrine({"plan", "--model", file, "--devices", "cpu:0-1"}).exit_code, 0);
-  std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
+  std::ofstream(file)
+      << R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
   const ChildResult classes = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
   expect_contains(classes.error, "its output has 2 classes, but synthetic");
   expect_contains(classes.error, "has labels of 10; give the last layer at least 10 outputs, or choose another --data");

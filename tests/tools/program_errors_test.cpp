@@ -25,7 +25,8 @@ TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure({"train", "--devices", "cpu:0-1", "--split", "1,2,3"}, 2, "3 weights but there are 2 devices");
   expect_failure({"train", "--devices", "cpu:0-1", "--mode", "balanced"}, 2, "--split gpu0=N");
   expect_failure({"train", "--devices", "cpu:0-1", "--mode", "dp", "--output-device", "cpu:2"}, 2, "cpu:0, cpu:1");
-  expect_failure({"train", "--devices", "cpu:0-1", "--data", "synthetic:50", "--threads-per-device", "1,1,1"}, 2, "3 values for 2 devices");
+  expect_failure({"train", "--devices", "cpu:0-1", "--data", "synthetic:50", "--threads-per-device", "1,1,1"}, 2,
+                 "3 values for 2 devices");
   expect_failure({"train", "--devices", "meta:0", "--data", "synthetic:50"}, 2, "meta");
   expect_failure({"train", "--data", "synthetic:50", "--drop-last"}, 2, "lower --batch-size");
   expect_failure({"eval"}, 2, "--weights");
@@ -33,7 +34,8 @@ TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
 
 /// The data, which would be opened next, does not exist.
 TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
-  const std::vector<std::string> one_cycle = {"train", "--lr-schedule", "one-cycle", "--data", "cifar10:/nonexistent", "--optimizer"};
+  const std::vector<std::string> one_cycle = {"train",  "--lr-schedule",        "one-cycle",
+                                              "--data", "cifar10:/nonexistent", "--optimizer"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), one_cycle.begin(), one_cycle.end());
     return more;
@@ -45,11 +47,13 @@ TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
 }
 
 TEST(ProgramErrors, AnInstructionSetThatIsNotThereIsNamed) {
-  const ChildResult result =
-      ChildProcess(vitrine_command({"train", "--data", "synthetic:50"}), ChildProcess::Streams::pipes, {"VITRINE_ISA=mmx"}).wait();
+  const ChildResult result = ChildProcess(vitrine_command({"train", "--data", "synthetic:50"}),
+                                          ChildProcess::Streams::pipes, {"VITRINE_ISA=mmx"})
+                                 .wait();
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.output, "");
-  EXPECT_NE(result.error.find("VITRINE_ISA is 'mmx', but this build on this processor has only "), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("VITRINE_ISA is 'mmx', but this build on this processor has only "), std::string::npos)
+      << result.error;
 }
 
 TEST(ProgramErrors, FailuresExitWithStatus1) {
@@ -65,8 +69,9 @@ TEST(ProgramErrors, FailuresExitWithStatus1) {
 TEST(ProgramErrors, ValuesThatDependOnDataAndModelAreNamedByTheirFlags) {
   expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--augment", "crop:40"}, 2,
                  "vitrine: --augment crop:40: crop:40 is more than the ");
-  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--param-group", "x*:lr=0.1"}, 2,
-                 "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
+  expect_failure(
+      {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--param-group", "x*:lr=0.1"}, 2,
+      "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
 }
 
 TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
@@ -103,20 +108,28 @@ TEST(ProgramErrors, AnEmptyValueIsRefused) {
 }
 
 TEST(ProgramErrors, AFileThatHoldsNoWeightsIsNamedWithItsOption) {
-  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/etc/passwd"}, 1, "vitrine: --init-weights /etc/passwd, offset 0: ");
-  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/etc/passwd"}, 1, "vitrine: --weights /etc/passwd, offset 0: ");
+  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/etc/passwd"}, 1,
+                 "vitrine: --init-weights /etc/passwd, offset 0: ");
+  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/etc/passwd"}, 1,
+                 "vitrine: --weights /etc/passwd, offset 0: ");
 }
 
-TEST(ProgramErrors, AFolderIsNotAFileOfWeights) { expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd"); }
+TEST(ProgramErrors, AFolderIsNotAFileOfWeights) {
+  expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd");
+}
 
 TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
   const std::string folder = std::filesystem::temp_directory_path().string();
-  expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");
+  expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1,
+                 "--save /nonexistent/w.safetensors");
   expect_failure({"train", "--data", "synthetic:100", "--save", folder}, 1, "it is a folder");
   expect_failure({"train", "--data", "synthetic:100", "--trace", "/nonexistent/t.json"}, 1, "--trace");
-  expect_failure({"train", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1, "--report /nonexistent/r.html");
-  expect_failure({"train", "--data", "synthetic:100", "--memory-history", "/nonexistent/m.pickle"}, 1, "--memory-history");
-  expect_failure({"compare", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1, "--report /nonexistent/r.html");
+  expect_failure({"train", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1,
+                 "--report /nonexistent/r.html");
+  expect_failure({"train", "--data", "synthetic:100", "--memory-history", "/nonexistent/m.pickle"}, 1,
+                 "--memory-history");
+  expect_failure({"compare", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1,
+                 "--report /nonexistent/r.html");
 }
 
 }  // namespace

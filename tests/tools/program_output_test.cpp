@@ -12,7 +12,8 @@
 namespace vitrine::test {
 namespace {
 
-const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--steps", "12", "--no-eval"};
+const Arguments kQuick = {"--model", "mlp",     "--data", "synthetic:200", "--threads-per-device",
+                          "1",       "--steps", "12",     "--no-eval"};
 
 /// The part of `text` from `title` on.
 std::string from(const std::string& text, const std::string& title) {
@@ -23,11 +24,13 @@ std::string from(const std::string& text, const std::string& title) {
 
 TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
   for (const char* command : {"train", "plan", "compare"}) {
-    Arguments arguments = {command, "--model", "mlp", "--data", "synthetic:100", "--batch-size", "4000", "--steps", "2"};
+    Arguments arguments = {command,        "--model", "mlp",     "--data", "synthetic:100",
+                           "--batch-size", "4000",    "--steps", "2"};
     if (command != std::string("compare")) arguments.emplace_back("--no-eval");
     const ChildResult result = run_vitrine(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.error;
-    EXPECT_EQ(count_of(result.error, "warning: --batch-size 4000: the training set has 100 images"), 1U) << result.error;
+    EXPECT_EQ(count_of(result.error, "warning: --batch-size 4000: the training set has 100 images"), 1U)
+        << result.error;
   }
   const ChildResult enough = run_vitrine({"plan", "--model", "mlp", "--data", "synthetic:100", "--batch-size", "100"});
   EXPECT_EQ(enough.error, "");
@@ -35,8 +38,9 @@ TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
 
 TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {
   const std::string all_cores = std::to_string(std::thread::hardware_concurrency());
-  const ChildResult result = run_vitrine(with(with({"compare"}, {"--model", "mlp", "--data", "synthetic:200", "--steps", "2"}),
-                                              {"--devices", "cpu:0-1", "--threads-per-device", all_cores}));
+  const ChildResult result =
+      run_vitrine(with(with({"compare"}, {"--model", "mlp", "--data", "synthetic:200", "--steps", "2"}),
+                       {"--devices", "cpu:0-1", "--threads-per-device", all_cores}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(count_of(result.error, "slow each other down"), 1U) << result.error;
 }
@@ -51,8 +55,8 @@ TEST(ProgramProgress, IsLoggedEveryNthStepInAFile) {
 }
 
 TEST(ProgramProgress, AnInterruptedEpochIsNotShownAsComplete) {
-  ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1", "--threads-per-device", "1",
-                                      "--epochs", "3", "--log-every", "10"}));
+  ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1",
+                                      "--threads-per-device", "1", "--epochs", "3", "--log-every", "10"}));
   ASSERT_TRUE(child.wait_for("step 20/"));
   child.send_signal(SIGINT);
   const ChildResult result = child.wait();
@@ -69,14 +73,16 @@ TEST(ProgramText, HasNoEscapesOnDumbTerminalsAndUnderLaunchers) {
   };
   EXPECT_NE(output(command, {"TERM=xterm"}).find('\033'), std::string::npos);
   EXPECT_EQ(output(command, {"TERM=dumb"}).find('\033'), std::string::npos);
-  EXPECT_EQ(output(vitrine_command({"info"}), {"TERM=xterm", "OMPI_COMM_WORLD_RANK=0"}).find('\033'), std::string::npos);
+  EXPECT_EQ(output(vitrine_command({"info"}), {"TERM=xterm", "OMPI_COMM_WORLD_RANK=0"}).find('\033'),
+            std::string::npos);
 }
 
 TEST(ProgramText, FitsTheWidthWithManyDevices) {
   const Arguments devices = {"--devices", "cpu:0-15", "--device-memory", "64MiB"};
   for (const std::string width : {"60", "100"}) {
     const auto output = [&](const Arguments& arguments) {
-      const ChildResult result = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::pipes, {"COLUMNS=" + width}).wait();
+      const ChildResult result =
+          ChildProcess(vitrine_command(arguments), ChildProcess::Streams::pipes, {"COLUMNS=" + width}).wait();
       EXPECT_EQ(result.exit_code, 0) << result.error;
       return result.output;
     };
@@ -88,7 +94,8 @@ TEST(ProgramText, FitsTheWidthWithManyDevices) {
     expect_contains(planned, "cpu:1 to cpu:15");
     expect_contains(planned, "What each device needs");
     EXPECT_LE(longest_line(planned), std::stoul(width)) << planned;
-    const std::string collectives = output({"collectives", "all_reduce", "--devices", "cpu:0-15", "-b", "8", "-e", "64", "-n", "2", "-w", "1"});
+    const std::string collectives =
+        output({"collectives", "all_reduce", "--devices", "cpu:0-15", "-b", "8", "-e", "64", "-n", "2", "-w", "1"});
     expect_contains(collectives, "\nall_reduce");
     EXPECT_LE(longest_line(collectives), std::stoul(width)) << collectives;
     EXPECT_LE(longest_line(output({"lesson"})), std::stoul(width));
@@ -96,7 +103,8 @@ TEST(ProgramText, FitsTheWidthWithManyDevices) {
 }
 
 TEST(ProgramRemedies, NameASchemeThatFits) {
-  const Arguments run = {"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "64", "--device-memory", "1536MiB"};
+  const Arguments run = {"plan",         "--model", "wide-head",       "--devices", "cuda:0-3",
+                         "--batch-size", "64",      "--device-memory", "1536MiB"};
   const ChildResult gathered = run_vitrine(with(run, {"--mode", "dp"}));
   EXPECT_EQ(gathered.exit_code, 1);
   expect_contains(gathered.output, "--mode criterion");
@@ -104,7 +112,8 @@ TEST(ProgramRemedies, NameASchemeThatFits) {
 }
 
 TEST(ProgramOutput, OneImageIsSingular) {
-  const ChildResult result = run_vitrine({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:1", "--steps", "1", "--no-eval"});
+  const ChildResult result = run_vitrine(
+      {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:1", "--steps", "1", "--no-eval"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.error, "the training set has 1 image, so every step has 1 sample, and");
   expect_contains(result.output, "synthetic train: 1 image 32x32x3");

@@ -20,7 +20,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device", "1", "--batch-size", "32"};
+const Arguments kQuick = {
+    "--model", "mlp",          "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device",
+    "1",       "--batch-size", "32"};
 
 /// The JSON object on stdout of a run that must succeed.
 Json run_json(const std::string& command, const Arguments& arguments) {
@@ -96,7 +98,8 @@ TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
     for (const Json& row : json["phases"]) {
       if (row["device"] != device) continue;
       share += row["share"].get<double>();
-      forward = forward || (row["phase"] == "forward" && row["seconds"].get<double>() > 0.0 && row["calls"].get<int>() >= 11);
+      forward =
+          forward || (row["phase"] == "forward" && row["seconds"].get<double>() > 0.0 && row["calls"].get<int>() >= 11);
       backward = backward || row["phase"] == "backward";
     }
     EXPECT_NEAR(share, 1.0, 0.01);
@@ -105,7 +108,8 @@ TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
 }
 
 TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
-  const std::vector<std::string> buckets = {"--steps", "4", "--no-eval", "--first-bucket-mb", "0.001", "--bucket-mb", "0.1"};
+  const std::vector<std::string> buckets = {"--steps", "4",           "--no-eval", "--first-bucket-mb",
+                                            "0.001",   "--bucket-mb", "0.1"};
   std::map<std::string, int64_t> bytes;
   const Json json = run_json("train", buckets);
   for (const Json& row : json["communication"]) {
@@ -139,8 +143,8 @@ TEST_F(Train, DropLastOmitsTheShortBatch) {
 }
 
 TEST_F(Train, MixedPrecisionReportsItsLossScale) {
-  const Json json =
-      run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
+  const Json json = run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16",
+                                       "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
   EXPECT_EQ(json["config"]["precision"], "fp16");
   EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
   EXPECT_EQ(json["config"]["broadcast"], "half");
@@ -153,14 +157,16 @@ TEST_F(Train, MixedPrecisionReportsItsLossScale) {
   const Json plain = run_json("train", {"--steps", "6", "--no-eval"});
   EXPECT_TRUE(plain["loss_scale"].is_null());
   EXPECT_TRUE(plain["gradient_norms"].is_null());
-  const auto activations = [](const Json& j) { return j["devices"][0]["peak_bytes_by_category"]["activations"].get<double>(); };
+  const auto activations = [](const Json& j) {
+    return j["devices"][0]["peak_bytes_by_category"]["activations"].get<double>();
+  };
   EXPECT_LT(activations(json), 0.57 * activations(plain));
 }
 
 TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
-    const Arguments arguments = with(kQuick, {"--steps", "20", "--no-eval", "--lr", "1e30", "--mode", mode, "--save", path("w.safetensors"),
-                                              "--report", path("r.html"), "--json"});
+    const Arguments arguments = with(kQuick, {"--steps", "20", "--no-eval", "--lr", "1e30", "--mode", mode, "--save",
+                                              path("w.safetensors"), "--report", path("r.html"), "--json"});
     const ChildResult result = run_vitrine(with({"train"}, arguments));
     EXPECT_EQ(result.exit_code, 1) << result.output << result.error;
     EXPECT_NE(result.error.find("training has diverged: the loss of step "), std::string::npos) << result.error;
@@ -175,7 +181,8 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
     weights.read(reinterpret_cast<char*>(&header), sizeof header);
     weights.seekg(static_cast<std::streamoff>(header), std::ios::cur);
     int64_t count = 0;
-    for (float value = 0; weights.read(reinterpret_cast<char*>(&value), sizeof value); ++count) ASSERT_TRUE(std::isfinite(value)) << mode;
+    for (float value = 0; weights.read(reinterpret_cast<char*>(&value), sizeof value); ++count)
+      ASSERT_TRUE(std::isfinite(value)) << mode;
     EXPECT_GT(count, 1000);
     std::ifstream report(path("r.html"));
     const std::string page{std::istreambuf_iterator<char>(report), {}};
@@ -187,11 +194,14 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
 // No training step shows what the last update did.
 TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   const std::string weights = path("w.safetensors"), report = path("r.html");
-  const Arguments training = with(with({"train"}, kQuick), {"--steps", "1", "--lr", "1e30", "--save", weights, "--report", report});
+  const Arguments training =
+      with(with({"train"}, kQuick), {"--steps", "1", "--lr", "1e30", "--save", weights, "--report", report});
   const ChildResult result = run_vitrine(training);
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_NE(result.error.find("training has diverged: the test loss after step 1 is not finite"), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("lower the learning rate, or clip the gradient's norm"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("training has diverged: the test loss after step 1 is not finite"), std::string::npos)
+      << result.error;
+  EXPECT_NE(result.error.find("lower the learning rate, or clip the gradient's norm"), std::string::npos)
+      << result.error;
   EXPECT_EQ(result.error.find("compute in"), std::string::npos) << "the run is in f32: " << result.error;
   EXPECT_NE(result.output.find("test loss nan"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("The last finite weights are in " + weights), std::string::npos) << result.output;
@@ -205,11 +215,13 @@ TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   EXPECT_EQ(refused.exit_code, 1) << refused.output;
   EXPECT_NE(refused.error.find("the test loss is not finite"), std::string::npos) << refused.error;
   EXPECT_EQ(accepted.exit_code, 0) << accepted.error;
-  for (const ChildResult* one : {&refused, &accepted}) EXPECT_NE(one->output.find("test loss nan"), std::string::npos) << one->output;
+  for (const ChildResult* one : {&refused, &accepted})
+    EXPECT_NE(one->output.find("test loss nan"), std::string::npos) << one->output;
 }
 
 TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
-  const Arguments arguments = with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
+  const Arguments arguments =
+      with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
   const ChildResult result = run_vitrine(with({"train"}, arguments));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_NE(result.output.find("Not finite: "), std::string::npos) << result.output;
@@ -228,15 +240,17 @@ TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
   };
   EXPECT_NE(page_of({"--steps", "16"}).find("[\"epoch 1\",\"16\","), std::string::npos) << "steps of three epochs";
   const std::string continued = page_of({"--epochs", "4", "--resume", path("c")});
-  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","}) EXPECT_NE(continued.find(cells), std::string::npos) << cells;
+  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","})
+    EXPECT_NE(continued.find(cells), std::string::npos) << cells;
 }
 
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
-    for (const Arguments& precision :
-         std::vector<Arguments>{{"--precision", "fp16", "--loss-scale", "none"}, {"--precision", "fp16"}, {"--precision", "bf16"}}) {
+    for (const Arguments& precision : std::vector<Arguments>{
+             {"--precision", "fp16", "--loss-scale", "none"}, {"--precision", "fp16"}, {"--precision", "bf16"}}) {
       const Json reference = run_json("train", {"--steps", "3", "--no-eval"})["step_losses"];
-      const Json losses = run_json("train", with({"--steps", "3", "--no-eval", "--mode", mode}, precision))["step_losses"];
+      const Json losses =
+          run_json("train", with({"--steps", "3", "--no-eval", "--mode", mode}, precision))["step_losses"];
       EXPECT_NEAR(losses[0].get<double>(), reference[0].get<double>(), 2e-2) << mode << " " << precision[1];
     }
   }
@@ -244,8 +258,11 @@ TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
 
 TEST_F(Train, EverySchemeGivesTheSameLosses) {
   const Json reference = run_json("train", {"--steps", "5", "--no-eval"})["step_losses"];
-  for (const Arguments& scheme : std::vector<Arguments>{
-           {"--mode", "dp"}, {"--gpu0-bsz", "5"}, {"--mode", "criterion"}, {"--mode", "dp", "--output-device", "cpu:1"}, {"--acc-grad", "3"}}) {
+  for (const Arguments& scheme : std::vector<Arguments>{{"--mode", "dp"},
+                                                        {"--gpu0-bsz", "5"},
+                                                        {"--mode", "criterion"},
+                                                        {"--mode", "dp", "--output-device", "cpu:1"},
+                                                        {"--acc-grad", "3"}}) {
     const Json losses = run_json("train", with({"--steps", "5", "--no-eval"}, scheme))["step_losses"];
     for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(losses[i].get<double>(), reference[i].get<double>(), 1e-4) << scheme[1];
   }
@@ -253,10 +270,12 @@ TEST_F(Train, EverySchemeGivesTheSameLosses) {
 
 TEST_F(Train, PreprocessingOnTheHostGivesTheSameLosses) {
   const Arguments arguments = {"--steps", "4", "--no-eval", "--image-size", "20"};
-  EXPECT_EQ(run_json("train", arguments)["step_losses"], run_json("train", with(arguments, {"--preprocess", "host"}))["step_losses"]);
+  EXPECT_EQ(run_json("train", arguments)["step_losses"],
+            run_json("train", with(arguments, {"--preprocess", "host"}))["step_losses"]);
 }
 
-/// Every part of a training recipe at once: the same losses under every scheme, memory as planned (checked by the program), and the averages saved.
+/// Every part of a training recipe at once: the same losses under every scheme, memory as planned (checked by the
+/// program), and the averages saved.
 TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
   const Arguments recipe = {"--augment",
                             "flip,crop:4,cutout:8",
@@ -278,9 +297,13 @@ TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
     for (size_t i = 0; i < ddp["step_losses"].size(); ++i) {
       EXPECT_NEAR(other["step_losses"][i].get<double>(), ddp["step_losses"][i].get<double>(), 1e-4) << mode << " " << i;
     }
-    EXPECT_NEAR(other["epochs"].back()["test_loss"].get<double>(), ddp["epochs"].back()["test_loss"].get<double>(), 1e-3) << mode;
+    EXPECT_NEAR(other["epochs"].back()["test_loss"].get<double>(), ddp["epochs"].back()["test_loss"].get<double>(),
+                1e-3)
+        << mode;
   }
-  const auto evaluated = [&](const std::string& weights) { return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>(); };
+  const auto evaluated = [&](const std::string& weights) {
+    return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>();
+  };
   EXPECT_NEAR(evaluated("a.ema.safetensors"), ddp["epochs"].back()["test_loss"].get<double>(), 1e-6);
   EXPECT_GT(std::abs(evaluated("a.safetensors") - evaluated("a.ema.safetensors")), 1e-4);
 }
@@ -303,7 +326,8 @@ TEST_F(Train, LogsStepsAndEpochs) {
   }
   EXPECT_EQ(samples, 40);
   EXPECT_NEAR(static_cast<double>(correct) / 40, json["epochs"].back()["test_accuracy"].get<double>(), 1e-9);
-  EXPECT_GE(json["epochs"].back()["test_top5_accuracy"].get<double>(), json["epochs"].back()["test_accuracy"].get<double>());
+  EXPECT_GE(json["epochs"].back()["test_top5_accuracy"].get<double>(),
+            json["epochs"].back()["test_accuracy"].get<double>());
 }
 
 TEST_F(Train, WritesAChromeTrace) {
@@ -315,14 +339,17 @@ TEST_F(Train, WritesAChromeTrace) {
   int forwards = 0, counters = 0;
   for (const Json& event : events) counters += event["ph"] == "C" ? 1 : 0;
   EXPECT_GT(counters, 20);
-  for (const Json& event : events) forwards += event["ph"] == "X" && event.dump().find("forward") != std::string::npos ? 1 : 0;
+  for (const Json& event : events)
+    forwards += event["ph"] == "X" && event.dump().find("forward") != std::string::npos ? 1 : 0;
   EXPECT_GE(forwards, 6);  // three steps on two devices
 }
 
 TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
-  run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history", path("memory.pickle")});
+  run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history",
+                     path("memory.pickle")});
   const ChildResult checked =
-      ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"}).wait();
+      ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"})
+          .wait();
   EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
 }
 
@@ -342,10 +369,12 @@ TEST_F(Train, ATraceOfSomeStepsContainsOnlyThose) {
 }
 
 TEST_F(Train, PrintsTablesOfTimeAndMemory) {
-  const ChildResult result = run_vitrine(with(with({"train"}, kQuick), {"--steps", "4", "--save", path("w.safetensors")}));
+  const ChildResult result =
+      run_vitrine(with(with({"train"}, kQuick), {"--steps", "4", "--save", path("w.safetensors")}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part : {"mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went", "forward", "backward",
-                           "Where the memory went", "parameters", "planned", "to the byte", "outside the pool", "w.safetensors"}) {
+  for (const char* part :
+       {"mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went", "forward", "backward",
+        "Where the memory went", "parameters", "planned", "to the byte", "outside the pool", "w.safetensors"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
   EXPECT_EQ(result.output.find('\033'), std::string::npos);
@@ -354,10 +383,12 @@ TEST_F(Train, PrintsTablesOfTimeAndMemory) {
 
 TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
   const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
-  const ChildResult colors = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
+  const ChildResult colors =
+      ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
   EXPECT_NE(colors.output.find("[#"), std::string::npos) << colors.output;
   EXPECT_NE(colors.output.find("\033[1mWhere the time went"), std::string::npos) << colors.output;
-  const ChildResult plain = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm", "NO_COLOR=1"}).wait();
+  const ChildResult plain =
+      ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm", "NO_COLOR=1"}).wait();
   EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
 }
 
@@ -411,7 +442,9 @@ TEST_F(Eval, SavesLogitsInOrder) {
 TEST_F(Train, ContinuesFromSavedWeights) {
   run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
   const double fresh = run_json("train", {"--steps", "1", "--no-eval"})["step_losses"][0].get<double>();
-  const double resumed = run_json("train", {"--steps", "1", "--no-eval", "--init-weights", path("w.safetensors")})["step_losses"][0].get<double>();
+  const double resumed =
+      run_json("train", {"--steps", "1", "--no-eval", "--init-weights", path("w.safetensors")})["step_losses"][0]
+          .get<double>();
   EXPECT_NE(fresh, resumed);
 }
 
@@ -432,7 +465,8 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
 
 TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
   const Arguments two_modes = {"--steps", "3", "--rounds", "1", "--modes", "dp,ddp", "--broadcast", "masters"};
-  const Json json = run_json("compare", with(two_modes, {"--precisions", "fp32,fp16:none,fp16", "--loss-scale-growth-interval", "5"}));
+  const Json json = run_json(
+      "compare", with(two_modes, {"--precisions", "fp32,fp16:none,fp16", "--loss-scale-growth-interval", "5"}));
   EXPECT_EQ(json["config"]["precisions"], (Json{"fp32", "fp16:none", "fp16"}));
   for (const char* key : {"precision", "loss_scale", "broadcast"}) EXPECT_FALSE(json["config"].contains(key)) << key;
   ASSERT_EQ(json["modes"].size(), 6U);
@@ -448,18 +482,21 @@ TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
 }
 
 TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
-  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--rounds", "2", "--modes", "dp,balanced"}));
+  const ChildResult result =
+      run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--rounds", "2", "--modes", "dp,balanced"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part : {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory", "gradient difference",
-                           "backward", "2 rounds of 2 steps", " ±"}) {
+  for (const char* part : {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory",
+                           "gradient difference", "backward", "2 rounds of 2 steps", " ±"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
 }
 
 TEST_F(Compare, ASingleRoundAndStepAreSingular) {
-  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "2", "--rounds", "1", "--modes", "ddp"}));
+  const ChildResult result =
+      run_vitrine(with(with({"compare"}, kQuick), {"--steps", "2", "--rounds", "1", "--modes", "ddp"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_NE(result.output.find("samples per step, 1 round of 1 step after the first"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("samples per step, 1 round of 1 step after the first"), std::string::npos)
+      << result.output;
 }
 
 TEST(Info, ListsBuiltInAndMissingParts) {
@@ -477,7 +514,8 @@ TEST(Info, ListsBuiltInAndMissingParts) {
   EXPECT_EQ(cuda["gpus"].empty(), !cuda["problem"].get<std::string>().empty());
   const ChildResult text = run_vitrine({"info"});
   EXPECT_EQ(text.exit_code, 0);
-  EXPECT_NE(text.output.find(cuda["gpus"].empty() ? cuda["problem"].get<std::string>() : "cuda:0"), std::string::npos) << text.output;
+  EXPECT_NE(text.output.find(cuda["gpus"].empty() ? cuda["problem"].get<std::string>() : "cuda:0"), std::string::npos)
+      << text.output;
 }
 
 }  // namespace

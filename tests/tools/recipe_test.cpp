@@ -47,7 +47,8 @@ TEST(Recipe, AugmentationIsAList) {
   EXPECT_EQ(all.crop_padding, 4);
   EXPECT_EQ(all.cutout, 8);
   EXPECT_FALSE(resolve_augmentation(train_options({"--augment", "crop:2"}).recipe).flip);
-  for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip", "crop:1,crop:2", "flip,", ",flip"}) {
+  for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip",
+                           "crop:1,crop:2", "flip,", ",flip"}) {
     expect_usage_error({"--augment", text}, "--augment " + std::string(text));
   }
   expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
@@ -66,13 +67,15 @@ TEST(Recipe, AugmentationFitsTheImages) {
   EXPECT_EQ(message("crop:32,cutout:28", 32, 28), "");
   EXPECT_EQ(message("flip,crop:33", 32, 28),
             "--augment flip,crop:33: crop:33 is more than the 32 pixels of the data set's images; use crop:32 or less");
-  EXPECT_EQ(message("cutout:29", 32, 28), "--augment cutout:29: cutout:29 is more than the 28 pixels of the model's input; use cutout:28 or less");
+  EXPECT_EQ(message("cutout:29", 32, 28),
+            "--augment cutout:29: cutout:29 is more than the 28 pixels of the model's input; use cutout:28 or less");
 }
 
 TEST(Recipe, ParameterGroups) {
-  const RecipeOptions recipe = train_options({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5", "--param-group",
-                                              "*.weight:weight-decay=0", "--lr", "0.01"})
-                                   .recipe;
+  const RecipeOptions recipe =
+      train_options({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5",
+                     "--param-group", "*.weight:weight-decay=0", "--lr", "0.01"})
+          .recipe;
   const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
   ASSERT_EQ(groups.size(), 4U);
   EXPECT_EQ(groups[0].of, ParameterGroup::Of::norms);
@@ -85,8 +88,8 @@ TEST(Recipe, ParameterGroups) {
   EXPECT_EQ(groups[3].pattern, "*.weight");
   EXPECT_FALSE(groups[3].lr_factor);
   EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
-  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf", "*:lr=0.1,lr=0.2",
-                           "*:weight-decay=0,weight-decay=0", "*:weight-decay=0,"}) {
+  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf",
+                           "*:lr=0.1,lr=0.2", "*:weight-decay=0,weight-decay=0", "*:weight-decay=0,"}) {
     expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
   }
   expect_usage_error({"--no-decay", "weights"}, "norms, biases");
@@ -113,7 +116,8 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
   const Normalization given = resolve_normalization("0.5,0.25,-1/1,2,4", set);
   EXPECT_EQ(given.mean[2], -1.0F);
   EXPECT_EQ(given.std[1], 2.0F);
-  for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,3/1,2,3/", "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
+  for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,3/1,2,3/",
+                           "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
   }
   try {
@@ -137,7 +141,8 @@ TEST(Confusion, CountsPredictionsByClass) {
   const ConfusionMatrix matrix = small_matrix();
   EXPECT_EQ(matrix.json().dump(), "[[1,1,0],[0,1,0],[1,0,1]]");  // of equal logits the first one is predicted
   const std::string table = matrix.report({"ant", "bee", "cat"}, Style());
-  for (const char* part : {"ant", "bee", "cat", "row for each class"}) EXPECT_NE(table.find(part), std::string::npos) << table;
+  for (const char* part : {"ant", "bee", "cat", "row for each class"})
+    EXPECT_NE(table.find(part), std::string::npos) << table;
 }
 
 TEST(Confusion, OfManyClassesTheMostFrequentAreShown) {
@@ -169,7 +174,8 @@ TEST(Png, HoldsThePixels) {
     const size_t length = number(at);
     types.push_back(png.substr(at + 4, 4));
     const std::string body = png.substr(at + 4, length + 4);
-    EXPECT_EQ(number(at + 8 + length), crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
+    EXPECT_EQ(number(at + 8 + length),
+              crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
     if (types.back() == "IHDR") {
       EXPECT_EQ(number(at + 8), 5U);
       EXPECT_EQ(number(at + 12), 4U);
@@ -177,10 +183,12 @@ TEST(Png, HoldsThePixels) {
     if (types.back() == "IDAT") {
       std::string rows(4 * 16, 'x');
       uLongf size = rows.size();
-      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)),
+      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size,
+                           reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)),
                 Z_OK);
       ASSERT_EQ(size, rows.size());
-      for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
+      for (size_t i = 0; i < pixels.size(); ++i)
+        EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
     }
     at += 12 + length;
   }
@@ -195,7 +203,12 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 void write_log(const std::string& path) {
-  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}, .run_id = "r1"});
+  RunLog log({.tensorboard = "",
+              .file = path,
+              .facts = {},
+              .config = R"({"model": "mlp"})",
+              .devices = {"cpu:0"},
+              .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
   log.add_step({2, 1, std::numeric_limits<double>::quiet_NaN(), 0.01, 1024.0});
   PoolStatistics statistics;
@@ -240,7 +253,8 @@ TEST(Log, CsvHasAColumnForEachValue) {
   const std::vector<std::string> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
-            "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,samples,train_seconds");
+            "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,"
+            "samples,train_seconds");
   EXPECT_TRUE(lines[0].ends_with(",run_id"));
   EXPECT_TRUE(lines[1].ends_with(",r1"));
   for (const std::string& line : lines)
@@ -252,7 +266,13 @@ TEST(Log, CsvHasAColumnForEachValue) {
 }
 
 RunLog::Target continued(const std::string& path, const std::string& run_id) {
-  return {.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .steps_before = 1, .run_id = run_id};
+  return {.tensorboard = "",
+          .file = path,
+          .facts = {},
+          .config = "{}",
+          .devices = {"cpu:0"},
+          .steps_before = 1,
+          .run_id = run_id};
 }
 
 TEST(Log, OnlyTheSameRunContinuesIt) {
@@ -295,8 +315,9 @@ TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
   const test::TempFolder folder;
   const std::string jsonl = folder.str() + "/log.jsonl", csv = folder.str() + "/log.csv";
   for (const std::string& path : {jsonl, csv}) write_log(path);
-  std::ofstream(jsonl) << "{\"kind\":\"run\",\"run_id\":\"r1\",\"config\":{}}\n{\"kind\":\"step\",\"step\":1,\"seconds\":100.5}\n"
-                          "{\"kind\":\"step\",\"step\":2,\"seconds\":900.0}\n";
+  std::ofstream(jsonl)
+      << "{\"kind\":\"run\",\"run_id\":\"r1\",\"config\":{}}\n{\"kind\":\"step\",\"step\":1,\"seconds\":100.5}\n"
+         "{\"kind\":\"step\",\"step\":2,\"seconds\":900.0}\n";
   const std::string header = lines_of(csv)[0];
   const std::string rest(static_cast<size_t>(std::count(header.begin(), header.end(), ',')) - 3, ',');
   std::ofstream(csv) << header << "\nstep,1,1,100.5" << rest << "r1\nstep,2,1,900" << rest << "r1\n";
@@ -305,7 +326,8 @@ TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
     log.add_step({2, 1, 2.5, 0.01, {}});
     log.close();
     const std::string last = lines_of(path).back();
-    const double seconds = path == jsonl ? Json::parse(last)["seconds"].get<double>() : std::stod(last.substr(std::string("step,2,1,").size()));
+    const double seconds = path == jsonl ? Json::parse(last)["seconds"].get<double>()
+                                         : std::stod(last.substr(std::string("step,2,1,").size()));
     EXPECT_GE(seconds, 100.5) << last;
     EXPECT_LT(seconds, 500.0) << "the row of a step after the checkpoint counted: " << last;
   }

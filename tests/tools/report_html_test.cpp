@@ -74,7 +74,8 @@ MemoryTimeline example_timeline() {
   return make_memory_timeline(history);
 }
 
-DeviceRecord device_with(const MemoryTimeline& timeline, int64_t capacity, int64_t planned, const std::string& name = "cpu:0") {
+DeviceRecord device_with(const MemoryTimeline& timeline, int64_t capacity, int64_t planned,
+                         const std::string& name = "cpu:0") {
   DeviceRecord device;
   device.device = name;
   device.pool.capacity_bytes = capacity;
@@ -88,8 +89,8 @@ TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   const std::string text = chart.dump();
   for (const char* part : {"parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
                            "activations 2 KiB: fc.output, layer fc. Allocated in forward, held over changes 1 to 2",
-                           "fragmentation: gaps between blocks, 2 KiB beyond the largest sum of blocks", "peak 9 KiB in backward", "capacity 10 KiB",
-                           "backward: changes 2 to 4"}) {
+                           "fragmentation: gaps between blocks, 2 KiB beyond the largest sum of blocks",
+                           "peak 9 KiB in backward", "capacity 10 KiB", "backward: changes 2 to 4"}) {
     EXPECT_HAS(text, part);
   }
   EXPECT_EQ(chart["planned"], 9216);
@@ -158,7 +159,8 @@ TEST(MemoryCharts, TheExtentIsDrawnWhereGapsCostMemory) {
       sum += bytes_at(layer, m);
     }
     EXPECT_EQ(sum, allocated_bytes(timeline.moments[m].by_category)) << m;
-    EXPECT_EQ(bytes_at(chart["extent"], m), m == 2 || m == 3 ? 9216 : 0) << "beyond the largest sum, 7 KiB; moment " << m;
+    EXPECT_EQ(bytes_at(chart["extent"], m), m == 2 || m == 3 ? 9216 : 0)
+        << "beyond the largest sum, 7 KiB; moment " << m;
   }
   MemoryHistory without_gaps;
   without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
@@ -169,7 +171,8 @@ TEST(MemoryCharts, TheExtentIsDrawnWhereGapsCostMemory) {
 TEST(MemoryCharts, ListTheLargestLayersAtThePeakFirst) {
   MemoryHistory history;
   for (int64_t i = 0; i < 10; ++i) {
-    history.changes.push_back({i, i * 4096, (i + 1) * 256, Category::activations, Phase::forward, "block" + std::to_string(i), ""});
+    history.changes.push_back(
+        {i, i * 4096, (i + 1) * 256, Category::activations, Phase::forward, "block" + std::to_string(i), ""});
   }
   const Json rows = memory_charts({device_with(make_memory_timeline(history), 0, 0)}).at(0)["holders"]["rows"];
   ASSERT_EQ(rows.size(), 9U);
@@ -181,7 +184,8 @@ TEST(MemoryCharts, ListTheLargestLayersAtThePeakFirst) {
 
 TEST(MemoryCharts, ManyBlocksStaySmall) {
   MemoryHistory history;
-  for (int64_t i = 0; i < 3000; ++i) history.changes.push_back({i, i * 256, 256, Category::activations, Phase::forward, std::to_string(i), ""});
+  for (int64_t i = 0; i < 3000; ++i)
+    history.changes.push_back({i, i * 256, 256, Category::activations, Phase::forward, std::to_string(i), ""});
   EXPECT_LT(memory_charts({device_with(make_memory_timeline(history), 0, 0)}).at(0).dump().size(), 400000U);
 }
 
@@ -189,8 +193,11 @@ TEST(StepChart, SpansAreInTheirLanesWithDescriptions) {
   StepView view;
   view.begin_ns = 0;
   view.end_ns = 1000000;
-  const auto span = [](const SpanInfo& info, int64_t begin, int64_t end, int depth) { return SpanRecord{info, begin, end, 2048, depth}; };
-  view.compute = {span({Phase::forward, "", "", "", 2}, 0, 400000, 0), span({Phase::forward, "fc", "linear_forward", "", 2}, 0, 200000, 1)};
+  const auto span = [](const SpanInfo& info, int64_t begin, int64_t end, int depth) {
+    return SpanRecord{info, begin, end, 2048, depth};
+  };
+  view.compute = {span({Phase::forward, "", "", "", 2}, 0, 400000, 0),
+                  span({Phase::forward, "fc", "linear_forward", "", 2}, 0, 200000, 1)};
   view.communication = {span({Phase::reduce, "bucket 0", "", "", 2}, 500000, 900000, 0),
                         span({Phase::wait, "", "", "backward", 2}, 500000, 600000, 1)};
   std::vector<DeviceRecord> devices(2);
@@ -351,13 +358,15 @@ TEST(CurveCharts, LongCurvesKeepTheirExtremesAndEnds) {
 }
 
 TEST(CurveCharts, LossScaleTicksArePowersOfTwo) {
-  const Json chart = curve_chart({"Loss scale", {{"loss scale", "series4", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
+  const Json chart =
+      curve_chart({"Loss scale", {{"loss scale", "series4", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
   EXPECT_EQ(chart["ticks"][0][1], "32,768");
   EXPECT_EQ(chart["ticks"][1][1], "65,536");
 }
 
 TEST(CurveCharts, LegendsHaveRoundedNumbers) {
-  EXPECT_EQ(curve_chart({"Loss", {{"loss", "series1", {{1, 2.3}, {2, 0.0980392}}}}})["curves"][0]["name"], "loss, at the end 0.10");
+  EXPECT_EQ(curve_chart({"Loss", {{"loss", "series1", {{1, 2.3}, {2, 0.0980392}}}}})["curves"][0]["name"],
+            "loss, at the end 0.10");
   EXPECT_EQ(short_number(65536), "65,536");
   EXPECT_EQ(short_number(123.4), "123");
   EXPECT_EQ(short_number(12.34), "12.3");
@@ -375,8 +384,9 @@ TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
   record.runs[0].devices = {device};
   EXPECT_TRUE(frontier_chart(record).is_null());
   EXPECT_FALSE(frontier_table(record));
-  record.frontier = std::vector<RecomputationRecord>{
-      {{}, 4 << 20, 0.0, false}, {{"conv1-layer1.0", "fc"}, 2 << 20, 0.125, true, 0.5, true}, {{"conv1-layer2.0"}, 1 << 20, 0.25, true, 0.75}};
+  record.frontier = std::vector<RecomputationRecord>{{{}, 4 << 20, 0.0, false},
+                                                     {{"conv1-layer1.0", "fc"}, 2 << 20, 0.125, true, 0.5, true},
+                                                     {{"conv1-layer2.0"}, 1 << 20, 0.25, true, 0.75}};
   const Json chart = frontier_chart(record);
   ASSERT_EQ(chart["curves"].size(), 2U);
   EXPECT_EQ(chart["curves"][1]["points"], Json({{0.0, 3145728.0}, {0.25, 3145728.0}}));
@@ -387,7 +397,8 @@ TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
   EXPECT_HAS(points[1][2].get<std::string>(), "--recompute conv1-layer1.0,fc");
   EXPECT_HAS(chart["ends"][1].get<std::string>(), "+25 %");
   const Json rows = frontier_table(record)->json()["rows"];
-  EXPECT_EQ(rows[1]["cells"], Json({"2.0 MiB", "2,097,152", "50.0 %", "+12.5 %", "yes, with least time", "conv1-layer1.0,fc"}));
+  EXPECT_EQ(rows[1]["cells"],
+            Json({"2.0 MiB", "2,097,152", "50.0 %", "+12.5 %", "yes, with least time", "conv1-layer1.0,fc"}));
   EXPECT_EQ(rows[0]["cells"][4], "no");
   EXPECT_EQ(rows[2]["cells"][4], "yes");
 }
@@ -431,23 +442,30 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
   PhaseTable& table = device.phases;
   table.steps = 10;
   table.wall_seconds = 1;
-  table.rows = {{Phase::forward, 0, 0.75, 0.75, 0, 10, 0.0}, {Phase::stage, 0, 0.0, 0.0, 0, 10, 0.02}, {Phase::wait, 0, 0.25, 0.25, 0, 5, 0.0}};
+  table.rows = {{Phase::forward, 0, 0.75, 0.75, 0, 10, 0.0},
+                {Phase::stage, 0, 0.0, 0.0, 0, 10, 0.02},
+                {Phase::wait, 0, 0.25, 0.25, 0, 5, 0.0}};
   table.waits = {{"reduce", 0.2, 0.2}, {"host", 0.0495, 0.0495}, {"stage", 0.0005, 0.0005}};
   const Bar bar = time_bar(device);
-  EXPECT_NEAR(std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0, [](double sum, const BarPart& part) { return sum + part.value; }), 0.1, 1e-12);
+  EXPECT_NEAR(std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0,
+                              [](double sum, const BarPart& part) { return sum + part.value; }),
+              0.1, 1e-12);
   Record record = example_record();
   record.runs[0].devices = {device};
   const std::string data = page_data(record).dump();
-  for (const char* part : {"  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage"}) EXPECT_HAS(data, part);
+  for (const char* part :
+       {"  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage"})
+    EXPECT_HAS(data, part);
   EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
 TEST(FindingsSection, SaysWhatACostIsAShareOf) {
   Record record = example_record();
-  record.findings = {{"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
+  record.findings = {
+      {"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
   const std::string data = page_data(record).dump();
-  for (const char* part :
-       {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"", "Large: at least 25 % of the step"}) {
+  for (const char* part : {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"",
+                           "Large: at least 25 % of the step"}) {
     EXPECT_HAS(data, part);
   }
   record.findings = {{"ddp is fastest.", ""}};
@@ -464,7 +482,9 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
     return page_data(record).dump();
   };
   record.runs[0].devices[0].phases.steps = 20;
-  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
+  EXPECT_HAS(
+      said(1),
+      "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
   EXPECT_HAS(said(7), "Nothing stands out in 7 steps after the first;");
   EXPECT_HAS(said(8), "no device waits for long");
 }
@@ -487,10 +507,11 @@ TEST(TrainPage, IsSelfContained) {
   record.runs[0].devices[1].device = "cpu:1";
   for (DeviceRecord& d : record.runs[0].devices) d.memory = example_timeline();
   const std::string whole = page(record);
-  for (const char* part : {"mlp \\u003cb>", "'a&b'", "\"device\":\"cpu:0, cpu:1\"", "devices of rank 0", "\"findings\":[]", "Nothing stands out",
-                           "prefers-color-scheme:dark", "@media print"})
+  for (const char* part : {"mlp \\u003cb>", "'a&b'", "\"device\":\"cpu:0, cpu:1\"", "devices of rank 0",
+                           "\"findings\":[]", "Nothing stands out", "prefers-color-scheme:dark", "@media print"})
     EXPECT_HAS(whole, part);
-  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"}) EXPECT_EQ(whole.find(address), std::string::npos) << address;
+  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"})
+    EXPECT_EQ(whole.find(address), std::string::npos) << address;
 }
 
 TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
@@ -513,7 +534,8 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
   }
   record.runs[0].devices.back().plan.peak_bytes += 256;
   const std::string data = page_data(record).dump();
-  for (const char* part : {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"}) {
+  for (const char* part :
+       {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"}) {
     EXPECT_HAS(data, part);
   }
   EXPECT_EQ(data.find("first, layer fc"), std::string::npos);

@@ -36,7 +36,8 @@ std::map<std::string, std::string> matches(const std::string& pattern) {
   const std::string text(page_template());
   const std::regex expression(pattern);
   std::map<std::string, std::string> found;
-  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end; ++match) found[(*match)[1]] = (*match)[2];
+  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end; ++match)
+    found[(*match)[1]] = (*match)[2];
   return found;
 }
 
@@ -58,7 +59,8 @@ double distance(const std::string& a, const std::string& b) {
     const double l = std::cbrt(0.4122214708 * c[0] + 0.5363325363 * c[1] + 0.0514459929 * c[2]);
     const double m = std::cbrt(0.2119034982 * c[0] + 0.6806995451 * c[1] + 0.1073969566 * c[2]);
     const double s = std::cbrt(0.0883024619 * c[0] + 0.2817188376 * c[1] + 0.6299787005 * c[2]);
-    return std::array<double, 3>{0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s,
+    return std::array<double, 3>{0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s,
+                                 1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s,
                                  0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
   };
   const auto first = lab(a), second = lab(b);
@@ -67,7 +69,8 @@ double distance(const std::string& a, const std::string& b) {
 
 TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
-  for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
+  for (const std::string& rule :
+       {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
     EXPECT_NE(std::string(page_template()).find(rule), std::string::npos) << rule;
   }
   EXPECT_EQ(colors().size(), 23U);
@@ -82,7 +85,8 @@ TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
 TEST(Palette, ColorsDifferVisibly) {
   const auto all = colors();
   for (auto a = all.begin(); a != all.end(); ++a) {
-    for (auto b = std::next(a); b != all.end(); ++b) EXPECT_GE(distance(a->second, b->second), 0.05) << a->first << " and " << b->first;
+    for (auto b = std::next(a); b != all.end(); ++b)
+      EXPECT_GE(distance(a->second, b->second), 0.05) << a->first << " and " << b->first;
   }
 }
 
@@ -108,7 +112,8 @@ TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
 TEST(Palette, SeverityAndWaitsHaveNoColorOfMemoryOrAPhase) {
   const std::string whole(page_template());
   const std::string style = whole.substr(whole.find(".findings"), whole.find(".scroll{") - whole.find(".findings"));
-  const std::string hatch = whole.substr(whole.find(".hatched{"), whole.find(".hatched-lime{") - whole.find(".hatched{"));
+  const std::string hatch =
+      whole.substr(whole.find(".hatched{"), whole.find(".hatched-lime{") - whole.find(".hatched{"));
   for (const auto& [name, color] : colors()) {
     EXPECT_EQ(style.find(color), std::string::npos) << "a finding has the color " << name;
     EXPECT_EQ(hatch.find(color), std::string::npos) << "waits have the color " << name;

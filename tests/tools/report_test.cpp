@@ -24,7 +24,8 @@ PhaseTable example_table(int ordinal) {
   return table;
 }
 
-std::string phase_report(const std::vector<std::string>& names, const std::vector<PhaseTable>& tables, const Style& style) {
+std::string phase_report(const std::vector<std::string>& names, const std::vector<PhaseTable>& tables,
+                         const Style& style) {
   std::vector<DeviceRecord> devices(names.size());
   for (size_t d = 0; d < names.size(); ++d) {
     devices[d].device = names[d];
@@ -46,7 +47,8 @@ std::string memory_text(const std::vector<DeviceRecord>& devices, int64_t datase
 TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
   const std::string text = phase_report({"cpu:0", "cpu:1"}, {example_table(0), example_table(1)}, Style{});
   EXPECT_NE(text.find("10 steps after the first"), std::string::npos);
-  for (const char* part : {"cpu:0", "cpu:1", "forward", "25.0", "25.0 %", "12.5", "400 B", "  for the gradients of cpu:1", "100", "100.0 %"}) {
+  for (const char* part : {"cpu:0", "cpu:1", "forward", "25.0", "25.0 %", "12.5", "400 B",
+                           "  for the gradients of cpu:1", "100", "100.0 %"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_EQ(text.find("backward"), std::string::npos);
@@ -64,7 +66,8 @@ TEST(PhaseReport, ManyDevicesAreSummarizedAsASpread) {
     tables.push_back(example_table(d));
     tables.back().rows[0].seconds = 0.1 + 0.01 * d;  // forward: 10 to 73 ms per step
   }
-  tables[0].rows.insert(tables[0].rows.begin() + 1, {Phase::gather, 0, 0.1, 0.1, 800, 10, 0.0});  // device 0 alone gathers
+  tables[0].rows.insert(tables[0].rows.begin() + 1,
+                        {Phase::gather, 0, 0.1, 0.1, 800, 10, 0.0});  // device 0 alone gathers
   const std::string text = phase_report(device_names(64), tables, Style{});
   for (const char* part : {"cpu:1 to cpu:63", "min", "median", "max", "cpu:63", "11.0", "42.0", "73.0"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -94,7 +97,9 @@ TEST(PhaseTables, AddUp) {
   PhaseTable sum = example_table(0), more = example_table(0);
   more.steps = 30;
   more.wall_seconds = 3.0;
-  more.rows = {{Phase::backward, 0, 1.0, 1.0 / 3, 7, 3, 0.0}, {Phase::reduce, 0, 1.5, 0.5, 1000, 2, 1.0}, {Phase::wait, 0, 0.5, 1.0 / 6, 0, 1, 0.0}};
+  more.rows = {{Phase::backward, 0, 1.0, 1.0 / 3, 7, 3, 0.0},
+               {Phase::reduce, 0, 1.5, 0.5, 1000, 2, 1.0},
+               {Phase::wait, 0, 0.5, 1.0 / 6, 0, 1, 0.0}};
   more.waits = {{"host", 0.5, 1.0 / 6}};
   add_phase_table(sum, more);
   EXPECT_EQ(sum.steps, 40);
@@ -150,8 +155,8 @@ std::vector<DeviceRecord> example_devices() {
 
 TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
   const std::string text = memory_text(example_devices(), 4096);
-  for (const char* part :
-       {"parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte", "backward features.3", "5.0 MiB", "4.0 KiB"}) {
+  for (const char* part : {"parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte",
+                           "backward features.3", "5.0 MiB", "4.0 KiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_EQ(text.find("staging"), std::string::npos);
@@ -169,7 +174,8 @@ TEST(MemoryReport, ShowsTheLowerBoundWhereThePeakExceedsIt) {
   std::vector<DeviceRecord> devices = example_devices();
   EXPECT_EQ(memory_text(devices, 0).find("lower bound"), std::string::npos);
   EXPECT_EQ(plan_table(devices).str(Style{}).find("lower bound"), std::string::npos);
-  EXPECT_NE(plan_table(devices).str(Style{}).find("it is refused; no placement of the blocks needs less."), std::string::npos);
+  EXPECT_NE(plan_table(devices).str(Style{}).find("it is refused; no placement of the blocks needs less."),
+            std::string::npos);
   devices[0].plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = 1 << 20;
   EXPECT_NE(memory_text(devices, 0).find("lower bound"), std::string::npos);
   EXPECT_NE(plan_table(devices).str(Style{}).find("The lower bound is"), std::string::npos);
@@ -194,7 +200,8 @@ TEST(MemoryReport, NamesTheOwnersOfGpuMemoryOutsideThePools) {
     devices[d].outside_by_owner = {{"context", 3 << 20}, {"nccl", 512 << 10}, {"other", 1536 << 10}};
   }
   const std::string text = describe_outside(devices, 0, 1);
-  EXPECT_NE(text.find("10.0 MiB of GPU memory lie outside the pools: CUDA's context and other processes 6.0 MiB, NCCL 1.0 MiB, kernels and what "
+  EXPECT_NE(text.find("10.0 MiB of GPU memory lie outside the pools: CUDA's context and other processes 6.0 MiB, NCCL "
+                      "1.0 MiB, kernels and what "
                       "libraries take later 3.0 MiB. They"),
             std::string::npos)
       << text;
@@ -209,7 +216,8 @@ TEST(MemoryReport, ManyDifferentDevicesAreSummarizedAsASpread) {
     devices[static_cast<size_t>(d)].pool.peak_bytes = (d + 1) << 20;
   }
   const std::string text = memory_text(devices, 0);
-  for (const char* part : {"cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15", "1 of 16 devices"}) {
+  for (const char* part : {"cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15",
+                           "1 of 16 devices"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
@@ -241,7 +249,8 @@ TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
       phases.steps = 10;
       for (int p = 0; p < kPhaseCount; ++p) {
         const auto phase = static_cast<Phase>(p);
-        if (phase == Phase::evaluate || phase == Phase::checkpoint || phase == Phase::setup || phase == Phase::step) continue;
+        if (phase == Phase::evaluate || phase == Phase::checkpoint || phase == Phase::setup || phase == Phase::step)
+          continue;
         const double seconds = 0.01 * (1 + p + d);  // whole milliseconds in each step
         phases.rows.push_back({phase, d, seconds, 0.0, 0, 10, 0.0});
         phases.wall_seconds += seconds;

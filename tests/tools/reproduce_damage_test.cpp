@@ -22,7 +22,8 @@ TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
   damage("step-00000010");
   const ChildResult skipped = run_vitrine(command + Arguments{"--json"});
   EXPECT_EQ(skipped.exit_code, 0) << skipped.error;
-  EXPECT_NE(skipped.error.find("warning: single fp32: step-00000010 is not evaluated"), std::string::npos) << skipped.error;
+  EXPECT_NE(skipped.error.find("warning: single fp32: step-00000010 is not evaluated"), std::string::npos)
+      << skipped.error;
   const Json run = Json::parse(skipped.output)["runs"][0];
   ASSERT_EQ(run["saved_epochs"].size(), 1U);
   EXPECT_EQ(run["saved_epochs"][0], whole["saved_epochs"][1]);
@@ -32,7 +33,8 @@ TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
   damage("step-00000020");
   const Json failed = json_of(command, 1)["runs"][0];
   EXPECT_EQ(failed["state"], "failed");
-  EXPECT_NE(failed["failure"].get<std::string>().find("trains this epoch again"), std::string::npos) << failed["failure"];
+  EXPECT_NE(failed["failure"].get<std::string>().find("trains this epoch again"), std::string::npos)
+      << failed["failure"];
   const Json again = json_of(command)["runs"][0];
   EXPECT_EQ(again["state"], "complete");
   EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
@@ -51,7 +53,9 @@ TEST_F(Reproduce, TrainsAgainWhatNoCheckpointHas) {
     fs::remove_all(folder + missing);
     const Json failed = json_of(command, 1)["runs"][0];
     EXPECT_EQ(failed["state"], "failed");
-    EXPECT_NE(failed["failure"].get<std::string>().find("the checkpoint of the last epoch, 2, is missing"), std::string::npos) << failed["failure"];
+    EXPECT_NE(failed["failure"].get<std::string>().find("the checkpoint of the last epoch, 2, is missing"),
+              std::string::npos)
+        << failed["failure"];
     const Json again = json_of(command)["runs"][0];
     EXPECT_EQ(again["state"], "complete");
     EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
@@ -59,8 +63,8 @@ TEST_F(Reproduce, TrainsAgainWhatNoCheckpointHas) {
 }
 
 TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
-  const Arguments command =
-      tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} + out("runs") + Arguments{"--epochs", "2"};
+  const Arguments command = tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} +
+                            out("runs") + Arguments{"--epochs", "2"};
   const Json whole = json_of(command);
   for (const char* name : {"settings.json", "result.json"}) {
     SCOPED_TRACE(name);
@@ -69,7 +73,8 @@ TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
     std::ofstream(file) << "{";
     const Json json = json_of(command, 1);
     EXPECT_EQ(json["runs"][0]["state"], "failed");
-    EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
+    EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos)
+        << json["runs"][0]["failure"];
     Json other = json["runs"][1], other_before = whole["runs"][1];
     EXPECT_TRUE(other["speed_up"].is_null()) << "there is no single device to compare with";
     other.erase("speed_up");

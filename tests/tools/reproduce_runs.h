@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 /// Ten steps an epoch, the last with a shorter batch.
 inline Arguments tiny() {
-  return {"reproduce", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20"};
+  return {"reproduce", "--model",      "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device",
+          "1",         "--batch-size", "20"};
 }
 inline const Arguments kTwoDevices = {"--devices", "cpu:0-1"};
 /// One short run.
@@ -39,7 +40,8 @@ class Reproduce : public CheckpointRuns {
   static void expect_usage_error(const Arguments& arguments, const std::vector<std::string>& parts) {
     const ChildResult result = run_vitrine(arguments);
     EXPECT_EQ(result.exit_code, 2) << result.output;
-    for (const std::string& part : parts) EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
   }
 };
 

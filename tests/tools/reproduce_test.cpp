@@ -20,8 +20,9 @@ namespace {
 TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
   const Arguments command = tiny() + kTwoDevices + out("nine") + Arguments{"--epochs", "2"};
   const Json json = json_of(command);
-  const std::vector<std::string> names = {"single fp32",     "single fp16:none", "single fp16:dynamic", "dp fp32",         "dp fp16:none",
-                                          "dp fp16:dynamic", "ddp fp32",         "ddp fp16:none",       "ddp fp16:dynamic"};
+  const std::vector<std::string> names = {"single fp32", "single fp16:none", "single fp16:dynamic",
+                                          "dp fp32",     "dp fp16:none",     "dp fp16:dynamic",
+                                          "ddp fp32",    "ddp fp16:none",    "ddp fp16:dynamic"};
   ASSERT_EQ(json["runs"].size(), names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     const Json& run = json["runs"][i];
@@ -38,7 +39,8 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
       // The files have the weights that training evaluated.
       EXPECT_EQ(run["saved_epochs"][e]["epoch"], e + 1);
       EXPECT_NEAR(run["saved_epochs"][e]["test_loss"].get<double>(), run["epochs"][e]["test_loss"].get<double>(), 1e-3);
-      EXPECT_NEAR(run["saved_epochs"][e]["test_accuracy"].get<double>(), run["epochs"][e]["test_accuracy"].get<double>(), 0.03);
+      EXPECT_NEAR(run["saved_epochs"][e]["test_accuracy"].get<double>(),
+                  run["epochs"][e]["test_accuracy"].get<double>(), 0.03);
     }
     EXPECT_EQ(run["test_accuracy"], run["saved_epochs"][1]["test_accuracy"]);
     EXPECT_GT(run["seconds"].get<double>(), 0.0);
@@ -48,7 +50,8 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
     }
     EXPECT_FALSE(run["phases"].empty());
     const std::string folder = run["folder"].get<std::string>();
-    EXPECT_EQ(CheckpointRuns::names(folder), (std::vector<std::string>{"checkpoints", "log.jsonl", "result.json", "settings.json", "tensorboard"}));
+    EXPECT_EQ(CheckpointRuns::names(folder),
+              (std::vector<std::string>{"checkpoints", "log.jsonl", "result.json", "settings.json", "tensorboard"}));
     EXPECT_EQ(CheckpointRuns::names(folder + "/checkpoints").size(), 2U);
     EXPECT_EQ(CheckpointRuns::names(folder + "/tensorboard").size(), 1U);
   }
@@ -62,8 +65,8 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
 
   const ChildResult text = run_vitrine(command);
   EXPECT_EQ(text.exit_code, 0);
-  for (const char* part : {"The runs", "speed-up", "dp fp16:none", "to the byte", "cpu:0 to cpu:1|cpu:0, cpu:1", "Where a step's time went",
-                           "Test accuracy of each saved epoch", "report.html"}) {
+  for (const char* part : {"The runs", "speed-up", "dp fp16:none", "to the byte", "cpu:0 to cpu:1|cpu:0, cpu:1",
+                           "Where a step's time went", "Test accuracy of each saved epoch", "report.html"}) {
     const std::string word = part;
     const size_t bar = std::min(word.find('|'), word.size());
     EXPECT_TRUE(text.output.find(word.substr(0, bar)) != std::string::npos ||
@@ -72,7 +75,8 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
         << text.output;
   }
   const std::string page = content(path("nine") + "/report.html");
-  for (const std::string& name : names) EXPECT_NE(page.find("\"" + name + ", at the end 0."), std::string::npos) << "no curve of " << name;
+  for (const std::string& name : names)
+    EXPECT_NE(page.find("\"" + name + ", at the end 0."), std::string::npos) << "no curve of " << name;
 }
 
 TEST_F(Reproduce, ContinuesAfterAnInterruptWithTheSameBits) {
@@ -104,14 +108,16 @@ TEST_F(Reproduce, ContinuesAfterAnInterruptWithTheSameBits) {
     EXPECT_EQ(epoch["steps"], 10);
   }
   ASSERT_EQ(run_vitrine(tiny() + more + out("whole") + Arguments{"--modes", "ddp"}).exit_code, 0);
-  expect_same_tensors(path("stopped") + "/ddp-fp32/checkpoints/step-00000400", path("whole") + "/ddp-fp32/checkpoints/step-00000400");
+  expect_same_tensors(path("stopped") + "/ddp-fp32/checkpoints/step-00000400",
+                      path("whole") + "/ddp-fp32/checkpoints/step-00000400");
 }
 
 TEST_F(Reproduce, RefusesAnotherConfigurationInTheSameFolder) {
   const Arguments one = {"--modes", "single", "--precisions", "fp32", "--epochs", "1", "--devices", "cpu:0"};
   ASSERT_EQ(run_vitrine(tiny() + one + out("runs")).exit_code, 0);
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr", "0.5"}, {"--lr is 0.5", "0.0001", "single-fp32"});
-  expect_usage_error(tiny() + one + out("runs") + Arguments{"--limit-samples", "100"}, {"--limit-samples is 100", "not set"});
+  expect_usage_error(tiny() + one + out("runs") + Arguments{"--limit-samples", "100"},
+                     {"--limit-samples is 100", "not set"});
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr-patience", "7"}, {"--lr-patience is 7", "3"});
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--data", "synthetic:200"}, {"--data is", "195", "200"});
   EXPECT_EQ(run_vitrine(tiny() + one + out("runs") + Arguments{"--workers", "2"}).exit_code, 0);
@@ -123,10 +129,12 @@ TEST_F(Reproduce, EvaluatesTheAveragesOfTheWeightsWithEma) {
   ASSERT_EQ(run["saved_epochs"].size(), 2U);
   for (size_t e = 0; e < 2; ++e) {
     EXPECT_NEAR(run["saved_epochs"][e]["test_loss"].get<double>(), run["epochs"][e]["test_loss"].get<double>(), 1e-5);
-    EXPECT_DOUBLE_EQ(run["saved_epochs"][e]["test_accuracy"].get<double>(), run["epochs"][e]["test_accuracy"].get<double>());
+    EXPECT_DOUBLE_EQ(run["saved_epochs"][e]["test_accuracy"].get<double>(),
+                     run["epochs"][e]["test_accuracy"].get<double>());
   }
   const std::string weights = path("ema") + "/single-fp32/checkpoints/step-00000020/model.safetensors";
-  const Json of_weights = json_of({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", weights});
+  const Json of_weights =
+      json_of({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", weights});
   EXPECT_GT(std::abs(of_weights["test_loss"].get<double>() - run["saved_epochs"][1]["test_loss"].get<double>()), 1e-4);
 }
 
@@ -138,7 +146,8 @@ TEST_F(Reproduce, OneCallAtATimeWorksInAFolder) {
     EXPECT_THROW(tools::FolderLock("--out", path("runs"), 0.0), DataError);
     const ChildResult refused = run_vitrine(command);
     EXPECT_EQ(refused.exit_code, 1);
-    EXPECT_NE(refused.error.find("--out " + path("runs") + ": another process works in this folder"), std::string::npos) << refused.error;
+    EXPECT_NE(refused.error.find("--out " + path("runs") + ": another process works in this folder"), std::string::npos)
+        << refused.error;
     EXPECT_FALSE(fs::exists(path("runs") + "/single-fp32"));
   }
   EXPECT_EQ(run_vitrine(command).exit_code, 0);
@@ -154,7 +163,8 @@ TEST_F(Reproduce, AProcessThatTrainedNoStepMeasuresNothing) {
   EXPECT_EQ(run["saved_epochs"], whole["saved_epochs"]);
   EXPECT_EQ(run["seconds"], whole["seconds"]) << "the log has the time of every epoch";
   EXPECT_TRUE(run["samples_per_second"].is_null());
-  for (const char* name : {"peak_bytes", "peak_bytes_by_category", "outside_bytes"}) EXPECT_TRUE(run["devices"][0][name].is_null()) << name;
+  for (const char* name : {"peak_bytes", "peak_bytes_by_category", "outside_bytes"})
+    EXPECT_TRUE(run["devices"][0][name].is_null()) << name;
   EXPECT_EQ(run["devices"][0]["planned_peak_bytes"], whole["devices"][0]["planned_peak_bytes"]);
   const ChildResult text = run_vitrine(command);
   EXPECT_NE(text.output.find("not measured"), std::string::npos) << text.output;
@@ -190,37 +200,49 @@ TEST_F(Reproduce, KeepsMeasurementsWhenTheLogCannotBeWritten) {
 }
 
 TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {
-  const Arguments small = {"reproduce", "--model",      "lenet5", "--image-size", "12",   "--data",       "synthetic:40", "--threads-per-device",
-                           "1",         "--batch-size", "20",     "--workspace",  "1MiB", "--precisions", "fp32",         "--epochs",
+  const Arguments small = {"reproduce", "--model",      "lenet5",       "--image-size",
+                           "12",        "--data",       "synthetic:40", "--threads-per-device",
+                           "1",         "--batch-size", "20",           "--workspace",
+                           "1MiB",      "--precisions", "fp32",         "--epochs",
                            "1"};
   const Json fits = json_of(small + kTwoDevices + out("fits") + Arguments{"--modes", "dp,ddp"});
   const auto peak = [&](size_t run) { return fits["runs"][run]["devices"][0]["planned_peak_bytes"].get<int64_t>(); };
   ASSERT_GT(peak(0), peak(1)) << "ddp needs less";
   const std::string memory = std::to_string((peak(0) + peak(1)) / 2);
-  const Json json = json_of(small + kTwoDevices + out("small") + Arguments{"--modes", "dp", "--device-memory", memory}, 1);
+  const Json json =
+      json_of(small + kTwoDevices + out("small") + Arguments{"--modes", "dp", "--device-memory", memory}, 1);
   const std::string failure = json["runs"][0]["failure"].get<std::string>();
-  for (const char* part : {"What would fit: --batch-size", "--modes ddp"}) EXPECT_NE(failure.find(part), std::string::npos) << failure;
+  for (const char* part : {"What would fit: --batch-size", "--modes ddp"})
+    EXPECT_NE(failure.find(part), std::string::npos) << failure;
   for (const char* flag : {"--mode ", "--split"}) EXPECT_EQ(failure.find(flag), std::string::npos) << failure;
 }
 
 TEST_F(Reproduce, RefusesWhatMakesNoSense) {
-  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"}, {"'both' is not single, dp, criterion or ddp"});
-  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,"}, {"'' is not single, dp, criterion or ddp"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"},
+                     {"'both' is not single, dp, criterion or ddp"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,"},
+                     {"'' is not single, dp, criterion or ddp"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp appears twice"});
-  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"}, {"fp16 is fp16:dynamic"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"},
+                     {"fp16 is fp16:dynamic"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp64"}, {"'fp64'"});
   expect_usage_error({"reproduce", "--out", path("x")}, {"--data"});
   expect_usage_error({"reproduce", "--data", "synthetic"}, {"--out"});
-  expect_usage_error(tiny() + kTwoDevices + out("x") + Arguments{"--as-published"}, {"--devices cpu:0-1 has 2", "one device"});
+  expect_usage_error(tiny() + kTwoDevices + out("x") + Arguments{"--as-published"},
+                     {"--devices cpu:0-1 has 2", "one device"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--classes", "20"},
                      {"--as-published sets --classes 1000"});
-  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--shuffle"}, {"--as-published sets --no-shuffle"});
-  expect_usage_error(tiny() + out("x") + Arguments{"--report", path("x") + "/runs.json"}, {"--out and --report name one file"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--shuffle"},
+                     {"--as-published sets --no-shuffle"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--report", path("x") + "/runs.json"},
+                     {"--out and --report name one file"});
   EXPECT_FALSE(fs::exists(path("x")));
 }
 
 TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
-  const Arguments command = tiny() + out("published") + Arguments{"--as-published", "--epochs", "1", "--devices", "cpu:0", "--limit-samples", "100"};
+  const Arguments command =
+      tiny() + out("published") +
+      Arguments{"--as-published", "--epochs", "1", "--devices", "cpu:0", "--limit-samples", "100"};
   const ChildResult text = run_vitrine(command);
   ASSERT_EQ(text.exit_code, 0) << text.error;
   for (const char* part : {"0.8191",
@@ -255,7 +277,8 @@ TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
   EXPECT_EQ(json["configurations"][1]["published"], (Json{{"test_accuracy", 0.8403}, {"minutes", 21}}));
   EXPECT_EQ(json["configurations"][2]["published"], (Json{{"test_accuracy", nullptr}, {"minutes", 27}}));
   for (const Json& run : json["runs"]) EXPECT_EQ(run["devices"].size(), 1U);
-  for (const Json& departure : json["departures"]) EXPECT_FALSE(departure.get<std::string>().starts_with("--")) << departure;
+  for (const Json& departure : json["departures"])
+    EXPECT_FALSE(departure.get<std::string>().starts_with("--")) << departure;
   EXPECT_NE(text.output.find("single device on cpu:0"), std::string::npos) << text.output;
   // Without shuffling dp, ddp and the single device train on the same batches, here on one device: the same figures.
   EXPECT_EQ(json["runs"][0]["epochs"][0]["train_loss"], json["runs"][6]["epochs"][0]["train_loss"]);
@@ -283,15 +306,19 @@ TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
 }
 
 TEST_F(Reproduce, ListsEveryDepartureFromThePublishedConditions) {
-  const Arguments optimizer = {"--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "0.05", "--clip-norm", "1", "--drop-last"};
-  const Arguments recipe = {"--augment", "flip", "--ema", "0.9", "--label-smoothing", "0.1", "--param-group", "*.bias:lr=0.02"};
+  const Arguments optimizer = {"--optimizer", "sgd",         "--momentum", "0.9",        "--weight-decay",
+                               "0.05",        "--clip-norm", "1",          "--drop-last"};
+  const Arguments recipe = {"--augment",         "flip", "--ema",         "0.9",
+                            "--label-smoothing", "0.1",  "--param-group", "*.bias:lr=0.02"};
   const Arguments schedule = {"--lr-factor", "0.5", "--lr-patience", "7", "--warmup-steps", "2"};
-  const Json json = json_of(tiny() + kSingle + out("published") + Arguments{"--as-published", "--epochs", "1"} + optimizer + recipe + schedule);
+  const Json json = json_of(tiny() + kSingle + out("published") + Arguments{"--as-published", "--epochs", "1"} +
+                            optimizer + recipe + schedule);
   const std::string all = json["departures"].dump();
-  for (const char* part : {"optimizer sgd; published: adamw", "--momentum 0.9; published: not set", "--weight-decay 0.05; published: 0.01",
-                           "--clip-norm 1", "--drop-last true; published: false", "--augment flip; published: not set",
-                           "--ema 0.9; published: not set", "--label-smoothing 0.1; published: 0", "--param-group [",
-                           "--lr-factor 0.5; published: not set", "--lr-patience 7; published: 3", "--warmup-steps 2; published: 0"}) {
+  for (const char* part :
+       {"optimizer sgd; published: adamw", "--momentum 0.9; published: not set", "--weight-decay 0.05; published: 0.01",
+        "--clip-norm 1", "--drop-last true; published: false", "--augment flip; published: not set",
+        "--ema 0.9; published: not set", "--label-smoothing 0.1; published: 0", "--param-group [",
+        "--lr-factor 0.5; published: not set", "--lr-patience 7; published: 3", "--warmup-steps 2; published: 0"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
   }
   for (const char* part : {"--seed", "--betas", "--nesterov"}) EXPECT_EQ(all.find(part), std::string::npos) << all;
@@ -299,8 +326,9 @@ TEST_F(Reproduce, ListsEveryDepartureFromThePublishedConditions) {
 
 TEST_F(Reproduce, GoesOnAfterRunsThatDivergeOrFail) {
   // Weights and activations leave fp16's range, but not that of f32.
-  const Arguments command = tiny() + out("wild") + Arguments{"--modes", "single,dp,ddp", "--precisions", "fp16:none,fp32", "--epochs",
-                                                             "2",       "--lr",          "100",          "--devices",      "cpu:0-1"};
+  const Arguments command =
+      tiny() + out("wild") + Arguments{"--modes", "single,dp,ddp", "--precisions", "fp16:none,fp32", "--epochs",
+                                       "2",       "--lr",          "100",          "--devices",      "cpu:0-1"};
   fs::create_directories(path("wild") + "/dp-fp32");
   std::ofstream(path("wild") + "/dp-fp32/checkpoints") << "in the way";
   const Json json = json_of(command, 1);
@@ -324,8 +352,9 @@ TEST_F(Reproduce, GoesOnAfterRunsThatDivergeOrFail) {
 }
 
 TEST_F(Reproduce, ShowsTheSpreadOfSeeds) {
-  const Arguments command =
-      tiny() + Arguments{"--modes", "single", "--precisions", "fp32", "--epochs", "1", "--seed", "5", "--devices", "cpu:0"} + out("seeds");
+  const Arguments command = tiny() + Arguments{"--modes", "single", "--precisions", "fp32", "--epochs", "1",
+                                               "--seed",  "5",      "--devices",    "cpu:0"} +
+                            out("seeds");
   ASSERT_EQ(run_vitrine(command).exit_code, 0);
   const Json json = json_of(command + Arguments{"--seeds", "3"});
   ASSERT_EQ(json["runs"].size(), 3U);
@@ -346,7 +375,8 @@ TEST_F(Reproduce, ShowsTheSpreadOfSeeds) {
 }
 
 TEST_F(Reproduce, LimitsSamplesAndCountsClasses) {
-  const Arguments train = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20", "--epochs", "1"};
+  const Arguments train = {"train",         "--model",      "mlp", "--image-size", "8", "--data",
+                           "synthetic:195", "--batch-size", "20",  "--epochs",     "1"};
   const Json json = json_of(train + Arguments{"--limit-samples", "50", "--confusion"});
   EXPECT_EQ(json["epochs"][0]["samples"], 50);
   int64_t tested = 0;
@@ -400,7 +430,8 @@ TEST_F(Reproduce, PlateauMayWatchTheLastBatch) {
     }
   }
   EXPECT_LT(lr, 0.01) << "the loss never rose, so the test shows nothing";
-  expect_usage_error({"train", "--lr-schedule", "plateau", "--no-eval"}, {"--lr-schedule plateau watches the test set"});
+  expect_usage_error({"train", "--lr-schedule", "plateau", "--no-eval"},
+                     {"--lr-schedule plateau watches the test set"});
 }
 
 }  // namespace

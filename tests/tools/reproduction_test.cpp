@@ -43,17 +43,21 @@ TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
   using namespace tools;
   for (const bool ema : {false, true}) {
     const std::string name = ema ? "ema" : "plain";
-    Arguments arguments = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60", "--steps", "1", "--no-eval"};
+    Arguments arguments = {"train",        "--model", "mlp", "--image-size", "8", "--data",
+                           "synthetic:60", "--steps", "1",   "--no-eval"};
     if (ema) arguments = arguments + Arguments{"--ema", "0.9"};
     arguments = arguments + Arguments{"--checkpoint-dir", path(name)};
     ASSERT_EQ(run_vitrine(arguments).exit_code, 0);
     int64_t bytes = 0;
-    for (const auto& entry : fs::directory_iterator(path(name) + "/step-00000001")) bytes += static_cast<int64_t>(entry.file_size());
+    for (const auto& entry : fs::directory_iterator(path(name) + "/step-00000001"))
+      bytes += static_cast<int64_t>(entry.file_size());
     const CommandLine line = parse_command_line(arguments);
     ASSERT_TRUE(line.options) << line.error;
     const Job job = open_job(*line.options);
-    const EngineConfig config = engine_config(*line.options, job, scheme_preset("ddp"), resolve_precision(*line.options));
-    const int64_t expected = checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
+    const EngineConfig config =
+        engine_config(*line.options, job, scheme_preset("ddp"), resolve_precision(*line.options));
+    const int64_t expected =
+        checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
     EXPECT_LT(expected, bytes + 4096) << name << ": padding";
     EXPECT_GT(expected, bytes - 16384) << name << ": headers and state.json";
   }
@@ -62,13 +66,15 @@ TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
 TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   using namespace tools;
   const auto config_of = [](const Arguments& more) {
-    const CommandLine line = parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
+    const CommandLine line =
+        parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
     EXPECT_TRUE(line.options) << line.error;
     const Options options = line.options.value_or(Options{});
     return Json(config_json(options, open_job(options), {{Backend::cpu, 0}}));
   };
-  const Json config = config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
-                                 "--warmup-factor", "0.1", "--workspace", "1MiB", "--tf32", "--nccl-defaults"});
+  const Json config =
+      config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
+                 "--warmup-factor", "0.1", "--workspace", "1MiB", "--tf32", "--nccl-defaults"});
   EXPECT_EQ(config["lr_milestones"], (Json{3, 5}));
   EXPECT_EQ(config["lr_gamma"], 0.5);
   EXPECT_EQ(config["warmup_factor"], 0.1);
@@ -88,8 +94,10 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
 TEST(Reproduction, SettingsOfOlderFoldersHaveNoWorkspace) {
   using tools::compare_run_settings;
   const std::string old = R"({"lr": 0.1, "tf32": false})";
-  EXPECT_TRUE(compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": 1024, "nccl_defaults": false})", old).empty());
-  const auto other = compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": null, "nccl_defaults": true})", old);
+  EXPECT_TRUE(
+      compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": 1024, "nccl_defaults": false})", old).empty());
+  const auto other =
+      compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": null, "nccl_defaults": true})", old);
   ASSERT_EQ(other.size(), 1U);
   EXPECT_EQ(other[0].name, "nccl-defaults");
   EXPECT_EQ(other[0].there, "false");

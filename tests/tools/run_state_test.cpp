@@ -43,7 +43,8 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   s.test_loss = 2.25, s.test_accuracy = 0.1;
   s.best = BestCheckpoint{36, 1.0 / 3.0};
   s.settings = {{"lr", "0.1"}, {"data", "a \"set\" \xFF"}};
-  s.plans = TunedPlans{"GPU", "cuBLASLt 13.0.2", 1 << 20, true, {{"matmul m 1 n 2 k 3", "algorithm 4: 00", 1.0 / 3.0, 0.5, 7}}};
+  s.plans = TunedPlans{
+      "GPU", "cuBLASLt 13.0.2", 1 << 20, true, {{"matmul m 1 n 2 k 3", "algorithm 4: 00", 1.0 / 3.0, 0.5, 7}}};
   s.version = "1.2.3";
   s.run_id = "0123456789abcdef";
   s.parameters = "fedcba9876543210";
@@ -105,15 +106,18 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
     expect_contains(message, name);
   }
   json["batch"] = 2;
-  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "an impossible position: step 0, batch 2 of 1 of epoch 0");
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
+                  "an impossible position: step 0, batch 2 of 1 of epoch 0");
   EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
   json["version"] = "99.0.0";
   json["step"] = "many";
-  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "DIR: version 99.0.0 wrote the checkpoint");
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
+                  "DIR: version 99.0.0 wrote the checkpoint");
 }
 
 TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
-  const std::vector<std::pair<std::string, std::string>> before = {{"lr", "0.1"}, {"split", "equal"}, {"epochs", "3"}, {"momentum", ""}};
+  const std::vector<std::pair<std::string, std::string>> before = {
+      {"lr", "0.1"}, {"split", "equal"}, {"epochs", "3"}, {"momentum", ""}};
   const auto now = [](const std::string& lr, const std::string& split, const std::string& momentum) {
     return std::vector<RunSetting>{{"lr", lr, SettingEffect::result},
                                    {"split", split, SettingEffect::rounding},
@@ -127,7 +131,8 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   const std::string message = message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {}); });
   expect_contains(message, "--lr is 0.2, in the checkpoint 0.1; --momentum is 0.9, in the checkpoint not set");
   expect_contains(message, "--resume-change lr,momentum");
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }), "--resume-change momentum");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }),
+                  "--resume-change momentum");
   const auto allowed = compare_settings(before, now("0.2", "equal", "0.9"), {"momentum", "lr"});
   EXPECT_TRUE(has_changed(allowed, "lr") && has_changed(allowed, "momentum"));
   EXPECT_FALSE(has_changed(allowed, "split"));
@@ -138,7 +143,8 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   newer.emplace_back("stochastic-depth", "0.3");
   newer.emplace_back("a-feature-that-is-off", "");
   expect_contains(message_of<ConfigError>([&] { compare_settings(newer, now("0.1", "equal", ""), {}); }),
-                  "--stochastic-depth is not set, in the checkpoint 0.3. This changes results; use the checkpoint's settings, or allow it with "
+                  "--stochastic-depth is not set, in the checkpoint 0.3. This changes results; use the checkpoint's "
+                  "settings, or allow it with "
                   "--resume-change stochastic-depth");
   EXPECT_EQ(compare_settings(newer, now("0.1", "equal", ""), {"stochastic-depth"}).size(), 1U);
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
@@ -148,16 +154,20 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
 TEST(RunSettings, PartsOfASettingChangeWithIt) {
   const std::vector<std::pair<std::string, std::string>> before = {{"lr-schedule", "constant"}, {"lr-gamma", ""}};
   const auto now = [](const std::string& schedule, const std::string& gamma) {
-    return std::vector<RunSetting>{{"lr-schedule", schedule}, {"lr-gamma", gamma, SettingEffect::result, "lr-schedule"}};
+    return std::vector<RunSetting>{{"lr-schedule", schedule},
+                                   {"lr-gamma", gamma, SettingEffect::result, "lr-schedule"}};
   };
   EXPECT_EQ(compare_settings(before, now("step", "0.1"), {"lr-schedule"}).size(), 2U);
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }), "--resume-change lr-schedule,lr-gamma");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }),
+                  "--resume-change lr-schedule,lr-gamma");
   const std::vector<std::pair<std::string, std::string>> step = {{"lr-schedule", "step"}, {"lr-gamma", "0.1"}};
-  expect_contains(message_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }), "--resume-change lr-gamma");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }),
+                  "--resume-change lr-gamma");
 }
 
 TEST(RunSettings, OtherParametersCannotBeAllowed) {
-  const std::vector<std::pair<std::string, std::string>> before = {{"model", "mlp"}, {"data", "a"}, {"image-size", "8"}, {"lr", "0.1"}};
+  const std::vector<std::pair<std::string, std::string>> before = {
+      {"model", "mlp"}, {"data", "a"}, {"image-size", "8"}, {"lr", "0.1"}};
   const auto now = [](const std::string& model, const std::string& data, const std::string& size) {
     return std::vector<RunSetting>{{"model", model}, {"data", data}, {"image-size", size}, {"lr", "0.2"}};
   };
@@ -165,7 +175,8 @@ TEST(RunSettings, OtherParametersCannotBeAllowed) {
   const auto refusal = [&](const std::vector<RunSetting>& settings) {
     return message_of<ConfigError>([&] { compare_settings(before, settings, all, false); });
   };
-  const std::string fixed = " (cannot be changed: the parameters would have other names or shapes); use the checkpoint's settings";
+  const std::string fixed =
+      " (cannot be changed: the parameters would have other names or shapes); use the checkpoint's settings";
   expect_contains(refusal(now("lenet5", "b", "16")), "--resume: --model is lenet5, in the checkpoint mlp" + fixed);
   expect_contains(refusal(now("mlp", "b", "16")), "--resume: --image-size is 16, in the checkpoint 8" + fixed);
   expect_contains(refusal(now("mlp", "b", "8")), "--resume: --data is b, in the checkpoint a" + fixed);
@@ -220,7 +231,8 @@ TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {
   EXPECT_EQ(interval("1e8m").minutes, 1e8);
   EXPECT_FALSE(interval("500").epochs);
   for (const char* bad : {"", "0", "-1", "m", "0m", "-1m", "1e12m", "infm", "nanm", "5s", "5 ", "epochs", "1e3"}) {
-    expect_contains(message_of<ConfigError>([&] { interval(bad); }), "expected epoch, a number of steps (500), or of minutes (10m)");
+    expect_contains(message_of<ConfigError>([&] { interval(bad); }),
+                    "expected epoch, a number of steps (500), or of minutes (10m)");
   }
 }
 

@@ -18,7 +18,8 @@ inline Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-/// The vitrine program with these arguments: that of the build, or of the environment variable VITRINE_TEST_PROGRAM, where the test runs elsewhere.
+/// The vitrine program with these arguments: that of the build, or of the environment variable VITRINE_TEST_PROGRAM,
+/// where the test runs elsewhere.
 inline Arguments vitrine_command(Arguments arguments) {
   const char* const elsewhere = std::getenv("VITRINE_TEST_PROGRAM");
   arguments.insert(arguments.begin(), elsewhere == nullptr ? VITRINE_PROGRAM : elsewhere);
@@ -26,6 +27,8 @@ inline Arguments vitrine_command(Arguments arguments) {
 }
 
 /// Runs the program to its end.
-inline ChildResult run_vitrine(Arguments arguments) { return ChildProcess(vitrine_command(std::move(arguments))).wait(); }
+inline ChildResult run_vitrine(Arguments arguments) {
+  return ChildProcess(vitrine_command(std::move(arguments))).wait();
+}
 
 }  // namespace vitrine::test

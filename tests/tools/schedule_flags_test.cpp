@@ -41,7 +41,8 @@ TEST(ScheduleFlags, FollowPyTorchStepByStep) {
       }
       EXPECT_EQ(found.momentum.has_value(), options.schedule == "one-cycle");
       const bool ends_epoch = (step + 1) % steps_per_epoch == 0;
-      if (ends_epoch && entry.contains("metrics")) schedule.end_epoch(entry.at("metrics")[static_cast<size_t>(step / steps_per_epoch)]);
+      if (ends_epoch && entry.contains("metrics"))
+        schedule.end_epoch(entry.at("metrics")[static_cast<size_t>(step / steps_per_epoch)]);
     }
   }
 }

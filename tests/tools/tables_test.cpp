@@ -46,11 +46,17 @@ TEST(Table, IsNeverWiderThanTheTerminal) {
     cells.insert(cells.end(), {"123", std::to_string(d) + ".5 %"});
   }
   columns.push_back({"waits most for", Table::Align::left});
-  cells.emplace_back("the gradients of cpu:3, which were late in every step of this run, and a word-that-is-longer-than-any-terminal-is-wide");
-  Table table(columns, "A title that says which devices these are, how many steps were measured, and what the columns mean, at some length");
+  cells.emplace_back(
+      "the gradients of cpu:3, which were late in every step of this run, and a "
+      "word-that-is-longer-than-any-terminal-is-wide");
+  Table table(columns,
+              "A title that says which devices these are, how many steps were measured, and what the columns mean, at "
+              "some length");
   table.add_row(cells);
   table.add_rule();
-  table.set_hint("A hint of one long line, which says how the table is to be read: each device's column adds up to its step, and so on.");
+  table.set_hint(
+      "A hint of one long line, which says how the table is to be read: each device's column adds up to its step, and "
+      "so on.");
   for (const int width : {40, 60, 80, 120}) {
     Style style;
     style.width = width;
@@ -65,7 +71,11 @@ TEST(Table, IsNeverWiderThanTheTerminal) {
 }
 
 TEST(Table, KeepsRelatedColumnsInOneBlock) {
-  Table table({{"x", Table::Align::left}, {"0123456789"}, {"0123456789"}, {"abcdefghij"}, {"klmnopqrst", Table::Align::right, true}});
+  Table table({{"x", Table::Align::left},
+               {"0123456789"},
+               {"0123456789"},
+               {"abcdefghij"},
+               {"klmnopqrst", Table::Align::right, true}});
   table.add_row({"row", "1", "2", "3", "4"});
   Style style;
   style.width = 40;
@@ -175,8 +185,10 @@ TEST(Format, NumbersAreReadable) {
 }
 
 TEST(Progress, LineShowsProgressAndSpeed) {
-  EXPECT_EQ(Progress::line("epoch 1/2", 5, 10, 1.5, 1234.4, 3.2), "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  4 s left");
-  EXPECT_EQ(Progress::line("x", 0, 10, std::numeric_limits<double>::quiet_NaN(), 0.0, 0.0), "x  step 0/10  0 samples/s");
+  EXPECT_EQ(Progress::line("epoch 1/2", 5, 10, 1.5, 1234.4, 3.2),
+            "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  4 s left");
+  EXPECT_EQ(Progress::line("x", 0, 10, std::numeric_limits<double>::quiet_NaN(), 0.0, 0.0),
+            "x  step 0/10  0 samples/s");
 }
 
 TEST(Progress, BarGrows) {
@@ -212,7 +224,8 @@ TEST(Progress, LogsEveryNthStep) {
   }
   const std::string text = content(file);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
-  for (const char* part : {"epoch 1/1  step 4/10  loss 2.0000", "step 8/10"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (const char* part : {"epoch 1/1  step 4/10  loss 2.0000", "step 8/10"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
   std::fclose(file);
 }
 

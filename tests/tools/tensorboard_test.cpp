@@ -170,7 +170,8 @@ TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
   }
 }
 
-/// Limits the size of files for its lifetime. Writes beyond the limit fail as those to a full disk do, with another reason.
+/// Limits the size of files for its lifetime. Writes beyond the limit fail as those to a full disk do, with another
+/// reason.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -211,7 +212,8 @@ TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
     EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0U) << error.what();
     EXPECT_NE(std::string(error.what()).find("cannot be written (File too large)"), std::string::npos) << error.what();
   }
-  for (const auto& file : fs::directory_iterator(folder())) EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
+  for (const auto& file : fs::directory_iterator(folder()))
+    EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
 }
 
 }  // namespace

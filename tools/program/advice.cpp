@@ -49,15 +49,17 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
 
 /// The flag of a setting; null without one.
 constexpr const char* find_flag(Setting setting) {
-  const auto* const found = std::find_if(std::begin(kFlags), std::end(kFlags), [setting](const auto& entry) { return entry.first == setting; });
+  const auto* const found = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                         [setting](const auto& entry) { return entry.first == setting; });
   return found == std::end(kFlags) ? nullptr : found->second;
 }
 
 constexpr bool all_have_flags(std::span<const Setting> of_a_layer) {
-  return std::all_of(of_a_layer.begin(), of_a_layer.end(), [](Setting setting) { return find_flag(setting) != nullptr; });
+  return std::all_of(of_a_layer.begin(), of_a_layer.end(),
+                     [](Setting setting) { return find_flag(setting) != nullptr; });
 }
-static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) && all_have_flags(settings::kModelSettings) &&
-                  all_have_flags(settings::kEngineSettings),
+static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) &&
+                  all_have_flags(settings::kModelSettings) && all_have_flags(settings::kEngineSettings),
               "a setting of a layer has no flag in kFlags");
 
 using ReasonPart = Reason::Part;
@@ -67,7 +69,8 @@ const char* reproduce_flag_of(Setting setting) { return setting == settings::kSc
 /// Whether `vitrine reproduce` has a flag for what this part proposes.
 bool reproduce_can_set(const ReasonPart& part) {
   constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce};
-  return part.kind != ReasonPart::Kind::proposed || std::find(std::begin(kAxes), std::end(kAxes), part.setting) == std::end(kAxes);
+  return part.kind != ReasonPart::Kind::proposed ||
+         std::find(std::begin(kAxes), std::end(kAxes), part.setting) == std::end(kAxes);
 }
 
 /// Splits the parts at a text, which ends one of them or is the whole of it.
@@ -110,7 +113,10 @@ std::string in_reproduce_words(const Reason& reason) {
     any = true;
     for (const ReasonPart& part : remedy) text.append(part);
   }
-  if (!any) text.append("No batch size, number of micro-batches or recomputation makes it fit; leave this mode out of --modes, or use other devices");
+  if (!any)
+    text.append(
+        "No batch size, number of micro-batches or recomputation makes it fit; leave this mode out of --modes, or use "
+        "other devices");
   return text.str(reproduce_flag_of);
 }
 

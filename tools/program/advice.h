@@ -8,13 +8,15 @@
 
 namespace vitrine::tools {
 
-/// The program's flag for a setting of the API: "--workspace" for EngineConfig::workspace_bytes; the setting's name in the API if it has no flag.
+/// The program's flag for a setting of the API: "--workspace" for EngineConfig::workspace_bytes; the setting's name in
+/// the API if it has no flag.
 const char* flag_of(Setting setting);
 
 /// A message of the library in the program's words: each setting becomes its flag. The library does not know the flags.
 std::string in_program_words(const Reason& reason);
 std::string in_program_words(const std::exception& error);
-/// The same for `vitrine reproduce`, which has --modes instead of --mode, and no flags for the axes of a scheme: remedies that need one are left out.
+/// The same for `vitrine reproduce`, which has --modes instead of --mode, and no flags for the axes of a scheme:
+/// remedies that need one are left out.
 std::string in_reproduce_words(const Reason& reason);
 
 }  // namespace vitrine::tools

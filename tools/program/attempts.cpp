@@ -19,7 +19,8 @@ bool Attempts::run(const std::function<void()>& step) {
     const std::exception_ptr error = std::current_exception();
     if (!first_) {
       first_ = error;
-    } else if (const std::string message = in_program_words(reason_of(error)); message != in_program_words(reason_of(first_))) {
+    } else if (const std::string message = in_program_words(reason_of(error));
+               message != in_program_words(reason_of(first_))) {
       fmt::print(stderr, "vitrine: {}\n", message);
     }
     return false;

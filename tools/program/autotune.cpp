@@ -48,8 +48,10 @@ void add_autotune_option(CLI::App& app, Options& o) {
     return true;
   };
   app.add_option("--autotune", set,
-                 "Before the first step, time the plans that cuDNN and cuBLASLt have for each convolution and product, and train with the fastest; "
-                 "with FILE.json: take the plans in the file if there is one, and write those in use to it. Checkpoints keep the plans for --resume")
+                 "Before the first step, time the plans that cuDNN and cuBLASLt have for each convolution and product, "
+                 "and train with the fastest; "
+                 "with FILE.json: take the plans in the file if there is one, and write those in use to it. "
+                 "Checkpoints keep the plans for --resume")
       ->expected(0, 1)
       ->type_name("[FILE.json]")
       ->group("Training");
@@ -70,12 +72,15 @@ Autotune resolve_autotune(const Options& options, const Processes& processes) {
   return autotune;
 }
 
-void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed, const Processes& processes) {
+void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed,
+                       const Processes& processes) {
   const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
   if (!plans || !processes.leads()) return;
   std::vector<std::string> warnings = engine.autotune_report().warnings;
   if (resumed && resumed->state.plans && resumed->state.plans != *plans) {
-    warnings.push_back(resumed->folder + " has other plans than those in use, so results may differ from those of an uninterrupted run by rounding");
+    warnings.push_back(
+        resumed->folder +
+        " has other plans than those in use, so results may differ from those of an uninterrupted run by rounding");
   }
   for (std::string& warning : warnings) warning.insert(0, "--autotune: ");
   print_warnings(options, warnings);
@@ -89,8 +94,8 @@ std::string describe_autotune(const Engine& engine) {
   const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
   if (!plans) return {};
   const AutotuneReport& report = engine.autotune_report();
-  const auto faster =
-      std::count_if(plans->plans.begin(), plans->plans.end(), [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
+  const auto faster = std::count_if(plans->plans.begin(), plans->plans.end(),
+                                    [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
   std::string text = fmt::format("{} kinds of operations timed in {:.2f} s", report.timed, report.seconds);
   if (report.reused > 0) text += fmt::format(", {} with stored plans", report.reused);
   return text + fmt::format("; {} of {} run by a faster plan than the library's choice", faster, plans->plans.size());

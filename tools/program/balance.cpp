@@ -73,7 +73,8 @@ class TimeBalance {
  private:
   void book(const std::vector<PhaseTable>& tables, const BatchPlan& plan) {
     for (size_t d = 0; d < tables.size(); ++d) {
-      measured_[d].push_back({plan.device_samples(static_cast<int>(d)), per_step(seconds_in(tables[d], kOwnWork), tables[d])});
+      measured_[d].push_back(
+          {plan.device_samples(static_cast<int>(d)), per_step(seconds_in(tables[d], kOwnWork), tables[d])});
     }
   }
 
@@ -94,7 +95,8 @@ std::vector<int64_t> even_slices(const PlanSearch& search, const EngineConfig& c
 }
 
 /// The fastest slices whose plan fits.
-std::vector<int64_t> fastest_that_fit(const PlanSearch& search, const EngineConfig& config, const std::vector<SliceTime>& times, int64_t samples) {
+std::vector<int64_t> fastest_that_fit(const PlanSearch& search, const EngineConfig& config,
+                                      const std::vector<SliceTime>& times, int64_t samples) {
   std::vector<int64_t> most(times.size(), samples);
   while (true) {
     std::vector<int64_t> slices = balance_time(times, samples, most);
@@ -115,8 +117,8 @@ std::vector<int64_t> fastest_that_fit(const PlanSearch& search, const EngineConf
 std::string describe(const std::vector<SliceTime>& times, DeviceGroup& devices) {
   std::vector<std::string> parts;
   for (size_t d = 0; d < times.size(); ++d) {
-    parts.push_back(
-        fmt::format("{} {} + {} a sample", devices[static_cast<int>(d)].name(), format_seconds(times[d].fixed), format_seconds(times[d].each)));
+    parts.push_back(fmt::format("{} {} + {} a sample", devices[static_cast<int>(d)].name(),
+                                format_seconds(times[d].fixed), format_seconds(times[d].each)));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -125,17 +127,22 @@ std::string describe(const std::vector<SliceTime>& times, DeviceGroup& devices) 
 
 void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup>& devices) {
   Options& options = chosen.options;
-  if (resolve_trace_level(options) == TraceLevel::off) throw ConfigError("--balance time measures phases, but --trace-level is off; use phase");
+  if (resolve_trace_level(options) == TraceLevel::off)
+    throw ConfigError("--balance time measures phases, but --trace-level is off; use phase");
   const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices->world_size());
   EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   options.choices = Choices{};
   const int64_t samples = config.batch_size, half_batch = samples / 2;
-  const auto stays = [&](const std::string& why) { chosen.notes.push_back(fmt::format("--balance time: {}; the equal split stays", why)); };
+  const auto stays = [&](const std::string& why) {
+    chosen.notes.push_back(fmt::format("--balance time: {}; the equal split stays", why));
+  };
   if (devices->size() == 1) return stays("there is one device");
   if (samples > job.data.train.size())
-    return stays(fmt::format("no step has a full batch of {}, the training set has {}", samples, job.data.train.size()));
+    return stays(
+        fmt::format("no step has a full batch of {}, the training set has {}", samples, job.data.train.size()));
   if (half_batch / config.accumulate < devices->size()) {
-    return stays(fmt::format("half a micro-batch has fewer samples ({}) than devices ({})", half_batch / config.accumulate, devices->size()));
+    return stays(fmt::format("half a micro-batch has fewer samples ({}) than devices ({})",
+                             half_batch / config.accumulate, devices->size()));
   }
   std::vector<int64_t> slices = equal_parts(samples, devices->size());
   if (PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
@@ -149,7 +156,8 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
   balance.measure(half);
   double seconds = balance.measure(with_slices(config, slices));
   if (interrupted()) return;
-  chosen.notes.push_back(fmt::format("--balance time: {} samples as {} take {}", samples, fmt::join(slices, "+"), format_seconds(seconds)));
+  chosen.notes.push_back(fmt::format("--balance time: {} samples as {} take {}", samples, fmt::join(slices, "+"),
+                                     format_seconds(seconds)));
   for (int change = 0; change < kMostChanges && !interrupted(); ++change) {
     const std::vector<SliceTime> times = balance.times();
     const PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
@@ -157,8 +165,9 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
     const double predicted = longest_time(times, next);
     chosen.notes.push_back(fmt::format("  fitted: {}", describe(times, *devices)));
     if (next == slices || predicted > seconds * (1 - kLeastGain)) {
-      chosen.notes.push_back(fmt::format("  {} stays: {} would take {}, and changes that save less than {:.0f} % are skipped", fmt::join(slices, "+"),
-                                         fmt::join(next, "+"), format_seconds(predicted), kLeastGain * 100));
+      chosen.notes.push_back(
+          fmt::format("  {} stays: {} would take {}, and changes that save less than {:.0f} % are skipped",
+                      fmt::join(slices, "+"), fmt::join(next, "+"), format_seconds(predicted), kLeastGain * 100));
       break;
     }
     std::vector<double> before = {seconds}, after;
@@ -170,8 +179,9 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
     const double found = percentile(after, 50);
     const bool better = *std::max_element(after.begin(), after.end()) < *std::min_element(before.begin(), before.end());
     const bool worse = *std::min_element(after.begin(), after.end()) > *std::max_element(before.begin(), before.end());
-    chosen.notes.push_back(fmt::format("  changed to {}: {} predicted, {} measured, {} before{}", fmt::join(next, "+"), format_seconds(predicted),
-                                       format_seconds(found), format_seconds(percentile(before, 50)),
+    chosen.notes.push_back(fmt::format("  changed to {}: {} predicted, {} measured, {} before{}", fmt::join(next, "+"),
+                                       format_seconds(predicted), format_seconds(found),
+                                       format_seconds(percentile(before, 50)),
                                        better  ? ""
                                        : worse ? fmt::format("; back to {}", fmt::join(slices, "+"))
                                                : fmt::format("; within noise, so {} stays", fmt::join(slices, "+"))));

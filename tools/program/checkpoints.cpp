@@ -41,7 +41,8 @@ void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
 
 }  // namespace
 
-StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
+StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers,
+                                     const EngineConfig& config) {
   StagingBytes bytes = training_state_bytes(layout, buffers, config);
   bytes.emplace_back("tensor being written", checkpoint_scratch_elements(layout, buffers) * size_of(DType::f32));
   return bytes;
@@ -64,7 +65,8 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
     const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
     if (o.resume.empty() && !found.empty()) {
       throw DataError(
-          fmt::format("{}: it has the checkpoints of another run, up to {}; continue that run with --resume auto, or choose another folder",
+          fmt::format("{}: it has the checkpoints of another run, up to {}; continue that run with --resume auto, or "
+                      "choose another folder",
                       o.directory, checkpoint_name(found.back().step)));
     }
     return directory;
@@ -73,8 +75,9 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
   }
 }
 
-Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, const std::string& run_id,
-                         std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best)
+Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
+                         const std::string& run_id, std::unique_ptr<CheckpointDirectory> directory,
+                         std::optional<BestCheckpoint> best)
     : options_(options),
       processes_(processes),
       engine_(*run.engine),
@@ -109,7 +112,8 @@ bool Checkpoints::is_due(int64_t step) {
   return interval_.minutes > 0.0 && minutes_are_due(step);
 }
 
-/// Rank 0 decides by its clock. The processes exchange its decision only when the step for which it predicted the time has come.
+/// Rank 0 decides by its clock. The processes exchange its decision only when the step for which it predicted the time
+/// has come.
 bool Checkpoints::minutes_are_due(int64_t step) {
   if (step < next_check_) return false;
   const int64_t now = steady_now_ns();
@@ -120,14 +124,16 @@ bool Checkpoints::minutes_are_due(int64_t step) {
     const int64_t step_ns = std::max<int64_t>((now - begin_ns_) / (step - first_step_), 1);
     next = step + std::max<int64_t>((due_ns_ - now) / step_ns / 2, 1);
   }
-  const std::string decision = processes_.process_group()->broadcast("whether a checkpoint is due", fmt::format("{} {}", due ? 1 : 0, next));
+  const std::string decision =
+      processes_.process_group()->broadcast("whether a checkpoint is due", fmt::format("{} {}", due ? 1 : 0, next));
   char* end = nullptr;
   due = std::strtol(decision.c_str(), &end, 10) != 0;
   next_check_ = std::strtoll(end, nullptr, 10);
   return due;
 }
 
-/// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All processes have the same values.
+/// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All
+/// processes have the same values.
 bool Checkpoints::is_best(double test_accuracy) {
   if (best_ && !(test_accuracy > best_->accuracy)) return false;
   if (new_best_ && !(test_accuracy > new_best_->accuracy)) wait_for_save();
@@ -137,12 +143,13 @@ bool Checkpoints::is_best(double test_accuracy) {
 bool Checkpoints::is_due_after_epoch(int64_t step, std::optional<double> test_accuracy) {
   if (!active_) return false;
   next_best_.reset();
-  if (options_.checkpoints.keep_best && test_accuracy && is_best(*test_accuracy)) next_best_ = BestCheckpoint{step, *test_accuracy};
+  if (options_.checkpoints.keep_best && test_accuracy && is_best(*test_accuracy))
+    next_best_ = BestCheckpoint{step, *test_accuracy};
   return next_best_ || interval_.epochs;
 }
 
-/// While rank 0 waits for the disk it reports that to the other processes, so that no deadline ends the run. All processes learn whether the save was
-/// a success.
+/// While rank 0 waits for the disk it reports that to the other processes, so that no deadline ends the run. All
+/// processes learn whether the save was a success.
 void Checkpoints::wait_for_save() {
   if (ProcessGroup* const process_group = processes_.process_group().get(); process_group != nullptr) {
     if (!processes_.leads()) {
@@ -154,7 +161,8 @@ void Checkpoints::wait_for_save() {
       return;
     }
     constexpr std::chrono::milliseconds kPiece{5};
-    const int64_t interval_ns = std::clamp<int64_t>(static_cast<int64_t>(options_.timeout_seconds * 2e8), 10'000'000, 1'000'000'000);
+    const int64_t interval_ns =
+        std::clamp<int64_t>(static_cast<int64_t>(options_.timeout_seconds * 2e8), 10'000'000, 1'000'000'000);
     for (int64_t reported_ns = steady_now_ns(); saving_;) {
       std::this_thread::sleep_for(kPiece);
       if (steady_now_ns() - reported_ns < interval_ns) continue;
@@ -201,7 +209,8 @@ void Checkpoints::write(const RunState& state) {
                                    static_cast<size_t>(scratch_.bytes() / size_of(DType::f32)));
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
-                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}),
+                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch,
+                                      {{"format", "pt"}, {"model", model_}}),
                      run_state_json(state), [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;
@@ -212,7 +221,10 @@ void Checkpoints::write(const RunState& state) {
   } catch (const std::exception& error) {
     ++record_.failed;
     error_ = error.what();
-    fmt::print(stderr, "vitrine: warning: checkpoint {} is not saved: {}. The run goes on, and earlier checkpoints are unchanged\n", name, error_);
+    fmt::print(
+        stderr,
+        "vitrine: warning: checkpoint {} is not saved: {}. The run goes on, and earlier checkpoints are unchanged\n",
+        name, error_);
     std::fflush(stderr);
     return;
   }
@@ -223,16 +235,18 @@ void Checkpoints::write(const RunState& state) {
   warn_if_it_fails(name, [&] { remove_old(state); });
 }
 
-/// Leaves later checkpoints, which this run will replace, those that are broken or of another run, and the one to which the link points, also
-/// without --keep-best.
+/// Leaves later checkpoints, which this run will replace, those that are broken or of another run, and the one to which
+/// the link points, also without --keep-best.
 void Checkpoints::remove_old(const RunState& state) {
   if (!options_.checkpoints.keep_last) return;
   std::vector<NamedCheckpoint> found = list_checkpoints(directory_->path());
-  std::erase_if(found,
-                [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || !own_.contains(checkpoint_name(checkpoint.step)); });
+  std::erase_if(found, [&](const NamedCheckpoint& checkpoint) {
+    return checkpoint.step > state.step || !own_.contains(checkpoint_name(checkpoint.step));
+  });
   const auto kept = static_cast<size_t>(*options_.checkpoints.keep_last);
   std::error_code no_link;
-  const std::string linked = std::filesystem::read_symlink(std::filesystem::path(directory_->path()) / kBestLink, no_link).filename().string();
+  const std::string linked =
+      std::filesystem::read_symlink(std::filesystem::path(directory_->path()) / kBestLink, no_link).filename().string();
   for (size_t i = 0; i + kept < found.size(); ++i) {
     const bool is_best = options_.checkpoints.keep_best && state.best && state.best->step == found[i].step;
     if (!is_best && checkpoint_name(found[i].step) != linked) remove_checkpoint(found[i].path);
@@ -243,10 +257,12 @@ void Checkpoints::finish() {
   if (!active_) return;
   wait_for_save();
   if (record_.failed == 0) return;
-  throw DataError(
-      fmt::format("{} of {} checkpoints could not be saved; the last reason: {}", record_.failed, record_.failed + record_.saved, error_));
+  throw DataError(fmt::format("{} of {} checkpoints could not be saved; the last reason: {}", record_.failed,
+                              record_.failed + record_.saved, error_));
 }
 
-std::optional<CheckpointRecord> Checkpoints::record() const { return directory_ ? std::optional(record_) : std::nullopt; }
+std::optional<CheckpointRecord> Checkpoints::record() const {
+  return directory_ ? std::optional(record_) : std::nullopt;
+}
 
 }  // namespace vitrine::tools

@@ -51,7 +51,8 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
   const auto tightest = std::min_element(more.headroom.begin(), more.headroom.end());
   if (*tightest >= 0) return {};
   Device& device = devices[static_cast<int>(tightest - more.headroom.begin())];
-  return fmt::format("  a batch of {} would be {} too much for {}", config.batch_size, format_bytes(-*tightest), device.name());
+  return fmt::format("  a batch of {} would be {} too much for {}", config.batch_size, format_bytes(-*tightest),
+                     device.name());
 }
 
 /// What nothing fits means: the arithmetic of the plan, and what would fit.
@@ -62,16 +63,20 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
 }
 
 /// --recompute auto.
-void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineConfig& config, const Workload& workload, Chosen& chosen) {
+void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                             Chosen& chosen) {
   const PlanSearch search(job.model, devices, config, workload);
-  const std::optional<RecomputePoint> cheapest = RecomputeSearch(job.model, devices, config, workload).cheapest_that_fits();
+  const std::optional<RecomputePoint> cheapest =
+      RecomputeSearch(job.model, devices, config, workload).cheapest_that_fits();
   if (!cheapest) throw_nothing_fits("--recompute auto", search, config);
   chosen.options.recompute = fmt::format("{}", fmt::join(cheapest->recompute, ","));
   chosen.options.choices = {};
-  chosen.notes.push_back(cheapest->recompute.empty()
-                             ? std::string("--recompute auto: nothing is recomputed, because it fits without, by the plan:")
-                             : fmt::format("--recompute auto: --recompute {}, about {:.1f} % more time in forward and backward, found with the plan:",
-                                           chosen.options.recompute, 100.0 * cheapest->added_time));
+  chosen.notes.push_back(
+      cheapest->recompute.empty()
+          ? std::string("--recompute auto: nothing is recomputed, because it fits without, by the plan:")
+          : fmt::format("--recompute auto: --recompute {}, about {:.1f} % more time in forward and backward, found "
+                        "with the plan:",
+                        chosen.options.recompute, 100.0 * cheapest->added_time));
   for (const std::string& line : search.arithmetic(cheapest->fit)) chosen.notes.push_back("  " + line);
 }
 
@@ -83,12 +88,14 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (options.balance == "time") choices.split = false;  // measured afterwards
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
-  // A plan for the first of several processes may look at that process; a run would not know whether the others have room.
+  // A plan for the first of several processes may look at that process; a run would not know whether the others have
+  // room.
   if (devices.process_group() != nullptr || (devices.process_count() > 1 && choices.split)) {
-    throw ConfigError(fmt::format("{}: a process knows the memory of its own devices only; {}", asked,
-                                  choices.split
-                                      ? "give --split weights for the devices of all processes"
-                                      : fmt::format("find the number with vitrine plan --processes {}, and give it", devices.process_count())));
+    throw ConfigError(fmt::format(
+        "{}: a process knows the memory of its own devices only; {}", asked,
+        choices.split
+            ? "give --split weights for the devices of all processes"
+            : fmt::format("find the number with vitrine plan --processes {}, and give it", devices.process_count())));
   }
   Options& o = chosen.options;
   const int64_t most = job.data.train.size();
@@ -121,8 +128,9 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   chosen.notes.push_back(fmt::format("{}: {}, found with the plan:", asked, found(o, choices)));
   for (const std::string& line : search.arithmetic(*fit)) chosen.notes.push_back("  " + line);
   if (choices.batch_size) {
-    const std::string reason = fit->config.batch_size == most ? fmt::format("  it is the whole training set of {}", format_count(most))
-                                                              : next_batch(search, *fit, devices, choices.split);
+    const std::string reason = fit->config.batch_size == most
+                                   ? fmt::format("  it is the whole training set of {}", format_count(most))
+                                   : next_batch(search, *fit, devices, choices.split);
     if (!reason.empty()) chosen.notes.push_back(reason);
   }
   return chosen;

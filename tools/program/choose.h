@@ -15,8 +15,9 @@ struct Chosen {
   std::vector<std::string> notes;  // the arithmetic, for the user to read
 };
 
-/// Finds with plans what Options::choices leaves open, so that the run fits the memory of `devices` (real ones, or DeviceGroup::planned()).
-/// throws ConfigError with several processes; OutOfMemory, with what was tried, if nothing fits.
+/// Finds with plans what Options::choices leaves open, so that the run fits the memory of `devices` (real ones, or
+/// DeviceGroup::planned()). throws ConfigError with several processes; OutOfMemory, with what was tried, if nothing
+/// fits.
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices);
 
 }  // namespace vitrine::tools

@@ -22,12 +22,13 @@ namespace {
 
 /// Sums of integers up to this are exact in bf16, which has 8 digits.
 constexpr int64_t kLargestExactSum = 256;
-constexpr int64_t kPieceElements = int64_t{1} << 18;  // elements that are filled or checked at once, so that the host needs only a few MiB
-constexpr int64_t kPeriod = 1021;                     // the period of the values: a prime, so that a shift by rows is detected
+constexpr int64_t kPieceElements =
+    int64_t{1} << 18;              // elements that are filled or checked at once, so that the host needs only a few MiB
+constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
 
 bool is_scattered(Collective c) {
-  return c == Collective::scatter || c == Collective::gather || c == Collective::reduce_scatter || c == Collective::all_gather ||
-         c == Collective::alltoall;
+  return c == Collective::scatter || c == Collective::gather || c == Collective::reduce_scatter ||
+         c == Collective::all_gather || c == Collective::alltoall;
 }
 
 std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype) {
@@ -41,7 +42,8 @@ std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype)
       cpu::narrow(values.data(), reinterpret_cast<cpu::BFloat16*>(bytes.data()), count);
       break;
     case DType::i32:
-      std::transform(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes.data()), [](float v) { return static_cast<int32_t>(v); });
+      std::transform(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes.data()),
+                     [](float v) { return static_cast<int32_t>(v); });
       break;
     default:
       std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -60,7 +62,8 @@ std::vector<float> from_storage(const std::vector<std::byte>& bytes, DType dtype
       cpu::widen(reinterpret_cast<const cpu::BFloat16*>(bytes.data()), values.data(), count);
       break;
     case DType::i32:
-      std::transform(reinterpret_cast<const int32_t*>(bytes.data()), reinterpret_cast<const int32_t*>(bytes.data()) + count, values.begin(),
+      std::transform(reinterpret_cast<const int32_t*>(bytes.data()),
+                     reinterpret_cast<const int32_t*>(bytes.data()) + count, values.begin(),
                      [](int32_t v) { return static_cast<float>(v); });
       break;
     default:
@@ -93,11 +96,13 @@ const std::vector<std::string>& collective_names() {
 }
 
 bool sums(Collective c) {
-  return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::gpu0_star;
+  return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter ||
+         c == Collective::gpu0_star;
 }
 
 bool has_root(Collective c) {
-  return c == Collective::scatter || c == Collective::gather || c == Collective::broadcast || c == Collective::reduce || c == Collective::gpu0_star;
+  return c == Collective::scatter || c == Collective::gather || c == Collective::broadcast || c == Collective::reduce ||
+         c == Collective::gpu0_star;
 }
 
 bool takes_counts(Collective c) { return c == Collective::scatter || c == Collective::gather; }
@@ -124,9 +129,12 @@ double percentile(std::vector<double> values, double p) {
 }
 
 CollectiveBench::CollectiveBench(const DeviceGroupOptions& devices, Config config)
-    : devices_(std::make_unique<DeviceGroup>(devices)), communicators_(make_communicators(*devices_)), config_(std::move(config)) {
+    : devices_(std::make_unique<DeviceGroup>(devices)),
+      communicators_(make_communicators(*devices_)),
+      config_(std::move(config)) {
   if (!config_.counts.empty() && static_cast<int>(config_.counts.size()) != ranks()) {
-    throw ConfigError(fmt::format("--counts: {} values for {} ranks; give one for each", config_.counts.size(), ranks()));
+    throw ConfigError(
+        fmt::format("--counts: {} values for {} ranks; give one for each", config_.counts.size(), ranks()));
   }
   const Shape shape{std::max<int64_t>(1, config_.most_bytes / size_of(config_.dtype))};
   for (int d = 0; d < devices_->size(); ++d) {
@@ -153,7 +161,8 @@ std::vector<int64_t> CollectiveBench::parts(Collective collective, int64_t bytes
 
 int64_t CollectiveBench::used_bytes(Collective collective, int64_t bytes) const {
   const std::vector<int64_t> all = parts(collective, bytes);
-  return (is_scattered(collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) * size_of(config_.dtype);
+  return (is_scattered(collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) *
+         size_of(config_.dtype);
 }
 
 int64_t CollectiveBench::least_bytes(Collective collective) const {
@@ -176,7 +185,9 @@ float CollectiveBench::combined(int64_t element) const {
   float result = value(0, element);
   for (int r = 1; r < ranks(); ++r) {
     const float next = value(r, element);
-    result = config_.op == ReduceOp::min ? std::min(result, next) : config_.op == ReduceOp::max ? std::max(result, next) : result + next;
+    result = config_.op == ReduceOp::min   ? std::min(result, next)
+             : config_.op == ReduceOp::max ? std::max(result, next)
+                                           : result + next;
   }
   return config_.op == ReduceOp::average ? result / static_cast<float>(ranks()) : result;
 }
@@ -184,7 +195,8 @@ float CollectiveBench::combined(int64_t element) const {
 CollectiveBench::Buffers CollectiveBench::buffers(const Run& run, int device) const {
   const int rank = rank_of(device);
   const std::vector<int64_t> all = parts(run.collective, run.bytes);
-  const int64_t first = std::accumulate(all.begin(), all.begin() + rank, int64_t{0}), part = all[static_cast<size_t>(rank)];
+  const int64_t first = std::accumulate(all.begin(), all.begin() + rank, int64_t{0}),
+                part = all[static_cast<size_t>(rank)];
   const int64_t whole = is_scattered(run.collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : part;
   const View a = inputs_[static_cast<size_t>(device)].view(), b = outputs_[static_cast<size_t>(device)].view();
   const auto own_rows = [&](const View& v) { return v.rows(first, first + part); };
@@ -226,7 +238,8 @@ void CollectiveBench::issue(const Run& run, int device) {
     case Collective::alltoall:
       return communicator.all_to_all(ctx, buffer.input, buffer.output);
     case Collective::sendrecv:
-      return communicator.send_receive(ctx, buffer.input, (rank + 1) % ranks(), buffer.output, (rank + ranks() - 1) % ranks());
+      return communicator.send_receive(ctx, buffer.input, (rank + 1) % ranks(), buffer.output,
+                                       (rank + ranks() - 1) % ranks());
     case Collective::gpu0_star:
       communicator.reduce(ctx, buffer.input, buffer.output, run.root, config_.op);
       return communicator.broadcast(ctx, buffer.output, run.root);
@@ -265,7 +278,8 @@ void CollectiveBench::synchronize() {
 
 void CollectiveBench::barrier(const char* what, int64_t* sum) {
   if (devices_->process_count() == 1) return;
-  const std::vector<double> total = devices_->process_group()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
+  const std::vector<double> total =
+      devices_->process_group()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
   if (sum != nullptr) *sum = static_cast<int64_t>(total[0]);
 }
 
@@ -293,17 +307,22 @@ void CollectiveBench::fill(const Run& run) {
   }
 }
 
-int64_t CollectiveBench::count_different(const std::vector<float>& expected, const std::vector<std::byte>& found) const {
-  const std::vector<float> wanted = from_storage(to_storage(expected, config_.dtype), config_.dtype), values = from_storage(found, config_.dtype);
+int64_t CollectiveBench::count_different(const std::vector<float>& expected,
+                                         const std::vector<std::byte>& found) const {
+  const std::vector<float> wanted = from_storage(to_storage(expected, config_.dtype), config_.dtype),
+                           values = from_storage(found, config_.dtype);
   const float tolerance = config_.op == ReduceOp::average ? average_tolerance(config_.dtype, ranks()) : 0.0F;
   int64_t different = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) different += std::abs(values[i] - wanted[i]) <= tolerance * std::abs(wanted[i]) ? 0 : 1;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    different += std::abs(values[i] - wanted[i]) <= tolerance * std::abs(wanted[i]) ? 0 : 1;
   return different;
 }
 
 float CollectiveBench::expected(const Run& run, int rank, const std::vector<int64_t>& first, int64_t i) const {
   const int64_t before = first[static_cast<size_t>(rank)];
-  const auto owner = [&] { return static_cast<int>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1; };
+  const auto owner = [&] {
+    return static_cast<int>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1;
+  };
   switch (run.collective) {
     case Collective::scatter:
       return value(run.root, before + i);
@@ -336,7 +355,8 @@ int64_t CollectiveBench::count_wrong(const Run& run) {
     for (int64_t begin = 0; begin < output.numel(); begin += kPieceElements) {
       const View piece = output.rows(begin, std::min(begin + kPieceElements, output.numel()));
       std::vector<float> wanted(static_cast<size_t>(piece.numel()));
-      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = expected(run, rank_of(d), first, begin + static_cast<int64_t>(i));
+      for (size_t i = 0; i < wanted.size(); ++i)
+        wanted[i] = expected(run, rank_of(d), first, begin + static_cast<int64_t>(i));
       std::vector<std::byte> found(static_cast<size_t>(piece.bytes()));
       copy(ctx, piece, View{found.data(), piece.shape, config_.dtype, DeviceId::host()});
       ctx.stream().synchronize();
@@ -349,11 +369,13 @@ int64_t CollectiveBench::count_wrong(const Run& run) {
 void CollectiveBench::repeat(const Run& run, int times, std::vector<Series>* series) {
   for_each_device([&](int d) {
     Stream& stream = (*devices_)[d].compute().stream();
-    std::vector<std::unique_ptr<Event>>* const points = series != nullptr ? &(*series)[static_cast<size_t>(d)].points : nullptr;
+    std::vector<std::unique_ptr<Event>>* const points =
+        series != nullptr ? &(*series)[static_cast<size_t>(d)].points : nullptr;
     if (points != nullptr) stream.record(*points->front());
     for (int i = 0; i < times; ++i) {
       issue(run, d);
-      if (points != nullptr && static_cast<size_t>(i) + 1 < points->size()) stream.record(*(*points)[static_cast<size_t>(i) + 1]);
+      if (points != nullptr && static_cast<size_t>(i) + 1 < points->size())
+        stream.record(*(*points)[static_cast<size_t>(i) + 1]);
     }
   });
   synchronize();
@@ -382,7 +404,8 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
   timing.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9 / run.iterations;
   std::vector<double> seconds(single);
   for (const Series& of_device : series) {
-    for (size_t i = 0; i < single; ++i) seconds[i] = std::max(seconds[i], of_device.points[i + 1]->elapsed_seconds(*of_device.points[i]));
+    for (size_t i = 0; i < single; ++i)
+      seconds[i] = std::max(seconds[i], of_device.points[i + 1]->elapsed_seconds(*of_device.points[i]));
   }
   timing.least_seconds = *std::min_element(seconds.begin(), seconds.end());
   timing.median_seconds = percentile(seconds, 50);

@@ -12,11 +12,24 @@
 
 namespace vitrine::tools {
 
-/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a broadcast from there.
-enum class Collective { scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv, gpu0_star };
-inline constexpr Collective kCollectives[] = {Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
-                                              Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
-                                              Collective::sendrecv,   Collective::gpu0_star};
+/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a
+/// broadcast from there.
+enum class Collective {
+  scatter,
+  gather,
+  broadcast,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  alltoall,
+  sendrecv,
+  gpu0_star
+};
+inline constexpr Collective kCollectives[] = {
+    Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
+    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
+    Collective::sendrecv,   Collective::gpu0_star};
 const char* collective_name(Collective collective);
 /// All of them, in the order of kCollectives.
 const std::vector<std::string>& collective_names();
@@ -42,7 +55,8 @@ struct CollectiveTiming {
 /// The p-th percentile by nearest rank; 0 without values.
 double percentile(std::vector<double> values, double p);
 
-/// Ranks on devices, of all processes of the devices' process group, with buffers for collectives of up to `most_bytes`.
+/// Ranks on devices, of all processes of the devices' process group, with buffers for collectives of up to
+/// `most_bytes`.
 class CollectiveBench {
  public:
   struct Config {
@@ -69,8 +83,8 @@ class CollectiveBench {
   };
   /// Elements in the smaller of a rank's two buffers, as nccl-tests count them; the largest one if parts differ.
   int64_t count(Collective collective, int64_t bytes) const;
-  /// The bytes of the larger buffer that a collective of `bytes` uses: parts are whole elements, so a remainder stays unused. 0 if `bytes` is below
-  /// least_bytes().
+  /// The bytes of the larger buffer that a collective of `bytes` uses: parts are whole elements, so a remainder stays
+  /// unused. 0 if `bytes` is below least_bytes().
   int64_t used_bytes(Collective collective, int64_t bytes) const;
   /// The bytes with which every part that is not empty has an element, and uneven parts have the ratio of the counts.
   int64_t least_bytes(Collective collective) const;
@@ -104,7 +118,8 @@ class CollectiveBench {
   void barrier(const char* what, int64_t* sum = nullptr);
   void fill(const Run& run);
   int64_t count_wrong(const Run& run);
-  /// The value of element i of what rank r contributes: a small integer, so that sums over all ranks are exact in every dtype.
+  /// The value of element i of what rank r contributes: a small integer, so that sums over all ranks are exact in every
+  /// dtype.
   float value(int rank, int64_t element) const;
   float combined(int64_t element) const;
   /// The value of element i of a rank's result.   first  offsets of the ranks' parts

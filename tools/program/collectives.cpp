@@ -46,7 +46,9 @@ const char* type_name(DType dtype) {
   return dtype == DType::f16 ? "half" : dtype == DType::bf16 ? "bfloat16" : dtype == DType::i32 ? "int32" : "float";
 }
 
-const char* op_name(Collective collective, const CollectiveOptions& o) { return sums(collective) ? reduce_op_name(o.op) : "none"; }
+const char* op_name(Collective collective, const CollectiveOptions& o) {
+  return sums(collective) ? reduce_op_name(o.op) : "none";
+}
 
 double algbw(const Row& row, const CollectiveTiming& t) { return static_cast<double>(row.bytes) / t.seconds * 1e-9; }
 
@@ -79,7 +81,8 @@ Json timing_json(const Row& row, const CollectiveTiming& t, const CollectiveOpti
   return json;
 }
 
-std::string table(Collective collective, const std::vector<Row>& rows, const CollectiveOptions& o, int ranks, const Style& style) {
+std::string table(Collective collective, const std::vector<Row>& rows, const CollectiveOptions& o, int ranks,
+                  const Style& style) {
   std::string title = fmt::format("{} of {}", collective_name(collective), type_name(o.dtype));
   if (sums(collective)) title += fmt::format(", {}", reduce_op_name(o.op));
   if (has_root(collective)) title += fmt::format(", root {}", o.root);
@@ -96,7 +99,9 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
                {"busbw GB/s"},
                {"#wrong"}},
               title);
-  const auto bus_cell = [&](const Row& row, const CollectiveTiming& t) { return ranks > 1 ? fmt::format("{:.2f}", busbw(row, t, o, ranks)) : "-"; };
+  const auto bus_cell = [&](const Row& row, const CollectiveTiming& t) {
+    return ranks > 1 ? fmt::format("{:.2f}", busbw(row, t, o, ranks)) : "-";
+  };
   const auto wrong_cell = [](const CollectiveTiming& t) { return t.wrong ? format_count(*t.wrong) : "-"; };
   for (const Row& row : rows) {
     if (row.collective != collective) continue;
@@ -111,7 +116,8 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
                                       bus_cell(row, t),
                                       wrong_cell(t)};
     const std::vector<std::string> in_place =
-        row.in_place ? std::vector<std::string>{microseconds(row.in_place->seconds), bus_cell(row, *row.in_place), wrong_cell(*row.in_place)}
+        row.in_place ? std::vector<std::string>{microseconds(row.in_place->seconds), bus_cell(row, *row.in_place),
+                                                wrong_cell(*row.in_place)}
                      : std::vector<std::string>{"-", "-", "-"};
     cells.insert(cells.end(), in_place.begin(), in_place.end());
     table.add_row(std::move(cells));
@@ -122,13 +128,14 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
 std::vector<Collective> collectives_of(const CollectiveOptions& o) {
   std::vector<Collective> chosen;
   for (const std::string& name : o.names) {
-    chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives), [&](Collective c) { return name == collective_name(c); }));
+    chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives),
+                                   [&](Collective c) { return name == collective_name(c); }));
   }
   return chosen;
 }
 
-/// Buffers of the largest size that the first device of each of several CPU processes needs for what it exchanges with the others, in addition to
-/// input and output: sums of 16-bit numbers are exchanged in f32.
+/// Buffers of the largest size that the first device of each of several CPU processes needs for what it exchanges with
+/// the others, in addition to input and output: sums of 16-bit numbers are exchanged in f32.
 int64_t exchange_buffers(Collective collective, DType dtype, int64_t local_devices, int64_t processes) {
   const int64_t in_f32 = dtype == DType::f16 || dtype == DType::bf16 ? 2 : 0;
   switch (collective) {
@@ -167,9 +174,11 @@ Needs needs_of(const CollectiveOptions& o, const DeviceGroupOptions& group) {
   Needs needs{static_cast<int64_t>(group.devices.size())};
   const int64_t processes = group.process_group ? group.process_group->size() : 1;
   if (processes == 1 || group.devices[0].backend != Backend::cpu) return needs;
-  for (const Collective c : collectives_of(o)) needs.exchanged = std::max(needs.exchanged, exchange_buffers(c, o.dtype, needs.devices, processes));
+  for (const Collective c : collectives_of(o))
+    needs.exchanged = std::max(needs.exchanged, exchange_buffers(c, o.dtype, needs.devices, processes));
   const int64_t most = processes <= kFewProcesses ? 2 * processes * kMessageBytes : kTreeBytes;
-  needs.segment_bytes = std::min(most, 4 * o.max_bytes + 8 * processes);  // small sizes: two shares in f32 for each process, rounded up
+  needs.segment_bytes =
+      std::min(most, 4 * o.max_bytes + 8 * processes);  // small sizes: two shares in f32 for each process, rounded up
   return needs;
 }
 
@@ -181,16 +190,20 @@ void require_memory(const CollectiveOptions& o, const DeviceGroupOptions& group,
   if (needs.bytes(o.max_bytes) <= each) return;
   const int64_t largest = needs.largest_buffer(each) >> 20;
   throw OutOfMemory(
-      fmt::format("collectives: buffers of {} need {} on {} {}, but of the machine's available memory there is {} for each of {} {}; {}",
-                  format_bytes(o.max_bytes), format_bytes(needs.bytes(o.max_bytes)), needs.devices, needs.devices == 1 ? "device" : "devices",
-                  format_bytes(each), processes, processes == 1 ? "process" : "processes",
-                  largest > 0 ? fmt::format("the largest size that fits is -e {}M", largest) : std::string("use fewer devices or processes")));
+      fmt::format("collectives: buffers of {} need {} on {} {}, but of the machine's available memory there is {} for "
+                  "each of {} {}; {}",
+                  format_bytes(o.max_bytes), format_bytes(needs.bytes(o.max_bytes)), needs.devices,
+                  needs.devices == 1 ? "device" : "devices", format_bytes(each), processes,
+                  processes == 1 ? "process" : "processes",
+                  largest > 0 ? fmt::format("the largest size that fits is -e {}M", largest)
+                              : std::string("use fewer devices or processes")));
 }
 
 /// Why sizes below least_bytes() are not measured.
 std::string why_too_small(const CollectiveBench& bench, Collective collective) {
-  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", collective_name(collective), bench.ranks(),
-                     bench.least_bytes(collective), takes_counts(collective) ? " per count" : " per rank");
+  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", collective_name(collective),
+                     bench.ranks(), bench.least_bytes(collective),
+                     takes_counts(collective) ? " per count" : " per rank");
 }
 
 int64_t largest_size(const CollectiveOptions& o) {
@@ -201,10 +214,14 @@ int64_t largest_size(const CollectiveOptions& o) {
 }
 
 /// throws ConfigError unless some collective can be measured with the largest size.
-void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o, const std::vector<Collective>& collectives) {
+void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o,
+                   const std::vector<Collective>& collectives) {
   const int64_t largest = largest_size(o);
-  if (std::any_of(collectives.begin(), collectives.end(), [&](Collective c) { return bench.least_bytes(c) <= largest; })) return;
-  throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes, why_too_small(bench, collectives.front()),
+  if (std::any_of(collectives.begin(), collectives.end(),
+                  [&](Collective c) { return bench.least_bytes(c) <= largest; }))
+    return;
+  throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes,
+                                why_too_small(bench, collectives.front()),
                                 o.counts.empty() ? "" : ", or lower --counts"));
 }
 
@@ -232,19 +249,21 @@ Json results_json(const std::vector<Row>& rows, const CollectiveOptions& o, int 
 
 std::string on_devices(const std::vector<DeviceId>& devices, const Processes& processes) {
   const std::string here = all_devices(devices.size()).name(device_names(devices));
-  return processes.count() == 1 ? here : fmt::format("the devices of {} processes (rank 0 has {})", processes.count(), here);
+  return processes.count() == 1 ? here
+                                : fmt::format("the devices of {} processes (rank 0 has {})", processes.count(), here);
 }
 
 void agree_on_measurement(ProcessGroup& process_group, const CollectiveOptions& o) {
-  require_agreement(process_group, "what they measure",
-                    {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
-                     {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
-                     {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},
-                     {"check", o.check ? "on" : "off"},
-                     {"datatype", type_name(o.dtype)},
-                     {"operator", reduce_op_name(o.op)},
-                     {"counts", fmt::format("{}", fmt::join(o.counts, ","))},
-                     {"root", std::to_string(o.root)}});
+  require_agreement(
+      process_group, "what they measure",
+      {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
+       {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
+       {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},
+       {"check", o.check ? "on" : "off"},
+       {"datatype", type_name(o.dtype)},
+       {"operator", reduce_op_name(o.op)},
+       {"counts", fmt::format("{}", fmt::join(o.counts, ","))},
+       {"root", std::to_string(o.root)}});
 }
 
 DeviceGroupOptions group_for(const Options& options, const std::vector<DeviceId>& devices, const Processes& processes) {
@@ -290,16 +309,19 @@ int run_collectives(const Options& options, const Processes& processes) {
   if (processes.process_group()) agree_on_measurement(*processes.process_group(), o);
   CollectiveBench bench(group, {o.dtype, o.op, o.counts, o.max_bytes});
   if (o.root >= bench.ranks()) {
-    throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
+    throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root,
+                                  bench.ranks() - 1));
   }
   const std::vector<Collective> collectives = collectives_of(o);
   require_sizes(bench, o, collectives);
   const Style style = Style::of(STDOUT_FILENO);
   if (!options.json) {
     const std::string head = fmt::format(
-        "{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries (nccl-tests); min, median and p99: of "
+        "{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries "
+        "(nccl-tests); min, median and p99: of "
         "single operations",
-        bench.ranks(), bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(), o.iterations, o.warm_up);
+        bench.ranks(), bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(),
+        o.iterations, o.warm_up);
     fmt::print("{}\n", style.prose(head));
   }
   Measured measured;
@@ -331,7 +353,8 @@ int run_collectives(const Options& options, const Processes& processes) {
   } else {
     if (average) fmt::print("\nAvg bus bandwidth: {:.4g} GB/s\n", *average);
     if (o.check)
-      fmt::print("{}\n", measured.wrong == 0 ? "Every result was right." : fmt::format("{} elements were wrong.", format_count(measured.wrong)));
+      fmt::print("{}\n", measured.wrong == 0 ? "Every result was right."
+                                             : fmt::format("{} elements were wrong.", format_count(measured.wrong)));
   }
   if (measured.stopped) return interrupt_status();
   return measured.wrong == 0 ? kExitOk : kExitFailure;

@@ -54,7 +54,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                                                              : Options::Command::info;
     check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
-    if (options.command == Options::Command::collectives) resolve_collectives(*command, flags.texts, options.collectives);
+    if (options.command == Options::Command::collectives)
+      resolve_collectives(*command, flags.texts, options.collectives);
     check_combinations(options);
     options.arguments = arguments;
     result.options = options;
@@ -71,8 +72,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
     // The value of an unknown option is left over too; report the option.
-    const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
-    return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
+    const auto option =
+        std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
+    return usage_error(command,
+                       describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
     return usage_error(command, in_program_words(error));

@@ -39,10 +39,12 @@ std::string describe_rounds(int rounds, int64_t steps) {
 }
 
 /// || gradients / loss_scale - reference || / || reference ||
-double relative_difference(const std::vector<float>& gradients, double loss_scale, const std::vector<float>& reference) {
+double relative_difference(const std::vector<float>& gradients, double loss_scale,
+                           const std::vector<float>& reference) {
   double difference = 0.0, norm = 0.0;
   for (size_t i = 0; i < reference.size(); ++i) {
-    const double wanted = static_cast<double>(reference[i]), delta = static_cast<double>(gradients[i]) / loss_scale - wanted;
+    const double wanted = static_cast<double>(reference[i]),
+                 delta = static_cast<double>(gradients[i]) / loss_scale - wanted;
     difference += delta * delta;
     norm += wanted * wanted;
   }
@@ -56,8 +58,9 @@ class Comparison {
         job_(job),
         devices_(std::move(devices)),
         steps_(options.steps.value_or(kDefaultSteps)),
-        epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size) + 1) {
-  }
+        epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed},
+                                                 job.data.train.size(), options.batch_size) +
+                1) {}
 
   /// Computes the gradients of the first step in f32 on one device that has all memory and cores.
   void run_reference() {
@@ -66,8 +69,9 @@ class Comparison {
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload,
-                       {options_.init_weights, options_.allow_non_finite});
+    Run run =
+        open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}),
+                 workload, {options_.init_weights, options_.allow_non_finite});
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_results(true);
@@ -77,17 +81,18 @@ class Comparison {
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
   bool run_round(RunRecord& result) {
     const Scheme scheme = result.scheme;
-    Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
-                       engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
-                       {options_.init_weights, options_.allow_non_finite});
+    Run run =
+        open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+                 engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
+                 {options_.init_weights, options_.allow_non_finite});
     if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     result.batch = describe_batch(run.engine->batch_plan());
 
-    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1,
-                      {false, options_.log_every});
+    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds),
+                      steps_ - 1, {false, options_.log_every});
     take_step(*run.engine, source);
     const StepResult first = run.engine->take_step_results(true).at(0);
     result.steps.add(first);
@@ -132,8 +137,9 @@ class Comparison {
   void add_timelines(std::vector<RunRecord>& runs) const {
     const auto group = DeviceGroup::planned(device_group_options(options_, devices_));
     for (RunRecord& run : runs) {
-      const std::vector<DevicePlan> plans = Engine::plan(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
-                                                         train_workload(options_, job_, steps_, false), PlanDetail::layers);
+      const std::vector<DevicePlan> plans =
+          Engine::plan(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
+                       train_workload(options_, job_, steps_, false), PlanDetail::layers);
       for (size_t d = 0; d < run.devices.size(); ++d) run.devices[d].memory = steady_step(plans[d]);
     }
   }
@@ -161,7 +167,8 @@ class Comparison {
   double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
     const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
     double largest = 0.0;
-    for (int d = 0; d < holders; ++d) largest = std::max(largest, relative_difference(engine.gradients(d), loss_scale, reference_));
+    for (int d = 0; d < holders; ++d)
+      largest = std::max(largest, relative_difference(engine.gradients(d), loss_scale, reference_));
     return largest;
   }
 
@@ -216,15 +223,18 @@ int run_compare(const Options& options) {
       run.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
     }
   }
-  // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs in reverse order.
+  // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs
+  // in reverse order.
   for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < runs.size() && !interrupted(); ++i) comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
+    for (size_t i = 0; i < runs.size() && !interrupted(); ++i)
+      comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
   }
   std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
   if (!options.report.empty()) comparison.add_timelines(runs);
   const Record record = make_record(options, job, comparison, std::move(runs));
   Attempts attempts;
-  const bool reported = !options.report.empty() && !record.runs.empty() && attempts.run([&] { html::write_page(options.report, record); });
+  const bool reported = !options.report.empty() && !record.runs.empty() &&
+                        attempts.run([&] { html::write_page(options.report, record); });
   if (options.json) {
     print_json(comparison_json(record, devices));
   } else if (!record.runs.empty()) {

@@ -53,7 +53,8 @@ std::string ConfusionMatrix::report(const std::vector<std::string>& names, const
     Table table(columns, "Confusion matrix: a row for each class, a column for each prediction");
     for (int64_t actual = 0; actual < classes_; ++actual) {
       std::vector<std::string> cells{name_of(actual, names)};
-      for (int64_t predicted = 0; predicted < classes_; ++predicted) cells.push_back(format_count(count(actual, predicted)));
+      for (int64_t predicted = 0; predicted < classes_; ++predicted)
+        cells.push_back(format_count(count(actual, predicted)));
       table.add_row(cells);
     }
     return table.str(style);
@@ -64,10 +65,12 @@ std::string ConfusionMatrix::report(const std::vector<std::string>& names, const
   std::vector<Confusion> confusions;
   for (int64_t actual = 0; actual < classes_; ++actual) {
     for (int64_t predicted = 0; predicted < classes_; ++predicted) {
-      if (actual != predicted && count(actual, predicted) > 0) confusions.push_back({actual, predicted, count(actual, predicted)});
+      if (actual != predicted && count(actual, predicted) > 0)
+        confusions.push_back({actual, predicted, count(actual, predicted)});
     }
   }
-  std::stable_sort(confusions.begin(), confusions.end(), [](const Confusion& a, const Confusion& b) { return a.count > b.count; });
+  std::stable_sort(confusions.begin(), confusions.end(),
+                   [](const Confusion& a, const Confusion& b) { return a.count > b.count; });
   confusions.resize(std::min(confusions.size(), kConfusionsShown));
   Table table({{"class", Table::Align::left}, {"predicted as", Table::Align::left}, {"samples"}, {"of the class"}},
               fmt::format("The most frequent confusions of {} classes", classes_));
@@ -102,7 +105,8 @@ ConfusionMatrix::Image ConfusionMatrix::image() const {
       pixel[2] = static_cast<uint8_t>(255 - std::lround(148 * share));
     }
   }
-  return {static_cast<int>(side), static_cast<int>(side), encode_png(static_cast<int>(side), static_cast<int>(side), pixels)};
+  return {static_cast<int>(side), static_cast<int>(side),
+          encode_png(static_cast<int>(side), static_cast<int>(side), pixels)};
 }
 
 }  // namespace vitrine::tools

@@ -19,8 +19,11 @@ class ConfusionMatrix {
   explicit ConfusionMatrix(int64_t classes) : classes_(classes), counts_(static_cast<size_t>(classes * classes), 0) {}
 
   int64_t classes() const { return classes_; }
-  int64_t count(int64_t actual, int64_t predicted) const { return counts_[static_cast<size_t>(actual * classes_ + predicted)]; }
-  /// Counts samples: labels (N), logits (N, classes). The first largest logit is the prediction; a sample with NaN among its logits has none.
+  int64_t count(int64_t actual, int64_t predicted) const {
+    return counts_[static_cast<size_t>(actual * classes_ + predicted)];
+  }
+  /// Counts samples: labels (N), logits (N, classes). The first largest logit is the prediction; a sample with NaN
+  /// among its logits has none.
   void add(std::span<const int32_t> labels, std::span<const float> logits);
   /// Sums the counts of all processes, in each of them.
   void sum_over_processes(ProcessGroup& process_group);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program uses the instructions it was compiled for from its first line. This runs earlier and reports what the processor lacks.
+// The program uses the instructions it was compiled for from its first line. This runs earlier and reports what the
+// processor lacks.
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <cstring>

@@ -30,23 +30,25 @@ std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
 std::string describe_job(const Job& job, const FlatLayout& layout) {
   const Dataset& train = job.data.train;
   if (job.model.targets_per_sample > 1) {
-    return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each", job.model.name,
-                       format_count(layout.parameter_count()), job.model.height, job.model.channels, format_count(job.model.classes));
+    return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each",
+                       job.model.name, format_count(layout.parameter_count()), job.model.height, job.model.channels,
+                       format_count(job.model.classes));
   }
   return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} image{} {}x{}x{}, test set: {}", job.model.name,
-                     format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
-                     format_count(train.size()), train.size() == 1 ? "" : "s", train.height, train.width, train.channels,
-                     format_count(job.data.test.size()));
+                     format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels,
+                     train.name, format_count(train.size()), train.size() == 1 ? "" : "s", train.height, train.width,
+                     train.channels, format_count(job.data.test.size()));
 }
 
 std::string describe_axes(const Scheme& scheme) {
-  return fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+  return fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at),
+                     reduce_name(scheme.reduce));
 }
 
 std::string describe_training(const Options& options) {
   const OptimizerConfig optimizer = resolve_optimizer(options);
-  return fmt::format("{}, lr {}{}{}, seed {}", optimizer.name(), optimizer.learning_rate(), describe_schedule(options.schedule),
-                     describe_recipe(options.recipe), options.seed);
+  return fmt::format("{}, lr {}{}{}, seed {}", optimizer.name(), optimizer.learning_rate(),
+                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed);
 }
 
 std::string describe_memory(const EngineConfig& config) {
@@ -66,7 +68,8 @@ std::string describe_precision(const EngineConfig& config) {
   if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
   if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
   if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
-  if (p.mixed() && config.scheme.reduce == Reduce::gpu0) text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "half");
+  if (p.mixed() && config.scheme.reduce == Reduce::gpu0)
+    text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "half");
   return text;
 }
 
@@ -81,10 +84,12 @@ std::string describe_devices(DeviceGroup& devices) {
     return device.id().backend == Backend::cpu ? device.thread_count() : 0;
   };
   std::string text;
-  for (const DeviceSet& set : group_devices(names.size(), [&](size_t a, size_t b) { return threads(a) == threads(b); })) {
+  for (const DeviceSet& set :
+       group_devices(names.size(), [&](size_t a, size_t b) { return threads(a) == threads(b); })) {
     const int count = threads(set.first());
     text += fmt::format("{}{}", text.empty() ? "" : ", ", set.name(names));
-    if (count > 0) text += fmt::format(" ({} {}{})", count, count == 1 ? "thread" : "threads", set.single() ? "" : " each");
+    if (count > 0)
+      text += fmt::format(" ({} {}{})", count, count == 1 ? "thread" : "threads", set.single() ? "" : " each");
   }
   return text;
 }
@@ -96,7 +101,8 @@ std::string describe_slices(const std::vector<int64_t>& slices) {
   for (size_t begin = 0; begin < slices.size();) {
     size_t end = begin;
     while (end < slices.size() && slices[end] == slices[begin]) ++end;
-    runs.push_back(end - begin == 1 ? std::to_string(slices[begin]) : fmt::format("{} x {}", end - begin, slices[begin]));
+    runs.push_back(end - begin == 1 ? std::to_string(slices[begin])
+                                    : fmt::format("{} x {}", end - begin, slices[begin]));
     begin = end;
   }
   if (runs.size() > kSlicesShown) {
@@ -118,10 +124,12 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   const Scheme& scheme = run.engine->config().scheme;
   const std::string communicator = run.engine->communicator();
   const std::string graphs = describe_graphs(options, run);
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n{}", describe_job(job, run.engine->layout()), mode, devices,
-                     options.batch_size, describe_batch(run.engine->batch_plan()), scheme.split.str(), describe_axes(scheme),
-                     communicator.empty() ? "" : " by ", communicator, describe_training(options), describe_precision(run.engine->config()),
-                     describe_memory(run.engine->config()), graphs.empty() ? "" : fmt::format("CUDA graphs: {}\n", graphs));
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
+                     describe_job(job, run.engine->layout()), mode, devices, options.batch_size,
+                     describe_batch(run.engine->batch_plan()), scheme.split.str(), describe_axes(scheme),
+                     communicator.empty() ? "" : " by ", communicator, describe_training(options),
+                     describe_precision(run.engine->config()), describe_memory(run.engine->config()),
+                     graphs.empty() ? "" : fmt::format("CUDA graphs: {}\n", graphs));
 }
 
 std::string describe_graphs(const Options& options, const Run& run) {

@@ -20,7 +20,8 @@ std::string describe_batch(const BatchPlan& plan);
 
 /// "staging host, loss parallel, reduce allreduce".
 std::string describe_axes(const Scheme& scheme);
-/// "adamw, lr 0.001, schedule cosine, seed 0": the optimizer with the learning rate of the flags, which a schedule changes.
+/// "adamw, lr 0.001, schedule cosine, seed 0": the optimizer with the learning rate of the flags, which a schedule
+/// changes.
 std::string describe_training(const Options& options);
 /// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
 std::string describe_precision(const EngineConfig& config);

@@ -31,7 +31,8 @@ std::string DeviceSet::name(std::span<const std::string> names) const {
 std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(size_t, size_t)>& agree) {
   std::vector<DeviceSet> sets;
   for (size_t d = 0; d < devices; ++d) {
-    const auto found = std::find_if(sets.begin(), sets.end(), [&](const DeviceSet& set) { return agree(set.first(), d); });
+    const auto found =
+        std::find_if(sets.begin(), sets.end(), [&](const DeviceSet& set) { return agree(set.first(), d); });
     if (found == sets.end()) {
       sets.push_back({{d}});
     } else {
@@ -52,7 +53,8 @@ Spread spread_of(std::vector<double> values) {
   const auto most_at = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
-  return {values.front(), values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2, values.back(), most_at};
+  return {values.front(), values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2,
+          values.back(), most_at};
 }
 
 Spread spread_of(const DeviceSet& set, const std::function<double(size_t)>& value) {

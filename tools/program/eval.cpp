@@ -32,14 +32,16 @@ int run_eval(const Options& options, const Processes& processes) {
   Run run = open_evaluation(options, job, std::move(group), options.weights);
 
   std::vector<float> logits;
-  const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion, options.save_logits.empty() ? nullptr : &logits);
+  const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion,
+                                        options.save_logits.empty() ? nullptr : &logits);
   if (!result) {
     if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before all samples were evaluated; no result\n");
     return interrupt_status();
   }
   Attempts attempts;
-  const bool has_logits = !options.save_logits.empty() && processes.leads() &&
-                          attempts.run([&] { write_npy(options.save_logits, logits, result->samples, job.model.classes); });
+  const bool has_logits = !options.save_logits.empty() && processes.leads() && attempts.run([&] {
+    write_npy(options.save_logits, logits, result->samples, job.model.classes);
+  });
   attempts.run([&] { run.engine->finish(); });
 
   Record record;
@@ -51,9 +53,12 @@ int run_eval(const Options& options, const Processes& processes) {
   const int status = usable ? kExitOk : kExitFailure;
   if (!usable && processes.leads()) {
     fmt::print(stderr,
-               "vitrine: the test loss is not finite, although the weights are: the training that saved them diverged{}; use an earlier file, or "
+               "vitrine: the test loss is not finite, although the weights are: the training that saved them "
+               "diverged{}; use an earlier file, or "
                "accept the result with --allow-non-finite\n",
-               resolve_precision(options).compute == DType::f16 ? ", or values exceed the range of fp16 (--precision bf16 or fp32)" : "");
+               resolve_precision(options).compute == DType::f16
+                   ? ", or values exceed the range of fp16 (--precision bf16 or fp32)"
+                   : "");
   }
   if (options.json) {
     Json json;
@@ -72,9 +77,9 @@ int run_eval(const Options& options, const Processes& processes) {
     return status;
   }
   const Style style = Style::of(STDOUT_FILENO);
-  const std::string line =
-      fmt::format("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s", format_loss(result->loss), result->accuracy,
-                  describe_top5(result->top5), format_count(result->samples), format_count(std::llround(rate)));
+  const std::string line = fmt::format("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s",
+                                       format_loss(result->loss), result->accuracy, describe_top5(result->top5),
+                                       format_count(result->samples), format_count(std::llround(rate)));
   fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->layout())), style.prose(line));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
   fmt::print("\n{}", memory_report(record, style));

@@ -17,7 +17,8 @@ namespace vitrine::tools {
 
 namespace {
 
-// How many batches lie between two synchronizations of the processes: none gets far ahead, a hanging process is detected, and all end together.
+// How many batches lie between two synchronizations of the processes: none gets far ahead, a hanging process is
+// detected, and all end together.
 constexpr int64_t kExchanges = 16;
 constexpr int64_t kTopClasses = 5;
 
@@ -30,10 +31,11 @@ struct Found {
 
 /// The sum over all processes.
 Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
-  const std::vector<double> sums =
-      process_group.sum("what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
-                                                      static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
-  return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]), sums[4] > 0};
+  const std::vector<double> sums = process_group.sum(
+      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
+                                    static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
+  return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]),
+          sums[4] > 0};
 }
 
 /// This process's outputs of all batches, and their number in each batch.
@@ -46,17 +48,20 @@ struct Outputs {
 std::vector<float> gather_outputs(ProcessGroup& process_group, const Outputs& mine) {
   const std::string counts(reinterpret_cast<const char*>(mine.counts.data()), mine.counts.size() * sizeof(size_t));
   const std::vector<std::string> counts_of = process_group.gather("the sizes of outputs", counts);
-  const std::vector<std::string> values_of =
-      process_group.gather("the outputs", std::string(reinterpret_cast<const char*>(mine.values.data()), mine.values.size() * sizeof(float)));
+  const std::vector<std::string> values_of = process_group.gather(
+      "the outputs",
+      std::string(reinterpret_cast<const char*>(mine.values.data()), mine.values.size() * sizeof(float)));
   std::vector<float> all;
   std::vector<size_t> taken(values_of.size(), 0);
   for (size_t batch = 0; batch < mine.counts.size(); ++batch) {
     for (size_t r = 0; r < values_of.size(); ++r) {
       size_t count = 0;
-      if (counts_of[r].size() != counts.size()) throw CommError("evaluation: another process evaluated other batches; do all run the same version?");
+      if (counts_of[r].size() != counts.size())
+        throw CommError("evaluation: another process evaluated other batches; do all run the same version?");
       std::memcpy(&count, counts_of[r].data() + batch * sizeof count, sizeof count);
       const size_t bytes = count * sizeof(float), before = all.size();
-      if (values_of[r].size() - taken[r] < bytes) throw CommError("evaluation: another process sent too few outputs; do all run the same version?");
+      if (values_of[r].size() - taken[r] < bytes)
+        throw CommError("evaluation: another process sent too few outputs; do all run the same version?");
       all.resize(before + count);
       if (bytes > 0) std::memcpy(all.data() + before, values_of[r].data() + taken[r], bytes);
       taken[r] += bytes;
@@ -67,9 +72,12 @@ std::vector<float> gather_outputs(ProcessGroup& process_group, const Outputs& mi
 
 }  // namespace
 
-std::string describe_top5(const std::optional<double>& top5) { return top5 ? fmt::format("  top-5 accuracy {:.4f}", *top5) : std::string(); }
+std::string describe_top5(const std::optional<double>& top5) {
+  return top5 ? fmt::format("  top-5 accuracy {:.4f}", *top5) : std::string();
+}
 
-Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices, const std::string& weights) {
+Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices,
+                    const std::string& weights) {
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.forward_only = true;
   Run run = open_run(std::move(devices), job, config, evaluate_workload(options, job),
@@ -78,8 +86,8 @@ Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<Devi
   return run;
 }
 
-std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, bool confusion,
-                                            std::vector<float>* logits) {
+std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label,
+                                            bool confusion, std::vector<float>* logits) {
   const LoaderConfig config = evaluate_loader_config(options, job, run);
   const int64_t batches = (job.data.test.size() + config.batch_size - 1) / config.batch_size;
   const bool alone = run.devices->process_count() == 1;
@@ -117,7 +125,8 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     recent = {};
     progress.update(done, sum.valid, sum.loss_sum / static_cast<double>(sum.valid));
   }
-  if (logits != nullptr) *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
+  if (logits != nullptr)
+    *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
   VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
   Evaluation result;
   result.loss = sum.loss_sum / static_cast<double>(sum.valid);

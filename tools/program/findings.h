@@ -9,10 +9,12 @@
 
 namespace vitrine::tools {
 
-/// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers compute nothing.
+/// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers
+/// compute nothing.
 void conclude(Record& record);
 
-/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for what costs nothing.
+/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for
+/// what costs nothing.
 const char* severity_of(const Finding& finding);
 /// "large, 32 % of its memory"; empty for a result.
 std::string describe_cost(const Finding& finding);
@@ -44,14 +46,15 @@ std::optional<Finding> late_first_bucket(const RunRecord& run);
 std::optional<Finding> exposed_communication(const RunRecord& run);
 std::optional<Finding> skipped_steps(const RunRecord& run);
 
-/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either range of rounds and by more than a
-/// few percent. False with fewer than four rounds, which do not show the noise.
+/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either
+/// range of rounds and by more than a few percent. False with fewer than four rounds, which do not show the noise.
 bool is_faster(const Rates& fast, const Rates& slow);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.
 std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs);
-/// compare_findings(), then what stands out in single runs, under the run's name. Results come first, then what costs most.
+/// compare_findings(), then what stands out in single runs, under the run's name. Results come first, then what costs
+/// most.
 std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs);
 
 }  // namespace vitrine::tools

@@ -25,7 +25,8 @@ struct FlagEntry {
 };
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
 }
 
 /// Text in a cell of a table.
@@ -62,7 +63,8 @@ void add_flag(const CLI::App& command, const CLI::Option& option, std::vector<Fl
   auto flag = std::find_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.name == name; });
   if (flag == flags.end()) flag = flags.insert(flag, FlagEntry{name, option.get_group(), flag_value(option), {}});
   const std::string meaning = flag_meaning(option);
-  auto variant = std::find_if(flag->variants.begin(), flag->variants.end(), [&](const FlagVariant& v) { return v.meaning == meaning; });
+  auto variant = std::find_if(flag->variants.begin(), flag->variants.end(),
+                              [&](const FlagVariant& v) { return v.meaning == meaning; });
   if (variant == flag->variants.end()) variant = flag->variants.insert(variant, FlagVariant{meaning, {}});
   variant->commands.push_back(command.get_name());
 }
@@ -95,7 +97,8 @@ std::string flag_reference() {
       if (flag.group == group) text += flag_row(flag);
     }
     text += "\n";
-    flags.erase(std::remove_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.group == group; }), flags.end());
+    flags.erase(std::remove_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.group == group; }),
+                flags.end());
   }
   return text.substr(0, text.size() - 1);
 }

@@ -5,8 +5,9 @@
 
 namespace vitrine::tools {
 
-/// All flags of all commands in Markdown, each once: a table for each group with the flag, its meaning and default, and the commands that take it.
-/// Where a command gives a flag another meaning or default, its row says so. Part of docs/program.md.
+/// All flags of all commands in Markdown, each once: a table for each group with the flag, its meaning and default, and
+/// the commands that take it. Where a command gives a flag another meaning or default, its row says so. Part of
+/// docs/program.md.
 std::string flag_reference();
 
 }  // namespace vitrine::tools

@@ -17,14 +17,17 @@ namespace {
 /// Returns an empty text for a valid value.
 CLI::Validator validator(const std::function<bool(const std::string&)>& good, const std::string& expected) {
   return CLI::Validator(
-      [good, expected](std::string& text) { return good(text) ? std::string() : fmt::format("expected {}, got '{}'", expected, text); }, "");
+      [good, expected](std::string& text) {
+        return good(text) ? std::string() : fmt::format("expected {}, got '{}'", expected, text);
+      },
+      "");
 }
 
 }  // namespace
 
 CLI::Validator whole_number(int64_t least, int64_t most) {
-  const std::string range =
-      most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least) : fmt::format("from {} to {}", least, most);
+  const std::string range = most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least)
+                                                                        : fmt::format("from {} to {}", least, most);
   return validator(
       [least, most](const std::string& text) {
         const std::optional<int64_t> value = parse_number<int64_t>(text);
@@ -87,8 +90,9 @@ CLI::Validator one_of_or_file(const std::vector<std::string>& words, const std::
   all.push_back(file);
   const std::string ending = file.substr(file.rfind('.'));
   CLI::Validator word = one_of(all);
-  return CLI::Validator([word, ending](std::string& text) { return text.ends_with(ending) ? std::string() : word(text); },
-                        fmt::format("{{{}}}", fmt::join(all, ",")));
+  return CLI::Validator(
+      [word, ending](std::string& text) { return text.ends_with(ending) ? std::string() : word(text); },
+      fmt::format("{{{}}}", fmt::join(all, ",")));
 }
 
 }  // namespace vitrine::tools

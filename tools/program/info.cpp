@@ -38,14 +38,18 @@ std::vector<Part> parts() {
   return {
       {"cpu", true, "virtual devices of one process, each with its own cores and memory", ""},
       {"meta", true, "devices that compute nothing and count every byte: plans run on them", ""},
-      {"cuda", VITRINE_BUILD_CUDA != 0, "GPUs", "install the CUDA toolkit (nvcc on PATH), then configure and build again"},
-      {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own", "install cuDNN 9, then configure and build again"},
+      {"cuda", VITRINE_BUILD_CUDA != 0, "GPUs",
+       "install the CUDA toolkit (nvcc on PATH), then configure and build again"},
+      {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own",
+       "install cuDNN 9, then configure and build again"},
       {"nccl", VITRINE_BUILD_NCCL != 0, "collectives between GPUs; without it direct copies between peers",
        "install NCCL, then configure and build again"},
       {"mpi", VITRINE_BUILD_MPI != 0, "CPU devices of several processes, and processes that mpirun starts",
        "install libopenmpi-dev, then configure and build again"},
-      {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU", "install libdnnl-dev, then configure and build again"},
-      {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device", "use a compiler with OpenMP, then configure and build again"},
+      {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU",
+       "install libdnnl-dev, then configure and build again"},
+      {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device",
+       "use a compiler with OpenMP, then configure and build again"},
   };
 }
 
@@ -54,9 +58,12 @@ std::vector<LibraryInfo> libraries() {
   for (const LibraryInfo& library : kernel_libraries(Backend::cuda)) all.push_back(library);
   const std::string nccl = nccl_version();
   if (!nccl.empty()) all.push_back({"NCCL", nccl, "collectives between GPUs"});
-  all.push_back({"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100), "messages"});
   all.push_back(
-      {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH), "JSON"});
+      {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100), "messages"});
+  all.push_back(
+      {"nlohmann-json",
+       fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
+       "JSON"});
   all.push_back({"CLI11", CLI11_VERSION, "the command line"});
   return all;
 }
@@ -74,7 +81,9 @@ int64_t memory_bytes(const std::string& key) {
 }
 
 Json gpus_json(const GpuReport& report) {
-  Json json = {{"driver_version", report.driver_version}, {"runtime_version", report.runtime_version}, {"problem", report.problem}};
+  Json json = {{"driver_version", report.driver_version},
+               {"runtime_version", report.runtime_version},
+               {"problem", report.problem}};
   json["graphs"] = !report.gpus.empty();
   json["gpus"] = Json::array();
   for (const GpuInfo& gpu : report.gpus) {
@@ -100,25 +109,28 @@ void print_gpus(const GpuReport& report, const Style& style) {
     fmt::print("\n{}\n", style.prose("No GPU: " + report.problem));
     return;
   }
-  Table table({{"device", Table::Align::left},
-               {"name", Table::Align::left},
-               {"memory"},
-               {"free"},
-               {"PCI bus", Table::Align::left},
-               {"sm"},
-               {"multiprocessors"},
-               {"reaches directly", Table::Align::left}},
-              fmt::format("\nGPUs, driver for CUDA {}, built with CUDA {}", report.driver_version, report.runtime_version));
+  Table table(
+      {{"device", Table::Align::left},
+       {"name", Table::Align::left},
+       {"memory"},
+       {"free"},
+       {"PCI bus", Table::Align::left},
+       {"sm"},
+       {"multiprocessors"},
+       {"reaches directly", Table::Align::left}},
+      fmt::format("\nGPUs, driver for CUDA {}, built with CUDA {}", report.driver_version, report.runtime_version));
   for (const GpuInfo& gpu : report.gpus) {
     std::string peers;
     for (size_t i = 0; i < gpu.peers.size(); ++i) {
       if (gpu.peers[i]) peers += fmt::format("{}cuda:{}", peers.empty() ? "" : " ", i);
     }
-    table.add_row({fmt::format("cuda:{}", gpu.index), gpu.name, format_bytes(gpu.total_bytes), format_bytes(gpu.free_bytes), gpu.pci_bus_id,
+    table.add_row({fmt::format("cuda:{}", gpu.index), gpu.name, format_bytes(gpu.total_bytes),
+                   format_bytes(gpu.free_bytes), gpu.pci_bus_id,
                    fmt::format("{}{}", gpu.compute_major, gpu.compute_minor), fmt::format("{}", gpu.multiprocessors),
                    peers.empty() ? "no other GPU" : peers});
   }
-  fmt::print("{}\n{}\n", table.str(style), style.prose("CUDA graphs: available (train says whether it replays its steps, and why not)"));
+  fmt::print("{}\n{}\n", table.str(style),
+             style.prose("CUDA graphs: available (train says whether it replays its steps, and why not)"));
 }
 
 Json info_json(const std::vector<int>& cores) {
@@ -155,11 +167,15 @@ void print_info(const std::vector<int>& cores) {
   const Style style = Style::of(STDOUT_FILENO);
   const int64_t total = memory_bytes("MemTotal");
   const AvailableMemory available = available_memory();
-  std::string head = fmt::format("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
+  std::string head =
+      fmt::format("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
   head += fmt::format("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));
-  if (const std::optional<double> quota = cpu_quota()) head += fmt::format("a control group limits it to the time of {:.3g} cores\n", *quota);
+  if (const std::optional<double> quota = cpu_quota())
+    head += fmt::format("a control group limits it to the time of {:.3g} cores\n", *quota);
   head += fmt::format("loops of CPU operations use {}\n", cpu_instruction_set());
-  if (total >= 0) head += fmt::format("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes), available.source);
+  if (total >= 0)
+    head += fmt::format("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes),
+                        available.source);
   fmt::print("{}", style.prose(head));
 
   Table built({{"part", Table::Align::left}, {"", Table::Align::left}, {"for", Table::Align::left}}, "\nBuilt in");
@@ -173,7 +189,9 @@ void print_info(const std::vector<int>& cores) {
   }
   built.add_rule();
   for (const LibraryInfo& library : libraries()) built.add_row({library.name, library.version, library.use});
-  built.set_hint(fmt::format("CPU devices are virtual: name as many as you like; up to cpu:0-{} each has a core of its own.", cores.size() - 1));
+  built.set_hint(
+      fmt::format("CPU devices are virtual: name as many as you like; up to cpu:0-{} each has a core of its own.",
+                  cores.size() - 1));
   fmt::print("{}{}", built.str(style), missing.is_empty() ? std::string() : missing.str(style));
   print_gpus(query_gpus(true), style);
 }

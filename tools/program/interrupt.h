@@ -3,7 +3,8 @@
 
 namespace vitrine::tools {
 
-/// Ctrl-C and SIGTERM: the first stops the program after the current step, the second immediately, with status 143 for SIGTERM and 130 for Ctrl-C.
+/// Ctrl-C and SIGTERM: the first stops the program after the current step, the second immediately, with status 143 for
+/// SIGTERM and 130 for Ctrl-C.
 void install_interrupt_handler();
 /// Whether the program was asked to stop.
 bool interrupted();
@@ -11,7 +12,8 @@ bool interrupted();
 bool terminated();
 /// The exit status of a program that was asked to stop: 143 if it was by SIGTERM, else 130.
 int interrupt_status();
-/// From now on an interrupt prints nothing: for processes other than the one that prints, and for those that end anyway.
+/// From now on an interrupt prints nothing: for processes other than the one that prints, and for those that end
+/// anyway.
 void keep_interrupts_quiet();
 
 }  // namespace vitrine::tools

@@ -53,7 +53,8 @@ Json training_json(const Options& o, const Job& job) {
 
 Json bytes_by_category_json(const BytesByCategory& bytes) {
   Json json;
-  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) json[category_name(static_cast<Category>(c))] = bytes[c];
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c)
+    json[category_name(static_cast<Category>(c))] = bytes[c];
   return json;
 }
 
@@ -63,7 +64,8 @@ Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
   json["staging"] = staging_name(scheme.staging);
   json["loss_at"] = loss_at_name(scheme.loss_at);
   json["reduce"] = reduce_name(scheme.reduce);
-  json["output_device"] = scheme.loss_at == LossAt::gathered ? Json(devices[static_cast<size_t>(scheme.output_device)].str()) : Json();
+  json["output_device"] =
+      scheme.loss_at == LossAt::gathered ? Json(devices[static_cast<size_t>(scheme.output_device)].str()) : Json();
   return json;
 }
 
@@ -116,19 +118,26 @@ Json frontier_json(const Record& record) {
   if (!record.frontier) return {};
   Json json = Json::array();
   for (const RecomputationRecord& row : *record.frontier) {
-    json.push_back({{"recompute", row.recompute}, {"peak_bytes", row.peak_bytes}, {"added_time", row.added_time}, {"fits", value_or_null(row.fits)}});
+    json.push_back({{"recompute", row.recompute},
+                    {"peak_bytes", row.peak_bytes},
+                    {"added_time", row.added_time},
+                    {"fits", value_or_null(row.fits)}});
   }
   return json;
 }
 
 Json spread_json(const SeedSpread& spread) {
   if (spread.count == 0) return {};
-  return {{"mean", spread.mean}, {"least", spread.least}, {"most", spread.most}, {"deviation", value_or_null(spread.deviation)}};
+  return {{"mean", spread.mean},
+          {"least", spread.least},
+          {"most", spread.most},
+          {"deviation", value_or_null(spread.deviation)}};
 }
 
 Json graphs_json(const std::string& state, const GraphCounts& counts) {
-  return {{"state", text_or_null(state)},       {"launched", counts.launched},  {"issued_first_uses", counts.first_uses},
-          {"issued_recorded", counts.recorded}, {"issued_moved", counts.moved}, {"issued_beyond", counts.beyond}};
+  return {{"state", text_or_null(state)},           {"launched", counts.launched},
+          {"issued_first_uses", counts.first_uses}, {"issued_recorded", counts.recorded},
+          {"issued_moved", counts.moved},           {"issued_beyond", counts.beyond}};
 }
 
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
@@ -142,7 +151,8 @@ Json measurements_json(const std::vector<DeviceRecord>& devices) {
 
 }  // namespace
 
-Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
+Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices,
+                 std::optional<int> world_size) {
   Json json;
   json["model"] = job.model.name;
   json["data"] = o.data;
@@ -234,8 +244,9 @@ Json run_json(const Record& record) {
   json["tuned_plans"] = record.plans.empty() ? Json() : Json::parse(record.plans);
   json["convolutions"] = Json::array();
   for (const Conv2dChoice& choice : record.convolutions) {
-    json["convolutions"].push_back(
-        {{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", in_program_words(choice.reason)}});
+    json["convolutions"].push_back({{"operation", choice.operation},
+                                    {"implementation", choice.implementation},
+                                    {"reason", in_program_words(choice.reason)}});
   }
   json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
@@ -282,7 +293,8 @@ Json reproduction_json(const Record& record) {
     one["diverged"] = text_or_null(run.diverged);
     one["seconds"] = value_or_null(training_seconds(run));
     one["samples_per_second"] = value_or_null(training_rate(run));
-    const auto summary = std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
+    const auto summary =
+        std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
     one["speed_up"] = of.state == "complete" ? value_or_null(summary->speed_up) : Json();
     one["test_accuracy"] = value_or_null(final_accuracy(run));
     one["skipped_steps"] = of.skipped_steps;
@@ -291,21 +303,23 @@ Json reproduction_json(const Record& record) {
     one.update(measurements_json(run.devices));
     if (has_measurements(run)) continue;
     for (Json& device : one["devices"]) {
-      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"}) device[name] = nullptr;
+      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"})
+        device[name] = nullptr;
     }
   }
   json["configurations"] = Json::array();
   for (const ConfigurationSummary& summary : summaries) {
     const PublishedFigure* published = record.as_published ? summary.published : nullptr;
-    json["configurations"].push_back({{"name", summary.name},
-                                      {"complete_runs", summary.complete},
-                                      {"test_accuracy", spread_json(summary.accuracy)},
-                                      {"seconds", spread_json(summary.seconds)},
-                                      {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
-                                      {"speed_up", value_or_null(summary.speed_up)},
-                                      {"published", published == nullptr ? Json()
-                                                                         : Json{{"test_accuracy", value_or_null(published->accuracy)},
-                                                                                {"minutes", value_or_null(published->minutes)}}}});
+    json["configurations"].push_back(
+        {{"name", summary.name},
+         {"complete_runs", summary.complete},
+         {"test_accuracy", spread_json(summary.accuracy)},
+         {"seconds", spread_json(summary.seconds)},
+         {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
+         {"speed_up", value_or_null(summary.speed_up)},
+         {"published", published == nullptr ? Json()
+                                            : Json{{"test_accuracy", value_or_null(published->accuracy)},
+                                                   {"minutes", value_or_null(published->minutes)}}}});
   }
   json["notes"] = record.notes;
   json["departures"] = record.departures;

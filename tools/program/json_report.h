@@ -9,7 +9,8 @@ namespace vitrine::tools {
 
 /// The resolved options with the scheme's axes; in a comparison of precisions, the precisions' names.
 ///   world_size  devices of all processes, if there are several
-Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
+Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
+                 std::optional<int> world_size = {});
 
 Json saved_epochs_json(const std::vector<SavedEpoch>& saved);
 Json run_json(const Record& record);
@@ -21,7 +22,8 @@ Json devices_json(const std::vector<DeviceRecord>& devices);
 /// Seconds, bytes and calls are sums over all steps.
 Json phases_json(const std::vector<DeviceRecord>& devices);
 Json waits_json(const std::vector<DeviceRecord>& devices);
-/// Seconds and calls are sums over all steps, bytes those of one step; algbw and busbw are in GB/s, null if there is none.
+/// Seconds and calls are sums over all steps, bytes those of one step; algbw and busbw are in GB/s, null if there is
+/// none.
 Json communication_json(const std::vector<DeviceRecord>& devices);
 
 /// Prints one line on stdout. NaN becomes null.

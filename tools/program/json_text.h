@@ -22,7 +22,9 @@ inline std::string json_key(std::string flag) {
   return flag;
 }
 /// null for an empty text.
-inline nlohmann::ordered_json text_or_null(const std::string& text) { return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text); }
+inline nlohmann::ordered_json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+}
 /// null without a value.
 template <class Value>
 nlohmann::ordered_json value_or_null(const std::optional<Value>& value) {

@@ -36,9 +36,11 @@ bool all_as_stated(const std::vector<lab::Result>& results) {
   for (const lab::Result& result : results) {
     if (result.as_stated()) continue;
     all = false;
-    fmt::print(stderr, "vitrine: lab: {}: expected more than {} with the bug and at most {} without it, got {} and {}\n", result.experiment->name,
-               lab::format_wrongness(result.experiment->harm), lab::format_wrongness(result.experiment->noise),
-               lab::format_wrongness(result.most_planted()), lab::format_wrongness(result.most_without()));
+    fmt::print(stderr,
+               "vitrine: lab: {}: expected more than {} with the bug and at most {} without it, got {} and {}\n",
+               result.experiment->name, lab::format_wrongness(result.experiment->harm),
+               lab::format_wrongness(result.experiment->noise), lab::format_wrongness(result.most_planted()),
+               lab::format_wrongness(result.most_without()));
   }
   return all;
 }
@@ -58,8 +60,9 @@ int run_lab(const Options& options) {
     results.push_back(lab::run(lab::experiment(name)));
   }
   Attempts attempts;
-  const bool reported = !options.report.empty() && !results.empty() &&
-                        attempts.run([&] { html::write_page_data(options.report, lab::results_page(results, command_line(options))); });
+  const bool reported = !options.report.empty() && !results.empty() && attempts.run([&] {
+    html::write_page_data(options.report, lab::results_page(results, command_line(options)));
+  });
   if (options.json) {
     print_json(lab::results_json(results, interrupted()));
   } else if (!results.empty()) {

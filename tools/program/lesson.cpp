@@ -18,7 +18,8 @@ namespace vitrine::tools {
 
 namespace {
 
-/// plain_text() with its paragraphs broken to lines of the terminal. Code stays as it is: a command can be copied, and a table keeps its columns.
+/// plain_text() with its paragraphs broken to lines of the terminal. Code stays as it is: a command can be copied, and
+/// a table keeps its columns.
 std::string wrapped_text(const std::string& markdown, const Style& style) {
   std::string text;
   for (const std::string& line : split_text(plain_text(markdown), '\n')) {
@@ -35,23 +36,29 @@ void list_lessons(const Style& style) {
   for (const std::string_view page : lesson_pages()) {
     const Lesson lesson = parse_lesson(page);
     const std::string name = fmt::format("vitrine lesson {}", lesson.number);
-    fmt::print("{}\n", style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
+    fmt::print("{}\n",
+               style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
   }
-  fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with an exercise; --answer prints "
+  fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with "
+                                   "an exercise; --answer prints "
                                    "the answer."));
 }
 
 /// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
 int run_in_shell(const Lesson& lesson) {
   if (std::system("command -v mpirun >/dev/null") != 0) {
-    throw UnsupportedError(fmt::format(
-        "lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get install openmpi-bin", lesson.number));
+    throw UnsupportedError(
+        fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
+                    "install openmpi-bin",
+                    lesson.number));
   }
   // It refuses with status 1, which a lesson may expect of its command.
-  const bool allowed = std::getenv("OMPI_ALLOW_RUN_AS_ROOT") != nullptr && std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") != nullptr;
+  const bool allowed =
+      std::getenv("OMPI_ALLOW_RUN_AS_ROOT") != nullptr && std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") != nullptr;
   if (geteuid() == 0 && !allowed && std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0) {
     throw UnsupportedError(
-        fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as another user, or set "
+        fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as "
+                    "another user, or set "
                     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     lesson.number));
   }
@@ -83,7 +90,8 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
   const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
   if (status != lesson.expected_status) {
     std::fflush(stdout);
-    fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number, status, lesson.expected_status);
+    fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number,
+               status, lesson.expected_status);
     return status == kExitOk ? kExitFailure : status;
   }
   fmt::print("\n");

@@ -50,25 +50,30 @@ void read_title(const std::string& line, Lesson& lesson) {
   constexpr std::string_view kBefore = "# Lesson ";
   const size_t colon = std::min(line.find(": "), line.size());
   if (line.starts_with(kBefore) && colon < line.size()) {
-    const std::optional<int> number = parse_number<int>(std::string_view(line).substr(kBefore.size(), colon - kBefore.size()));
+    const std::optional<int> number =
+        parse_number<int>(std::string_view(line).substr(kBefore.size(), colon - kBefore.size()));
     lesson.number = number.value_or(0);
     if (number) lesson.title = line.substr(colon + 2);
   }
-  if (lesson.title.empty()) throw std::invalid_argument(fmt::format("a lesson begins with '# Lesson N: TITLE', not '{}'", line));
+  if (lesson.title.empty())
+    throw std::invalid_argument(fmt::format("a lesson begins with '# Lesson N: TITLE', not '{}'", line));
 }
 
 /// Reads the first block of "Run it".
 void read_command(const std::string& section, Lesson& lesson) {
   const std::vector<std::string> lines = page_lines(section);
-  const auto block = std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("```console "); });
+  const auto block =
+      std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("```console "); });
   if (block == lines.end() || block + 1 == lines.end() || !block[1].starts_with("$ ")) {
-    throw std::invalid_argument(fmt::format("lesson {}: 'Run it' has no block of '```console' with a line '$ COMMAND'", lesson.number));
+    throw std::invalid_argument(
+        fmt::format("lesson {}: 'Run it' has no block of '```console' with a line '$ COMMAND'", lesson.number));
   }
   lesson.command = block[1].substr(2);
   const size_t status = block->find("exit=");
   if (status != std::string::npos) {
     const std::optional<int> number = parse_number<int>(std::string_view(*block).substr(status + 5));
-    if (!number) throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson.number, *block));
+    if (!number)
+      throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson.number, *block));
     lesson.expected_status = *number;
   }
 }
@@ -111,7 +116,8 @@ Lesson parse_lesson(std::string_view page) {
   const auto section = [&](const std::string& name) {
     const auto found = sections.find(name);
     if (found != sections.end() && !found->second.empty()) return found->second;
-    throw std::invalid_argument(fmt::format("lesson {} has no {}", lesson.number, name.empty() ? "question" : "section '" + name + "'"));
+    throw std::invalid_argument(
+        fmt::format("lesson {} has no {}", lesson.number, name.empty() ? "question" : "section '" + name + "'"));
   };
   lesson.question = section("");
   read_command(section("Run it"), lesson);

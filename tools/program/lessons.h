@@ -8,11 +8,10 @@
 
 namespace vitrine::tools {
 
-/// A page of docs/lessons: "# Lesson N: TITLE", the question, and the sections "Run it", "What to look at", "Why", "Exercise" and "Answer". The
-/// command is in the first block of "Run it":
-///   ```console exact           or "varies", where times or other figures of the machine are printed; then "exit=1" if that is the expected status
-///   $ vitrine plan --model ...
-///   what the command printed
+/// A page of docs/lessons: "# Lesson N: TITLE", the question, and the sections "Run it", "What to look at", "Why",
+/// "Exercise" and "Answer". The command is in the first block of "Run it":
+///   ```console exact           or "varies", where times or other figures of the machine are printed; then "exit=1" if
+///   that is the expected status $ vitrine plan --model ... what the command printed
 ///   ```
 struct Lesson {
   int number = 0;
@@ -31,7 +30,8 @@ std::span<const std::string_view> lesson_pages();
 /// Reads a page. throws std::invalid_argument naming what the page lacks.
 Lesson parse_lesson(std::string_view page);
 
-/// A section as text for a terminal: paragraphs are one line each, links are their words, and comments and marks of bold text are left out.
+/// A section as text for a terminal: paragraphs are one line each, links are their words, and comments and marks of
+/// bold text are left out.
 std::string plain_text(std::string_view markdown);
 
 }  // namespace vitrine::tools

@@ -39,7 +39,8 @@ std::string field(const std::string& text) {
 /// {"a": {"b": 1}} to {"a.b", "1"}.
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& cells) {
   if (value.is_object()) {
-    for (const auto& [key, part] : value.items()) flatten(part, name.empty() ? key : fmt::format("{}.{}", name, key), cells);
+    for (const auto& [key, part] : value.items())
+      flatten(part, name.empty() ? key : fmt::format("{}.{}", name, key), cells);
   } else if (value.is_number_float()) {
     cells[name] = fmt::format("{}", value.get<double>());
   } else if (!value.is_null()) {
@@ -110,20 +111,24 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
   if (csv) {
     if (!std::getline(file, line) || file.eof()) return {};
     if (fmt::format("{}\n", line) != header) {
-      throw DataError(fmt::format("--log {}: its columns differ from this run's, so it cannot be continued; name another file", path));
+      throw DataError(fmt::format(
+          "--log {}: its columns differ from this run's, so it cannot be continued; name another file", path));
     }
     kept.text = header;
   }
-  bool of_this_run = csv;                            // a row of a CSV file names its run; in JSON lines the row that begins a process does
+  bool of_this_run = csv;  // a row of a CSV file names its run; in JSON lines the row that begins a process does
   while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end
     const std::optional<Row> row = csv ? parse_csv_row(line) : parse_json_row(line);
     if (!row) {
-      of_this_run = true;  // it may be the row that names the run; if another follows, the next row that begins a process says so
+      of_this_run =
+          true;  // it may be the row that names the run; if another follows, the next row that begins a process says so
       continue;
     }
     if (row->run_id) of_this_run = *row->run_id == run_id;
     if (!of_this_run) {
-      throw DataError(fmt::format("--log {}: its rows belong to another run, so it cannot be continued; name another file, or remove it", path));
+      throw DataError(fmt::format(
+          "--log {}: its rows belong to another run, so it cannot be continued; name another file, or remove it",
+          path));
     }
     if (row->step > last_step) continue;
     kept.text.append(line).append(1, '\n');
@@ -138,7 +143,8 @@ bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 void LogFile::check_path(const std::string& path) {
   if (path.ends_with(".jsonl") || is_csv(path)) return;
-  throw ConfigError(fmt::format("--log {}: the extension selects the format; use .jsonl (an object per line) or .csv", path));
+  throw ConfigError(
+      fmt::format("--log {}: the extension selects the format; use .jsonl (an object per line) or .csv", path));
 }
 
 LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before)
@@ -157,7 +163,9 @@ LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std:
     file.commit();
   }
   file_.open(path, std::ios::binary | (kept.text.empty() ? std::ios::trunc : std::ios::app));
-  if (!file_) throw DataError(fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
+  if (!file_)
+    throw DataError(
+        fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
   if (kept.text.empty()) file_ << header;
   flush();
 }
@@ -178,7 +186,8 @@ void LogFile::add(const Json& row) {
 void LogFile::flush() {
   file_.flush();
   flushed_ns_ = steady_now_ns();
-  if (!file_) throw DataError(fmt::format("--log {}: writing failed ({}); is the disk full?", path_, std::strerror(errno)));
+  if (!file_)
+    throw DataError(fmt::format("--log {}: writing failed ({}); is the disk full?", path_, std::strerror(errno)));
 }
 
 }  // namespace vitrine::tools

@@ -28,7 +28,8 @@ std::string local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   std::array<char, 64> text{};
-  if (localtime_r(&now, &parts) == nullptr || std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M %Z", &parts) == 0) return "unknown";
+  if (localtime_r(&now, &parts) == nullptr || std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M %Z", &parts) == 0)
+    return "unknown";
   return text.data();
 }
 

@@ -21,7 +21,8 @@ void PhaseRecorder::poll(std::vector<SpanRecord>&& host, int64_t first_step) {
   for (int d = 0; d < devices_.size(); ++d) {
     const auto poll = [](ExecContext& ctx) { return ctx.stream().poll_spans(); };
     Device& device = devices_[d];
-    recorders_[static_cast<size_t>(d)].add({d, poll(device.compute()), poll(device.copy()), poll(device.communication()), host}, first_step);
+    recorders_[static_cast<size_t>(d)].add(
+        {d, poll(device.compute()), poll(device.copy()), poll(device.communication()), host}, first_step);
   }
 }
 
@@ -87,7 +88,8 @@ void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& fi
     for (const size_t d : members) {
       for (const OutsideBytes& owner : devices[static_cast<int>(d)].outside_bytes()) {
         // All of them found the same context.
-        owners[owner.owner] = owner.owner == std::string_view("context") ? owner.bytes : owners[owner.owner] + owner.bytes;
+        owners[owner.owner] =
+            owner.owner == std::string_view("context") ? owner.bytes : owners[owner.owner] + owner.bytes;
       }
     }
     for (size_t i = 0; i < members.size(); ++i) {
@@ -131,7 +133,8 @@ std::vector<DeviceRecord> measure_devices(Run& run) {
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t total_pages = 0, resident_pages = 0;
-  if (!(file >> total_pages >> resident_pages)) throw DataError("/proc/self/statm: the resident set cannot be read; is /proc mounted?");
+  if (!(file >> total_pages >> resident_pages))
+    throw DataError("/proc/self/statm: the resident set cannot be read; is /proc mounted?");
   return resident_pages * sysconf(_SC_PAGESIZE);
 }
 

@@ -38,9 +38,9 @@ class PhaseRecorder {
   std::vector<StepRecorder> recorders_;
 };
 
-/// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other processes). CPU devices share
-/// one process: its memory outside the pools is divided equally among them, so that the devices' pools and outside bytes add up to its resident
-/// set.
+/// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other
+/// processes). CPU devices share one process: its memory outside the pools is divided equally among them, so that the
+/// devices' pools and outside bytes add up to its resident set.
 std::vector<DeviceRecord> measure_devices(Run& run);
 
 /// Resident set of this process. throws DataError if it cannot be read.

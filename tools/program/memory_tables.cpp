@@ -30,21 +30,26 @@ struct Group {
 };
 
 bool same_memory(const DeviceRecord& a, const DeviceRecord& b) {
-  return a.pool.peak_bytes == b.pool.peak_bytes && a.pool.peak_by_category == b.pool.peak_by_category && a.pool.peak_phase == b.pool.peak_phase &&
-         a.pool.peak_layer == b.pool.peak_layer && a.pool.capacity_bytes == b.pool.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes &&
+  return a.pool.peak_bytes == b.pool.peak_bytes && a.pool.peak_by_category == b.pool.peak_by_category &&
+         a.pool.peak_phase == b.pool.peak_phase && a.pool.peak_layer == b.pool.peak_layer &&
+         a.pool.capacity_bytes == b.pool.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes &&
          a.plan.peak_by_category == b.plan.peak_by_category;
 }
 
 bool same_plan(const DeviceRecord& a, const DeviceRecord& b) {
-  const auto same_held = [](const HeldBytes& x, const HeldBytes& y) { return x.layer == y.layer && x.bytes == y.bytes; };
-  return a.samples_per_step == b.samples_per_step && a.pool.capacity_bytes == b.pool.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes &&
-         a.plan.peak_by_category == b.plan.peak_by_category &&
+  const auto same_held = [](const HeldBytes& x, const HeldBytes& y) {
+    return x.layer == y.layer && x.bytes == y.bytes;
+  };
+  return a.samples_per_step == b.samples_per_step && a.pool.capacity_bytes == b.pool.capacity_bytes &&
+         a.plan.peak_bytes == b.plan.peak_bytes && a.plan.peak_by_category == b.plan.peak_by_category &&
          std::equal(a.plan.held.begin(), a.plan.held.end(), b.plan.held.begin(), b.plan.held.end(), same_held);
 }
 
-std::vector<Group> groups_of(const std::vector<DeviceRecord>& devices, const std::function<bool(const DeviceRecord&, const DeviceRecord&)>& same) {
+std::vector<Group> groups_of(const std::vector<DeviceRecord>& devices,
+                             const std::function<bool(const DeviceRecord&, const DeviceRecord&)>& same) {
   std::vector<Group> groups;
-  for (DeviceSet& set : group_devices(devices.size(), [&](size_t a, size_t b) { return same(devices[a], devices[b]); })) {
+  for (DeviceSet& set :
+       group_devices(devices.size(), [&](size_t a, size_t b) { return same(devices[a], devices[b]); })) {
     groups.push_back({set.name(names_of(devices)), &devices[set.first()], set});
   }
   return groups;
@@ -55,9 +60,11 @@ std::vector<Group> plan_groups(const std::vector<DeviceRecord>& devices) {
   std::vector<Group> groups = groups_of(devices, same_plan);
   if (groups.size() <= kSetsApart) return groups;
   std::vector<size_t> sorted = all_devices(devices.size()).members;
-  std::stable_sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) { return devices[a].plan.peak_bytes < devices[b].plan.peak_bytes; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](size_t a, size_t b) { return devices[a].plan.peak_bytes < devices[b].plan.peak_bytes; });
   groups.clear();
-  for (const auto& [what, d] : {std::pair{"min", sorted.front()}, {"median", sorted[sorted.size() / 2]}, {"max", sorted.back()}}) {
+  for (const auto& [what, d] :
+       {std::pair{"min", sorted.front()}, {"median", sorted[sorted.size() / 2]}, {"max", sorted.back()}}) {
     groups.push_back({fmt::format("{} ({})", what, devices[d].device), &devices[d], {{d}}});
   }
   return groups;
@@ -67,7 +74,9 @@ std::vector<Group> plan_groups(const std::vector<DeviceRecord>& devices) {
 std::vector<Category> held_categories(const std::vector<DeviceRecord>& devices) {
   std::vector<Category> categories;
   for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
-    const auto has = [&](const DeviceRecord& d) { return d.pool.peak_by_category[c] != 0 || d.plan.peak_by_category[c] != 0; };
+    const auto has = [&](const DeviceRecord& d) {
+      return d.pool.peak_by_category[c] != 0 || d.plan.peak_by_category[c] != 0;
+    };
     if (std::any_of(devices.begin(), devices.end(), has)) categories.push_back(static_cast<Category>(c));
   }
   return categories;
@@ -97,7 +106,8 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
     const auto c = static_cast<size_t>(category);
     const auto of = [c](const auto& peaks) { return bytes_or_nothing(peaks.peak_by_category[c]); };
     add(
-        category_name(category), [&](const DeviceRecord& d) { return of(d.pool); }, [&](const DeviceRecord& d) { return of(d.plan); });
+        category_name(category), [&](const DeviceRecord& d) { return of(d.pool); },
+        [&](const DeviceRecord& d) { return of(d.plan); });
   }
   table.add_rule_above_total();
   add(
@@ -133,14 +143,17 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
   const auto add = [&](const char* name, const std::function<int64_t(const DeviceRecord&)>& bytes) {
     const Spread spread = spread_of(all, [&](size_t d) { return static_cast<double>(bytes(devices[d])); });
     const auto text = [](double value) { return bytes_or_nothing(std::llround(value)); };
-    table.add_row({name, text(spread.least), text(spread.median), text(spread.most), spread.least == spread.most ? "" : names[spread.most_at]});
+    table.add_row({name, text(spread.least), text(spread.median), text(spread.most),
+                   spread.least == spread.most ? "" : names[spread.most_at]});
   };
   for (const Category category : held_categories(devices)) {
-    add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return d.pool.peak_by_category[c]; });
+    add(category_name(category),
+        [c = static_cast<size_t>(category)](const DeviceRecord& d) { return d.pool.peak_by_category[c]; });
   }
   table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return d.pool.peak_bytes; });
-  if (has_fragmentation(devices)) add("lower bound", [](const DeviceRecord& d) { return allocated_bytes(d.pool.peak_by_category); });
+  if (has_fragmentation(devices))
+    add("lower bound", [](const DeviceRecord& d) { return allocated_bytes(d.pool.peak_by_category); });
   add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes; });
   add("outside the pool", [](const DeviceRecord& d) { return d.outside_bytes; });
   const auto met = std::count_if(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.as_planned(); });
@@ -155,11 +168,15 @@ int64_t held_bytes(const DevicePlan& plan, const std::string* layer = nullptr) {
 }
 
 /// "P" for parameters, "." for fragmentation.
-char letter_of(Category category) { return category == Category::fragmentation ? '.' : static_cast<char>(std::toupper(category_name(category)[0])); }
+char letter_of(Category category) {
+  return category == Category::fragmentation ? '.' : static_cast<char>(std::toupper(category_name(category)[0]));
+}
 
 }  // namespace
 
-std::string planned_peak(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
+std::string planned_peak(const DeviceRecord& d) {
+  return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes);
+}
 
 Table memory_table(const std::vector<DeviceRecord>& devices) {
   const std::vector<Group> groups = groups_of(devices, same_memory);
@@ -180,19 +197,22 @@ std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t d
                                       {"cudnn", "cuDNN"},
                                       {"nccl", "NCCL"},
                                       {"other", "kernels and what libraries take later"}}) {
-      if (const auto bytes = by_owner.find(owner); bytes != by_owner.end()) parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
+      if (const auto bytes = by_owner.find(owner); bytes != by_owner.end())
+        parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
     }
     return fmt::format(
-        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}{}. They are measured, each as the difference that "
+        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}{}. They are "
+        "measured, each as the difference that "
         "its creation made, not planned, and shared equally by the logical devices of one GPU.",
         format_bytes(outside), parts.empty() ? "" : ": ", fmt::join(parts, ", "));
   }
   return fmt::format(
-      "Categories are those at the moment of the peak. {} {} outside the pools: the data set ({}{}), loader, libraries and code. This is the "
+      "Categories are those at the moment of the peak. {} {} outside the pools: the data set ({}{}), loader, libraries "
+      "and code. This is the "
       "resident "
       "set minus the pools, divided equally among {}CPU devices.",
-      processes == 1 ? "This process holds" : fmt::format("{} processes hold", processes), format_bytes(outside), format_bytes(dataset_bytes),
-      processes == 1 ? "" : " in each", processes == 1 ? "" : "each process's ");
+      processes == 1 ? "This process holds" : fmt::format("{} processes hold", processes), format_bytes(outside),
+      format_bytes(dataset_bytes), processes == 1 ? "" : " in each", processes == 1 ? "" : "each process's ");
 }
 
 Table plan_table(const std::vector<DeviceRecord>& devices) {
@@ -207,14 +227,19 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
     table.add_row(cells);
   };
   for (const Category category : held_categories(devices)) {
-    add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return bytes_or_nothing(d.plan.peak_by_category[c]); });
+    add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) {
+      return bytes_or_nothing(d.plan.peak_by_category[c]);
+    });
   }
   table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return format_bytes(d.plan.peak_bytes); });
   add("in bytes", [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
-  if (fragmented) add("lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
+  if (fragmented)
+    add("lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
-  add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0 ? format_bytes(d.pool.capacity_bytes) : "not known"; });
+  add("capacity", [](const DeviceRecord& d) {
+    return d.pool.capacity_bytes > 0 ? format_bytes(d.pool.capacity_bytes) : "not known";
+  });
   add("left over", [](const DeviceRecord& d) {
     if (d.pool.capacity_bytes == 0) return std::string();
     const int64_t left = d.pool.capacity_bytes - d.plan.peak_bytes;
@@ -223,11 +248,13 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
   const WorkspacePlan& workspace = devices.front().plan.workspace;
   table.set_hint(
-      fmt::format("A run takes exactly this much from each device; with one byte less {}{} Memory outside the pools (CUDA's context, "
+      fmt::format("A run takes exactly this much from each device; with one byte less {}{} Memory outside the pools "
+                  "(CUDA's context, "
                   "libraries) comes on top.",
                   workspace.bytes == workspace.least_bytes
                       ? std::string("it is refused")
-                      : fmt::format("its workspace shrinks, to {} at least, and convolutions get slower", format_bytes(workspace.least_bytes)),
+                      : fmt::format("its workspace shrinks, to {} at least, and convolutions get slower",
+                                    format_bytes(workspace.least_bytes)),
                   fragmented ? ". The lower bound is the largest sum of blocks in use at once: no placement needs less."
                              : "; no placement of the blocks needs less."));
   return table;
@@ -259,8 +286,9 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
 std::optional<Table> frontier_table(const Record& record) {
   if (!record.frontier || record.frontier->empty()) return std::nullopt;
   const std::vector<RecomputationRecord>& rows = *record.frontier;
-  Table table({{"fullest device"}, {"in bytes"}, {"less"}, {"added time"}, {"fits"}, {"--recompute", Table::Align::left}},
-              "What recomputation saves and costs");
+  Table table(
+      {{"fullest device"}, {"in bytes"}, {"less"}, {"added time"}, {"fits"}, {"--recompute", Table::Align::left}},
+      "What recomputation saves and costs");
   for (const RecomputationRecord& row : rows) {
     table.add_row({format_bytes(row.peak_bytes), format_count(row.peak_bytes), format_share(row.saved),
                    row.added_time > 0.0 ? fmt::format("+{:.1f} %", 100.0 * row.added_time) : std::string(),
@@ -271,7 +299,8 @@ std::optional<Table> frontier_table(const Record& record) {
                    row.recompute.empty() ? "(nothing)" : fmt::format("{}", fmt::join(row.recompute, ","))});
   }
   table.set_hint(
-      "Each row takes the least time of all choices with so few bytes. Bytes are planned; time is estimated from operations and bytes moved, as a "
+      "Each row takes the least time of all choices with so few bytes. Bytes are planned; time is estimated from "
+      "operations and bytes moved, as a "
       "share "
       "of the forward and backward pass.");
   return table;
@@ -297,12 +326,15 @@ std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& sty
       end += static_cast<double>(group.device->plan.peak_by_category[c]) / cell;
       bar.resize(std::max(bar.size(), static_cast<size_t>(std::lround(end))), letter_of(static_cast<Category>(c)));
     }
-    text += fmt::format("{:<{}}  {:<{}} {}\n", group.name.substr(0, width), width, bar, cells, format_bytes(group.device->plan.peak_bytes));
+    text += fmt::format("{:<{}}  {:<{}} {}\n", group.name.substr(0, width), width, bar, cells,
+                        format_bytes(group.device->plan.peak_bytes));
   }
   for (const Category category : held_categories(devices)) {
     legend += fmt::format("{}{} {}", legend.empty() ? "" : ", ", letter_of(category), category_name(category));
   }
-  return text + style.dim(wrap(fmt::format("{}; each letter is {}", legend, format_bytes(std::llround(cell))), style.width)) + "\n";
+  return text +
+         style.dim(wrap(fmt::format("{}; each letter is {}", legend, format_bytes(std::llround(cell))), style.width)) +
+         "\n";
 }
 
 }  // namespace vitrine::tools

@@ -38,38 +38,48 @@ LossScaling parse_loss_scale(const std::string& text) {
   scaling.scale = parse_number<double>(text).value_or(0.0);
   // Neither it nor its reciprocal may leave the range of f32.
   if (scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126) return scaling;
-  throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
+  throw ConfigError(
+      fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
 }
 
-LossScaling resolve_loss_scaling(const Options& o) { return parse_loss_scale(o.loss_scale.value_or(o.precision == "fp16" ? "dynamic" : "none")); }
+LossScaling resolve_loss_scaling(const Options& o) {
+  return parse_loss_scale(o.loss_scale.value_or(o.precision == "fp16" ? "dynamic" : "none"));
+}
 
 int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
   const std::vector<DeviceId> wanted = parse_device_list(name, 0);
   const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
   if (found == devices.end()) {
-    throw ConfigError(fmt::format("--output-device {}: it is not one of the devices of this run; use one of {}", name, device_list(devices)));
+    throw ConfigError(fmt::format("--output-device {}: it is not one of the devices of this run; use one of {}", name,
+                                  device_list(devices)));
   }
   return static_cast<int>(found - devices.begin());
 }
 
 void check_training(const Options& o) {
   if (o.confusion && !o.evaluate) {
-    throw ConfigError("--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them out");
+    throw ConfigError(
+        "--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them "
+        "out");
   }
   if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
   if (!o.choices.batch_size && o.accumulate > o.batch_size) {
-    throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
-                                  o.accumulate, o.batch_size, o.batch_size));
+    throw ConfigError(fmt::format(
+        "--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
+        o.accumulate, o.batch_size, o.batch_size));
   }
   if (o.dropout && !(*o.dropout >= 0.0F && *o.dropout < 1.0F)) {
     throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
   }
   if (o.trace_level == "off" && (!o.trace.empty() || !o.report.empty())) {
-    throw ConfigError(fmt::format("{} needs timings, but --trace-level is off; use phase or operation", o.trace.empty() ? "--report" : "--trace"));
+    throw ConfigError(fmt::format("{} needs timings, but --trace-level is off; use phase or operation",
+                                  o.trace.empty() ? "--report" : "--trace"));
   }
   if (!o.record_steps.empty()) {
     parse_step_range(o.record_steps);
-    if (!o.records()) throw ConfigError("--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
+    if (!o.records())
+      throw ConfigError(
+          "--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
   parse_recompute_segments(o.recompute_segments);
   parse_recompute(o.recompute);
@@ -77,7 +87,8 @@ void check_training(const Options& o) {
   check_recipe(o.recipe, o.host_preprocess());
   if (o.images_on_device() && o.host_preprocess()) {
     throw ConfigError(
-        "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get there; leave one of the two "
+        "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get "
+        "there; leave one of the two "
         "out");
   }
   if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
@@ -99,30 +110,39 @@ void check_files(const Options& o) {
                                      {"--log", o.log}}) {
     std::error_code error;
     // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
-    if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
+    if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)))
+      continue;
     std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     if (error) name = path;
     const auto [earlier, fresh] = taken.emplace(name.string(), option);
-    if (!fresh) throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier", earlier->second, option, path));
+    if (!fresh)
+      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier",
+                                    earlier->second, option, path));
   }
 }
 
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
-    throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
+    throw ConfigError(
+        "--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a "
+        "number");
   }
   if ((o.choices.recompute || !o.recompute.empty()) && (o.choices.recompute_segments || o.recompute_segments != "1")) {
     throw ConfigError("--recompute and --recompute-segments: both say what is recomputed; give one of them");
   }
   if (o.choices.recompute && (o.choices.batch_size || o.choices.accumulate || o.choices.split)) {
-    throw ConfigError(fmt::format("--recompute auto with {}: it chooses for a given batch; give a value, or use --recompute-segments auto",
-                                  o.choices.batch_size   ? "--batch-size max"
-                                  : o.choices.accumulate ? "--accumulate auto"
-                                                         : "--split auto"));
+    throw ConfigError(fmt::format(
+        "--recompute auto with {}: it chooses for a given batch; give a value, or use --recompute-segments auto",
+        o.choices.batch_size   ? "--batch-size max"
+        : o.choices.accumulate ? "--accumulate auto"
+                               : "--split auto"));
   }
-  if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
+  if (o.balance == "time" && !o.choices.split)
+    throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
-    throw ConfigError("--balance time: a plan measures no time; give --split the weights that vitrine train finds, or leave --balance out");
+    throw ConfigError(
+        "--balance time: a plan measures no time; give --split the weights that vitrine train finds, or leave "
+        "--balance out");
   }
 }
 
@@ -130,18 +150,21 @@ void check_choices(const Options& o) {
 void check_for_several_processes(const Options& o, const Scheme& scheme) {
   if (o.balance == "time") {
     throw ConfigError(
-        "--balance time: it measures devices of one process, but several were started; find the weights in one process that has all devices, and "
+        "--balance time: it measures devices of one process, but several were started; find the weights in one process "
+        "that has all devices, and "
         "give "
         "them with --split, or use one process");
   }
-  const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel, allreduce = scheme.reduce == Reduce::allreduce;
+  const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel,
+             allreduce = scheme.reduce == Reduce::allreduce;
   if (host && parallel && allreduce) return;
   const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())
                              : !host                ? "--staging device0"
                              : !parallel            ? "--loss-at gathered"
                                                     : "--reduce gpu0";
   throw ConfigError(
-      fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only update; but several were "
+      fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only "
+                  "update; but several were "
                   "started; use --mode ddp, or one process with all devices in --devices",
                   option));
 }
@@ -151,16 +174,19 @@ void check_cpu_devices(const Options& o) {
   if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
   const size_t count = parse_device_list(o.devices, 0).size();
   if (count <= kMostCpuDevices) return;
-  throw ConfigError(fmt::format("--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun",
-                                o.devices, count, kMostCpuDevices));
+  throw ConfigError(fmt::format(
+      "--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun",
+      o.devices, count, kMostCpuDevices));
 }
 
 }  // namespace
 
 void check_combinations(const Options& o) {
   check_cpu_devices(o);
-  if (!std::isfinite(o.timeout_seconds)) throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
-  if (o.gpu0_batch_size && (o.split || o.choices.split)) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
+  if (!std::isfinite(o.timeout_seconds))
+    throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
+  if (o.gpu0_batch_size && (o.split || o.choices.split))
+    throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
   parse_thread_list(o.threads_per_device);
@@ -172,7 +198,8 @@ void check_combinations(const Options& o) {
     check_checkpoint_options(o.checkpoints, o.init_weights, o.evaluate && !o.steps);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
-          fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or use --split gpu0={0} "
+          fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or "
+                      "use --split gpu0={0} "
                       "to give that share under {1}",
                       *o.gpu0_batch_size, *o.mode));
     }
@@ -182,8 +209,10 @@ void check_combinations(const Options& o) {
     configurations(o);
   }
   using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info, Command::lesson};
-  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining)) check_training(o);
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info,
+                                          Command::lesson};
+  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
+    check_training(o);
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
@@ -191,8 +220,10 @@ std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_co
   if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
   const int gpu = options.local_rank.value_or(0);
   if (gpu >= cuda_device_count) {
-    throw DeviceError(fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or choose with --devices",
-                                  gpu, cuda_device_count));
+    throw DeviceError(
+        fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or "
+                    "choose with --devices",
+                    gpu, cuda_device_count));
   }
   return {DeviceId{Backend::cuda, gpu}};
 }
@@ -208,7 +239,8 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   if (o.output_device) {
     if (scheme.loss_at != LossAt::gathered) {
       throw ConfigError(
-          fmt::format("--output-device {}: outputs are gathered nowhere, because the loss is taken on each device; add --loss-at gathered, or "
+          fmt::format("--output-device {}: outputs are gathered nowhere, because the loss is taken on each device; add "
+                      "--loss-at gathered, or "
                       "leave it out",
                       *o.output_device));
     }
@@ -216,7 +248,9 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   }
   if (o.broadcast && scheme.reduce != Reduce::gpu0) {
     throw ConfigError(
-        fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
+        fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is "
+                    "sent; leave it out",
+                    *o.broadcast));
   }
   if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
   const int64_t batch_size = o.choices.batch_size ? std::max(o.batch_size, scheme.split.gpu0) : o.batch_size;
@@ -224,7 +258,8 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   return scheme;
 }
 
-std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& o, const std::vector<DeviceId>& devices,
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& o,
+                                                                    const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes) {
   const int device_count = static_cast<int>(devices.size());
   const Split given = parse_split(o.split.value_or("equal"));
@@ -247,7 +282,8 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
           notes.push_back(fmt::format("{}: there is one device, which gets all samples", name));
         } else {
           notes.push_back(
-              fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+              fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name,
+                          samples, o.batch_size));
         }
       }
     } else if (given.kind != Split::Kind::gpu0) {
@@ -262,7 +298,8 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& o) {
   if (o.precisions.empty()) return {{"", resolve_precision(o)}};
   if (o.precision != "fp32" || o.loss_scale) {
-    throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
+    throw ConfigError(
+        "--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
   }
   std::vector<std::pair<std::string, Precision>> precisions;
   bool any_dynamic = false;
@@ -275,8 +312,9 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     one.precision = item.substr(0, colon);
     if (colon < item.size()) one.loss_scale = item.substr(colon + 1);
     if (one.precision != "fp32" && one.precision != "fp16" && one.precision != "bf16") {
-      throw ConfigError(
-          fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with an optional loss scale after a colon (fp16:none)", o.precisions, item));
+      throw ConfigError(fmt::format(
+          "--precisions {}: '{}' is not fp32, fp16 or bf16, with an optional loss scale after a colon (fp16:none)",
+          o.precisions, item));
     }
     const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
     any_dynamic = any_dynamic || dynamic;
@@ -285,8 +323,9 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     precisions.emplace_back(item, resolve_precision(one));
   }
   if (o.loss_scale_growth_interval && !any_dynamic) {
-    throw ConfigError(
-        fmt::format("--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out", o.precisions));
+    throw ConfigError(fmt::format(
+        "--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out",
+        o.precisions));
   }
   return precisions;
 }
@@ -295,7 +334,8 @@ std::optional<int> parse_recompute_segments(const std::string& text) {
   if (text == "sqrt") return std::nullopt;
   const std::optional<int> segments = parse_number<int>(text);
   if (segments && *segments >= 1) return segments;
-  throw ConfigError(fmt::format("--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+  throw ConfigError(fmt::format(
+      "--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
 }
 
 std::vector<std::string> parse_recompute(const std::string& text) {
@@ -304,14 +344,17 @@ std::vector<std::string> parse_recompute(const std::string& text) {
     const size_t comma = std::min(text.find(',', begin), text.size());
     names.push_back(text.substr(begin, comma - begin));
     if (names.back().empty()) {
-      throw ConfigError(fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
+      throw ConfigError(
+          fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
     }
     begin = comma + 1;
   }
   return names;
 }
 
-OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
+OptimizerConfig resolve_optimizer(const Options& o) {
+  return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay);
+}
 
 Precision resolve_precision(const Options& o) {
   Precision precision;
@@ -319,19 +362,23 @@ Precision resolve_precision(const Options& o) {
   precision.loss_scaling = resolve_loss_scaling(o);
   if (o.loss_scale_growth_interval) {
     if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
-      throw ConfigError("--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");
+      throw ConfigError(
+          "--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");
     }
     precision.loss_scaling.constants.growth_interval = *o.loss_scale_growth_interval;
   }
   if (o.clip_norm) {
     if (!(*o.clip_norm > 0.0) || !std::isfinite(*o.clip_norm)) {
-      throw ConfigError(fmt::format("--clip-norm {}: the norm must be above 0 and finite; leave it out not to clip", *o.clip_norm));
+      throw ConfigError(
+          fmt::format("--clip-norm {}: the norm must be above 0 and finite; leave it out not to clip", *o.clip_norm));
     }
     precision.clip_norm = *o.clip_norm;
   }
   precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (o.broadcast) {
-    if (!precision.mixed()) throw ConfigError("--broadcast: in fp32 there is no 16-bit copy, the parameters themselves are sent; leave it out");
+    if (!precision.mixed())
+      throw ConfigError(
+          "--broadcast: in fp32 there is no 16-bit copy, the parameters themselves are sent; leave it out");
     precision.broadcasts_masters = *o.broadcast == "masters";
   }
   return precision;
@@ -351,7 +398,9 @@ std::vector<int64_t> parse_memory_list(const std::string& text) {
     } catch (const ConfigError& error) {
       throw ConfigError(fmt::format("--device-memory {}: {}", text, error.what()));
     }
-    if (values.back() == 0) throw ConfigError(fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
+    if (values.back() == 0)
+      throw ConfigError(
+          fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
   }
   return values;
 }
@@ -369,7 +418,8 @@ StepRange parse_step_range(const std::string& text) {
   const std::vector<std::string> ends = split_text(text, '-');
   const std::optional<int64_t> first = parse_number<int64_t>(ends.front()), last = parse_number<int64_t>(ends.back());
   if (ends.size() > 2 || !first || !last || *first < 1 || *last < *first) {
-    throw ConfigError(fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
+    throw ConfigError(
+        fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
   }
   return {*first - 1, *last - 1};
 }
@@ -380,10 +430,12 @@ std::vector<int> parse_thread_list(const std::string& text) {
   for (const std::string& item : split_text(text, ',')) {
     const std::optional<int> value = parse_number<int>(item);
     if (!value || *value < 1) {
-      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
+      throw ConfigError(fmt::format(
+          "--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
     }
     if (*value > kMostThreadsPerDevice) {
-      throw ConfigError(fmt::format("--threads-per-device {}: a device has at most {} threads", text, kMostThreadsPerDevice));
+      throw ConfigError(
+          fmt::format("--threads-per-device {}: a device has at most {} threads", text, kMostThreadsPerDevice));
     }
     values.push_back(*value);
   }
@@ -392,7 +444,9 @@ std::vector<int> parse_thread_list(const std::string& text) {
 
 const char* staging_name(Staging staging) { return staging == Staging::host ? "host" : "device0"; }
 const char* loss_at_name(LossAt loss_at) { return loss_at == LossAt::gathered ? "gathered" : "parallel"; }
-const char* precision_name(DType compute) { return compute == DType::f16 ? "fp16" : compute == DType::bf16 ? "bf16" : "fp32"; }
+const char* precision_name(DType compute) {
+  return compute == DType::f16 ? "fp16" : compute == DType::bf16 ? "bf16" : "fp32";
+}
 
 std::string loss_scale_name(const LossScaling& scaling) {
   switch (scaling.kind) {

@@ -166,21 +166,25 @@ void check_combinations(const Options& options);
 
 /// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
-/// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws ConfigError.
+/// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws
+/// ConfigError.
 ///   world_size  devices of all processes, where there are several
 Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
 /// The schemes that `compare` runs, in order; adds to `notes` what the program chose. throws ConfigError.
-std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options,
+                                                                    const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
-/// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
-/// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a 16-bit copy. throws ConfigError.
+/// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions
+/// the one of --precision, without a name. The growth interval goes to those whose scale is dynamic, --broadcast to
+/// those that have a 16-bit copy. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
 std::optional<int> parse_recompute_segments(const std::string& text);
 /// The names of --recompute, separated by commas. throws ConfigError.
 std::vector<std::string> parse_recompute(const std::string& text);
-/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws ConfigError.
+/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws
+/// ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.

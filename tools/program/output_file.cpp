@@ -49,7 +49,8 @@ class FileBuffer : public std::streambuf {
 
 }  // namespace
 
-void write_output_file(const std::string& option, const std::string& path, const std::function<void(std::ostream&)>& content) {
+void write_output_file(const std::string& option, const std::string& path,
+                       const std::function<void(std::ostream&)>& content) {
   try {
     AtomicFile file(path);
     FileBuffer buffer(file);
@@ -66,13 +67,15 @@ void write_output_file(const std::string& option, const std::string& path, const
 void check_writable(const std::string& option, const std::string& path) {
   if (path.empty()) return;
   const auto refuse = [&] {
-    throw DataError(fmt::format("{} {}: no file can be written there ({}); choose a folder that exists and that you may write to", option, path,
-                                std::strerror(errno)));
+    throw DataError(
+        fmt::format("{} {}: no file can be written there ({}); choose a folder that exists and that you may write to",
+                    option, path, std::strerror(errno)));
   };
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
   if (!exists && errno != ENOENT) refuse();  // such as a name that is too long
-  if (exists && S_ISDIR(status.st_mode)) throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
+  if (exists && S_ISDIR(status.st_mode))
+    throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
   if (exists && !S_ISREG(status.st_mode)) {  // /dev/stdout, a pipe: opening it could already be seen at its other end
     if (access(path.c_str(), W_OK) != 0) refuse();
     return;

@@ -51,14 +51,17 @@ DeviceRecord planned_device(Device& device, int64_t samples_per_step, const Devi
 // Rows of --frontier, of which each is planned.
 constexpr int kChoices = 16;
 
-std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search, const std::vector<DeviceRecord>& devices) {
-  const bool known = std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
+std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
+                                                const std::vector<DeviceRecord>& devices) {
+  const bool known =
+      std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
   std::vector<RecomputationRecord> rows;
   for (const RecomputePoint& point : search.frontier(kChoices)) {
-    RecomputationRecord& row = rows.emplace_back(
-        RecomputationRecord{point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    RecomputationRecord& row = rows.emplace_back(RecomputationRecord{
+        point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
     row.saved = 1.0 - static_cast<double>(row.peak_bytes) / static_cast<double>(rows.front().peak_bytes);
-    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(), [](const RecomputationRecord& faster) { return faster.fastest; });
+    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(),
+                                                   [](const RecomputationRecord& faster) { return faster.fastest; });
   }
   return rows;
 }
@@ -73,18 +76,24 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   Record record;
   record.kind = Record::Kind::plan;
   RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
-  for (int d = 0; d < group.size(); ++d) run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
-  if (!all_fit(run.devices)) record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
-  if (options.frontier) record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
+  for (int d = 0; d < group.size(); ++d)
+    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  if (!all_fit(run.devices))
+    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
+  if (options.frontier)
+    record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
   if (interrupted()) throw SearchStopped();
   const FlatLayout layout(job.model.net->parameters(), 0);
-  record.title = fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.size(), "device"), options.mode_name());
+  record.title =
+      fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.size(), "device"), options.mode_name());
   record.command_line = command_line(options);
-  record.facts = {{"model and data", describe_job(job, layout)},
-                  {"scheme", fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size,
-                                         describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
-                                         describe_memory(config),
-                                         options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string())}};
+  record.facts = {
+      {"model and data", describe_job(job, layout)},
+      {"scheme", fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
+                             options.batch_size, describe_batch(batch), scheme.split.str(),
+                             loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
+                             options.processes > 1 ? fmt::format("; the first of {} processes", options.processes)
+                                                   : std::string())}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
   record.config = json_text(config_json(options, job, devices, group.world_size()));
@@ -92,7 +101,8 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {
-    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config);
+    record.checkpoints.emplace().planned_staging =
+        plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config);
   }
   conclude(record);
   return record;
@@ -105,7 +115,8 @@ int run_plan(const Options& asked) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);
   if (asked.processes > 1)
-    group_options.place = ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
+    group_options.place =
+        ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
@@ -117,7 +128,8 @@ int run_plan(const Options& asked) {
   } else {
     const Style style = Style::of(STDOUT_FILENO);
     for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
-    fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second), plan_report(record, style));
+    fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second),
+               plan_report(record, style));
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
   }
   attempts.rethrow();

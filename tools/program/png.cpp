@@ -36,8 +36,8 @@ std::string encode_png(int width, int height, std::span<const uint8_t> pixels) {
   }
   uLongf length = compressBound(static_cast<uLong>(filtered.size()));
   std::string packed(length, '\0');
-  const int status = compress(reinterpret_cast<Bytef*>(packed.data()), &length, reinterpret_cast<const Bytef*>(filtered.data()),
-                              static_cast<uLong>(filtered.size()));
+  const int status = compress(reinterpret_cast<Bytef*>(packed.data()), &length,
+                              reinterpret_cast<const Bytef*>(filtered.data()), static_cast<uLong>(filtered.size()));
   VITRINE_ASSERT(status == Z_OK, "compressBound bytes are enough");
   packed.resize(length);
   std::string header = big_endian(static_cast<uint32_t>(width));

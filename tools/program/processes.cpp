@@ -21,7 +21,9 @@ namespace {
 // Time that this process has to exit by itself after the process group has failed.
 constexpr int64_t kExitAfterMs = 2000;
 
-bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
+bool on_cpus(const Options& options) {
+  return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu;
+}
 
 /// The rendezvous of the processes; empty: MPI.
 std::string rendezvous_place(const Options& options, const Launch& launch) {
@@ -30,15 +32,19 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   // Under Slurm, MPI needs srun's PMIx; GPUs do not need MPI.
   const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
   if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
-    throw ConfigError(fmt::format(
-        "CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --rendezvous",
-        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "use --rendezvous", launch.world_size));
+    throw ConfigError(
+        fmt::format("CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} "
+                    "vitrine ..., without --rendezvous",
+                    options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher))
+                                               : "use --rendezvous",
+                    launch.world_size));
   }
   if (!options.rendezvous.empty()) return options.rendezvous;
   if (by_mpi || on_cpus(options)) return {};
   if (launch.master_address.empty() || launch.master_port == 0) {
     throw ConfigError(launch.note +
-                      ": the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first process's machine, or "
+                      ": the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first "
+                      "process's machine, or "
                       "--rendezvous file:PATH");
   }
   // torchrun's agent listens on this port itself, so the next one is used.
@@ -61,13 +67,14 @@ Processes::Processes(Options& options) {
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {
-      throw ConfigError(Reason(fmt::format("--rendezvous {}: there is only one process (", options.rendezvous)) + launch.note +
-                        "); start several with mpirun or torchrun, or give --rank and --world-size");
+      throw ConfigError(Reason(fmt::format("--rendezvous {}: there is only one process (", options.rendezvous)) +
+                        launch.note + "); start several with mpirun or torchrun, or give --rank and --world-size");
     }
     return;
   }
   // Checked before waiting for the others.
-  if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
+  if (!on_cpus(options) && cuda_device_count() == 0)
+    throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
   ProcessGroupOptions process_group;
   process_group.rank = launch.rank;
   process_group.size = launch.world_size;
@@ -88,7 +95,8 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  process_group_->on_failure([](const Reason&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
+  process_group_->on_failure(
+      [](const Reason&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }
 
 void Processes::fail(const Reason& reason, bool usage) {
@@ -98,7 +106,8 @@ void Processes::fail(const Reason& reason, bool usage) {
   }
   process_group_->fail(reason);
   if (process_group_->failure().empty())
-    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(), in_program_words(reason));
+    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(),
+               in_program_words(reason));
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }
@@ -118,7 +127,8 @@ std::string path_of_rank(const std::string& path, const Processes& processes) {
 void require_alone(const Processes& processes, const char* command) {
   if (processes.count() == 1) return;
   throw ConfigError(
-      fmt::format("{}: it runs in one process, but {} were started; start one, with all devices in --devices", command, processes.count()));
+      fmt::format("{}: it runs in one process, but {} were started; start one, with all devices in --devices", command,
+                  processes.count()));
 }
 
 }  // namespace vitrine::tools

@@ -19,7 +19,9 @@ constexpr int64_t kPlainIntervalNs = 10'000'000'000;
 constexpr int kBarWidth = 24, kLeastBarWidth = 8;
 
 // The program's own stdout and stderr have none (standard_streams.h).
-int descriptor_of(std::FILE* stream) { return stream == stdout ? STDOUT_FILENO : stream == stderr ? STDERR_FILENO : fileno(stream); }
+int descriptor_of(std::FILE* stream) {
+  return stream == stdout ? STDOUT_FILENO : stream == stderr ? STDERR_FILENO : fileno(stream);
+}
 
 }  // namespace
 
@@ -52,7 +54,8 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
   if (!plain && !draws) return;
   last_ns_ = now;
   const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
-  const double left = steps_done > 0 ? seconds / static_cast<double>(steps_done) * static_cast<double>(total_steps_ - steps_done) : 0.0;
+  const double left =
+      steps_done > 0 ? seconds / static_cast<double>(steps_done) * static_cast<double>(total_steps_ - steps_done) : 0.0;
   const std::string text = line(label_, steps_done, total_steps_, loss, static_cast<double>(samples) / seconds, left);
   if (plain) {
     if (logs) logged_ = steps_done / options_.log_every;
@@ -60,14 +63,15 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
     fmt::print(stream_, "{}\n", text);
   }
   if (draws) {
-    fmt::print(stream_, "\r\033[K{}", with_bar(text, steps_done, total_steps_, Style::of(descriptor_of(stream_)).width - 1));
+    fmt::print(stream_, "\r\033[K{}",
+               with_bar(text, steps_done, total_steps_, Style::of(descriptor_of(stream_)).width - 1));
     drawn_ = true;
   }
   std::fflush(stream_);
 }
 
-std::string Progress::line(const std::string& label, int64_t steps_done, int64_t total_steps, double loss, double samples_per_second,
-                           double seconds_left) {
+std::string Progress::line(const std::string& label, int64_t steps_done, int64_t total_steps, double loss,
+                           double samples_per_second, double seconds_left) {
   std::string text = fmt::format("{}  step {}/{}", label, steps_done, total_steps);
   if (!std::isnan(loss)) text += fmt::format("  loss {:.4f}", loss);
   text += fmt::format("  {} samples/s", format_count(std::llround(samples_per_second)));
@@ -84,7 +88,8 @@ std::string Progress::with_bar(const std::string& text, int64_t steps_done, int6
 
 std::string Progress::bar(int64_t steps_done, int64_t total_steps, int width) {
   const auto filled = total_steps > 0 ? std::clamp<int64_t>(steps_done * width / total_steps, 0, width) : 0;
-  return fmt::format("[{}{}]", std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(width - filled), '.'));
+  return fmt::format("[{}{}]", std::string(static_cast<size_t>(filled), '#'),
+                     std::string(static_cast<size_t>(width - filled), '.'));
 }
 
 }  // namespace vitrine::tools

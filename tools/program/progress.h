@@ -27,8 +27,8 @@ class Progress {
   void clear();
 
   /// The line without the drawing, and the bar with it: what update() shows.
-  static std::string line(const std::string& label, int64_t steps_done, int64_t total_steps, double loss, double samples_per_second,
-                          double seconds_left);
+  static std::string line(const std::string& label, int64_t steps_done, int64_t total_steps, double loss,
+                          double samples_per_second, double seconds_left);
   /// Cut to `width`.
   static std::string with_bar(const std::string& text, int64_t steps_done, int64_t total_steps, int width);
   static std::string bar(int64_t steps_done, int64_t total_steps, int width);

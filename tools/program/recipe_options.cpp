@@ -23,14 +23,17 @@ int64_t read_pixels(const std::string& augment, const std::string& item, const s
   const std::string text = item.size() > kind.size() ? item.substr(kind.size() + 1) : "";
   const std::optional<int64_t> pixels = parse_number<int64_t>(text);
   if (pixels && *pixels >= 1 && *pixels <= 1 << 16) return *pixels;
-  throw ConfigError(fmt::format("--augment {}: expected a number of pixels of at least 1 after '{}:', got '{}'", augment, kind, text));
+  throw ConfigError(fmt::format("--augment {}: expected a number of pixels of at least 1 after '{}:', got '{}'",
+                                augment, kind, text));
 }
 
 constexpr const char* kGroupForm = "PATTERN:lr=RATE,weight-decay=DECAY";
 
 /// "classifier.*:lr=0.01,weight-decay=0".
 ParameterGroup parse_group(const std::string& text, double lr) {
-  const auto fail = [&](const std::string& why) { throw ConfigError(fmt::format("--param-group {}: {}; expected {}", text, why, kGroupForm)); };
+  const auto fail = [&](const std::string& why) {
+    throw ConfigError(fmt::format("--param-group {}: {}; expected {}", text, why, kGroupForm));
+  };
   const size_t colon = text.rfind(':');
   ParameterGroup group;
   if (colon == std::string::npos || colon == 0) fail("there is no pattern before a colon");
@@ -61,27 +64,33 @@ void add_recipe_options(CLI::App& app, RecipeOptions& o) {
   const auto take_augment = [&o](const std::string& text) { o.augment = text == "none" ? "" : text; };
   const auto take_no_decay = [&o](const std::vector<std::string>& kinds) {
     const bool none = std::find(kinds.begin(), kinds.end(), "none") != kinds.end();
-    if (none && kinds.size() > 1) throw ConfigError(fmt::format("--no-decay {}: none excludes the others", fmt::join(kinds, ",")));
+    if (none && kinds.size() > 1)
+      throw ConfigError(fmt::format("--no-decay {}: none excludes the others", fmt::join(kinds, ",")));
     o.no_decay = none ? std::vector<std::string>() : kinds;
   };
-  app.add_option_function<std::string>(
-      "--augment", take_augment,
-      "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N (padded with N zero pixels, "
-      "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]");
-  app.add_option("--label-smoothing", o.label_smoothing, "Share of the target distribution that is spread over all classes, in training")
+  app.add_option_function<std::string>("--augment", take_augment,
+                                       "Random changes of training images on the device, a list: flip (mirrored with "
+                                       "probability 1/2), crop:N (padded with N zero pixels, "
+                                       "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]");
+  app.add_option("--label-smoothing", o.label_smoothing,
+                 "Share of the target distribution that is spread over all classes, in training")
       ->check(number(0, 1))
       ->capture_default_str();
-  app.add_option_function<std::vector<std::string>>("--no-decay", take_no_decay,
-                                                    "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
+  app.add_option_function<std::vector<std::string>>(
+         "--no-decay", take_no_decay,
+         "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
       ->delimiter(',')
       ->check(one_of({"norms", "biases", "none"}));
   app.add_option("--param-group", o.groups,
-                 fmt::format("Constants of parameters whose names match: {}, as 'classifier.*:lr=0.01'; the rate keeps its ratio to --lr under a "
+                 fmt::format("Constants of parameters whose names match: {}, as 'classifier.*:lr=0.01'; the rate keeps "
+                             "its ratio to --lr under a "
                              "schedule. Several may be given; a later one overrides an earlier one and --no-decay",
                              kGroupForm))
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--ema", o.ema, "Keep an exponential moving average of the weights with this decay (0.999), evaluate it and save it beside --save")
+  app.add_option("--ema", o.ema,
+                 "Keep an exponential moving average of the weights with this decay (0.999), evaluate it and save it "
+                 "beside --save")
       ->check(number(0, 1));
 }
 
@@ -91,7 +100,8 @@ Augmentation resolve_augmentation(const RecipeOptions& o) {
   std::vector<std::string> given;
   for (const std::string& item : split_text(o.augment, ',')) {
     const std::string kind = item.substr(0, item.find(':'));
-    if (std::find(given.begin(), given.end(), kind) != given.end()) throw ConfigError(fmt::format("--augment {}: {} appears twice", o.augment, kind));
+    if (std::find(given.begin(), given.end(), kind) != given.end())
+      throw ConfigError(fmt::format("--augment {}: {} appears twice", o.augment, kind));
     given.push_back(kind);
     if (item == "flip") {
       augmentation.flip = true;
@@ -110,8 +120,8 @@ void check_augmentation(const RecipeOptions& o, int64_t stored, int64_t input) {
   const Augmentation augmentation = resolve_augmentation(o);
   const auto check = [&](const char* kind, int64_t pixels, int64_t most, const char* images) {
     if (pixels <= most) return;
-    throw ConfigError(
-        fmt::format("--augment {}: {}:{} is more than the {} pixels of {}; use {}:{} or less", o.augment, kind, pixels, most, images, kind, most));
+    throw ConfigError(fmt::format("--augment {}: {}:{} is more than the {} pixels of {}; use {}:{} or less", o.augment,
+                                  kind, pixels, most, images, kind, most));
   };
   check("crop", augmentation.crop_padding, stored, "the data set's images");
   check("cutout", augmentation.cutout, input, "the model's input");
@@ -120,7 +130,8 @@ void check_augmentation(const RecipeOptions& o, int64_t stored, int64_t input) {
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& o, double lr) {
   std::vector<ParameterGroup> groups;
   for (const std::string& kind : o.no_decay) {
-    groups.push_back({.of = kind == "norms" ? ParameterGroup::Of::norms : ParameterGroup::Of::biases, .weight_decay = 0.0});
+    groups.push_back(
+        {.of = kind == "norms" ? ParameterGroup::Of::norms : ParameterGroup::Of::biases, .weight_decay = 0.0});
   }
   for (const std::string& text : o.groups) groups.push_back(parse_group(text, lr));
   return groups;
@@ -130,10 +141,12 @@ void check_recipe(const RecipeOptions& o, bool host_preprocess) {
   const Augmentation augmentation = resolve_augmentation(o);
   resolve_parameter_groups(o, 1.0);
   if (augmentation.any() && host_preprocess) {
-    throw ConfigError("--augment changes images on the device, but --preprocess host normalizes them before; leave one of them out");
+    throw ConfigError(
+        "--augment changes images on the device, but --preprocess host normalizes them before; leave one of them out");
   }
   if (o.ema && !(*o.ema > 0.0 && *o.ema < 1.0)) {
-    throw ConfigError(fmt::format("--ema {}: the decay must be above 0 and below 1, for example 0.999; leave it out for no average", *o.ema));
+    throw ConfigError(fmt::format(
+        "--ema {}: the decay must be above 0 and below 1, for example 0.999; leave it out for no average", *o.ema));
   }
 }
 
@@ -141,8 +154,9 @@ Normalization resolve_normalization(const std::string& text, const Dataset& trai
   if (text.empty()) return {train.mean, train.std};
   if (text == "none") return {};
   const auto fail = [&](const std::string& why) {
-    throw ConfigError(fmt::format("--normalize {}: {}; expected means and deviations of {} channel{}, for pixels from 0 to 1, as {}", text, why,
-                                  train.channels, train.channels == 1 ? "" : "s", train.channels == 1 ? "0.5/0.25" : "0.5,0.5,0.5/0.2,0.2,0.2"));
+    throw ConfigError(fmt::format(
+        "--normalize {}: {}; expected means and deviations of {} channel{}, for pixels from 0 to 1, as {}", text, why,
+        train.channels, train.channels == 1 ? "" : "s", train.channels == 1 ? "0.5/0.25" : "0.5,0.5,0.5/0.2,0.2,0.2"));
   };
   Normalization normalization;
   const std::vector<std::string> parts = split_text(text, '/');

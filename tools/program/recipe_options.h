@@ -16,7 +16,8 @@ class App;
 
 namespace vitrine::tools {
 
-/// The flags of what makes a model generalize: augmentation, label smoothing, parameter groups, averages of the weights.
+/// The flags of what makes a model generalize: augmentation, label smoothing, parameter groups, averages of the
+/// weights.
 struct RecipeOptions {
   std::string augment;  // "flip,crop:4,cutout:8"; empty: none
   double label_smoothing = 0.0;
@@ -35,8 +36,8 @@ Augmentation resolve_augmentation(const RecipeOptions& options);
 void check_augmentation(const RecipeOptions& options, int64_t stored, int64_t input);
 /// lr  the optimizer's learning rate, whose share a group's is
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& options, double lr);
-/// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels, or "none" for pixels from 0 to 1; the data set's where the text is empty. throws
-/// ConfigError.
+/// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels, or "none" for pixels from 0 to 1; the data set's where the
+/// text is empty. throws ConfigError.
 Normalization resolve_normalization(const std::string& text, const Dataset& train);
 
 /// Puts the recipe into an engine's configuration, whose optimizer is set.

@@ -16,19 +16,20 @@ namespace vitrine {
 
 // How processes exchange their devices: as JSON, member by member.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DevicePlan, peak_bytes, peak_by_category, peak_phase, peak_layer)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PoolStatistics, capacity_bytes, reserved_bytes, peak_bytes, peak_by_category, peak_phase, peak_layer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PoolStatistics, capacity_bytes, reserved_bytes, peak_bytes, peak_by_category,
+                                   peak_phase, peak_layer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseRow, phase, ordinal, seconds, share, bytes, calls, hidden_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitRow, cause, seconds, share)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTable, ordinal, steps, wall_seconds, rows, waits, named_share)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationRow, phase, layer, calls, moved_bytes, buffer_bytes, hidden_seconds, exposed_seconds,
-                                   late_hidden_seconds, late_exposed_seconds, bus_factor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationRow, phase, layer, calls, moved_bytes, buffer_bytes, hidden_seconds,
+                                   exposed_seconds, late_hidden_seconds, late_exposed_seconds, bus_factor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationTable, ordinal, steps, rows)
 
 namespace tools {
 
 // Results that an older version has written have no owners.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes, outside_by_owner, phases,
-                                                communication)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes,
+                                                outside_by_owner, phases, communication)
 
 std::string devices_text(const std::vector<DeviceRecord>& devices) { return json_text(nlohmann::json(devices)); }
 
@@ -70,11 +71,19 @@ size_t index_in(const std::vector<DeviceRecord>& devices, std::vector<DeviceReco
 
 }  // namespace
 
-bool all_as_planned(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::as_planned); }
+bool all_as_planned(const std::vector<DeviceRecord>& devices) {
+  return std::ranges::all_of(devices, &DeviceRecord::as_planned);
+}
 bool all_fit(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::fits); }
-size_t fullest(const std::vector<DeviceRecord>& devices) { return index_in(devices, std::ranges::max_element(devices, {}, peak_of)); }
-size_t emptiest(const std::vector<DeviceRecord>& devices) { return index_in(devices, std::ranges::min_element(devices, {}, peak_of)); }
-int64_t measured_steps(const std::vector<DeviceRecord>& devices) { return devices.empty() ? 0 : devices.front().phases.steps; }
+size_t fullest(const std::vector<DeviceRecord>& devices) {
+  return index_in(devices, std::ranges::max_element(devices, {}, peak_of));
+}
+size_t emptiest(const std::vector<DeviceRecord>& devices) {
+  return index_in(devices, std::ranges::min_element(devices, {}, peak_of));
+}
+int64_t measured_steps(const std::vector<DeviceRecord>& devices) {
+  return devices.empty() ? 0 : devices.front().phases.steps;
+}
 
 double named_share(const std::vector<DeviceRecord>& devices) {
   double least = 1;
@@ -85,14 +94,16 @@ double named_share(const std::vector<DeviceRecord>& devices) {
 std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier) {
   std::vector<MemoryDifference> all;
   for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
-    MemoryDifference difference{static_cast<Category>(c), fuller.pool.peak_by_category[c] - emptier.pool.peak_by_category[c], {}};
+    MemoryDifference difference{
+        static_cast<Category>(c), fuller.pool.peak_by_category[c] - emptier.pool.peak_by_category[c], {}};
     if (difference.bytes == 0) continue;
     const int64_t sign = difference.bytes > 0 ? 1 : -1;
     std::map<std::string, int64_t> more;
     for (const auto& [device, factor] : {std::pair{&fuller, sign}, {&emptier, -sign}}) {
       if (!device->memory) continue;
       for (const HeldBlock& block : device->memory->blocks) {
-        if (block.category == difference.category && device->memory->holds_at_peak(block)) more[block.tensor] += factor * block.bytes;
+        if (block.category == difference.category && device->memory->holds_at_peak(block))
+          more[block.tensor] += factor * block.bytes;
       }
     }
     for (const auto& [tensor, bytes] : more) {
@@ -110,12 +121,14 @@ std::string place_name(Phase phase, const std::string& layer) {
 }
 
 PhaseRow phase_row(const PhaseTable& table, Phase phase) {
-  const auto found = std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& row) { return row.phase == phase; });
+  const auto found =
+      std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& row) { return row.phase == phase; });
   return found == table.rows.end() ? PhaseRow{phase} : *found;
 }
 
 WaitRow wait_row(const PhaseTable& table, std::string_view cause) {
-  const auto found = std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& row) { return row.cause == cause; });
+  const auto found =
+      std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& row) { return row.cause == cause; });
   return found == table.waits.end() ? WaitRow{std::string(cause)} : *found;
 }
 
@@ -135,7 +148,8 @@ double seconds_in(const PhaseTable& table, std::span<const Phase> phases) {
 
 namespace {
 
-/// From the host in `stage`, from the first device in `scatter`. Copies of a short run may lie outside its measured steps.
+/// From the host in `stage`, from the first device in `scatter`. Copies of a short run may lie outside its measured
+/// steps.
 int64_t sample_bytes(const RunRecord& run, size_t device, Phase phase) {
   const bool through_first = run.scheme.staging == Staging::device0;
   if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;
@@ -166,7 +180,9 @@ double Rates::most() const { return spread_of(rounds).most; }
 
 std::string Rates::str() const {
   const std::string text = format_count(std::llround(median()));
-  return rounds.size() < 2 || median() <= 0 ? text : fmt::format("{} ±{:.0f} %", text, (most() - least()) / 2 / median() * 100);
+  return rounds.size() < 2 || median() <= 0
+             ? text
+             : fmt::format("{} ±{:.0f} %", text, (most() - least()) / 2 / median() * 100);
 }
 
 }  // namespace tools

@@ -18,8 +18,9 @@
 #include "tools/program/processes.h"
 #include "tools/program/step_record.h"
 
-/// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it; processes exchange it; the
-/// terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h) render it.
+/// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
+/// processes exchange it; the terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h)
+/// render it.
 namespace vitrine::tools {
 
 /// One device of a run or of a plan.
@@ -38,7 +39,9 @@ struct DeviceRecord {
   std::optional<StepView> step;
 
   /// Whether the measured peak equals the planned one in every category.
-  bool as_planned() const { return plan.peak_bytes == pool.peak_bytes && plan.peak_by_category == pool.peak_by_category; }
+  bool as_planned() const {
+    return plan.peak_bytes == pool.peak_bytes && plan.peak_by_category == pool.peak_by_category;
+  }
   bool fits() const { return pool.capacity_bytes == 0 || plan.peak_bytes <= pool.capacity_bytes; }
   /// Bytes of a category at the measured peak.
   int64_t held(Category category) const { return pool.peak_by_category[static_cast<size_t>(category)]; }
@@ -64,8 +67,9 @@ double named_share(const std::vector<DeviceRecord>& devices);
 /// What a device holds more of a category than another one, each at its peak.
 struct MemoryDifference {
   Category category;
-  int64_t bytes;                                         // negative: less
-  std::vector<std::pair<int64_t, std::string>> tensors;  // which account for it, largest first; empty if the recorded step does not show them
+  int64_t bytes;  // negative: less
+  std::vector<std::pair<int64_t, std::string>>
+      tensors;  // which account for it, largest first; empty if the recorded step does not show them
 };
 /// The categories that differ, the largest difference first.
 std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier);
@@ -76,12 +80,15 @@ std::string place_name(Phase phase, const std::string& layer);
 /// The row of a phase or a cause of waiting; all zero where the device has none.
 PhaseRow phase_row(const PhaseTable& table, Phase phase);
 WaitRow wait_row(const PhaseTable& table, std::string_view cause);
-/// The device that waited least for its peers: what is exposed there is what the step paid. Null if the devices did not communicate.
+/// The device that waited least for its peers: what is exposed there is what the step paid. Null if the devices did not
+/// communicate.
 const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices);
 /// Seconds of several phases.
 double seconds_in(const PhaseTable& table, std::span<const Phase> phases);
 /// Seconds or bytes of a PhaseTable or CommunicationTable divided by its steps, bytes rounded down; 0 without steps.
-double per_step(double seconds, const auto& table) { return table.steps > 0 ? seconds / static_cast<double>(table.steps) : 0.0; }
+double per_step(double seconds, const auto& table) {
+  return table.steps > 0 ? seconds / static_cast<double>(table.steps) : 0.0;
+}
 int64_t per_step(int64_t bytes, const auto& table) { return table.steps > 0 ? bytes / table.steps : 0; }
 
 /// An epoch, or all steps of a run with --steps.
@@ -90,10 +97,10 @@ struct EpochRecord {
   StepResult totals;
   int64_t samples = 0;
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
-  int64_t steps_before = 0;             // those of them that were trained before this process, which continues from a checkpoint
-  int64_t last_step = 0;                // the number of steps since the start of the run when it ended
-  double seconds = 0;                   // spent training, without evaluation
-  std::optional<double> last_loss;      // of the last step
+  int64_t steps_before = 0;  // those of them that were trained before this process, which continues from a checkpoint
+  int64_t last_step = 0;     // the number of steps since the start of the run when it ended
+  double seconds = 0;        // spent training, without evaluation
+  std::optional<double> last_loss;  // of the last step
   std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }
@@ -127,8 +134,9 @@ struct ReproducedRun {
   std::string state = "not started";  // complete, diverged, failed, interrupted or not started
   std::string failure;                // why it failed
   int64_t skipped_steps = 0;
-  int64_t measured_steps = 0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
-  int64_t lost_epochs = 0;     // of a complete run: those that its log lacks
+  int64_t measured_steps =
+      0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
+  int64_t lost_epochs = 0;  // of a complete run: those that its log lacks
   std::vector<SavedEpoch> saved;
 
   /// "single fp16:none": the same for all seeds.
@@ -139,7 +147,8 @@ struct ReproducedRun {
 struct Finding {
   std::string text;
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
-  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for a result that costs nothing.
+  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for
+  /// a result that costs nothing.
   std::optional<double> cost = std::nullopt;
   const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
 };
@@ -165,7 +174,7 @@ struct ConfigurationSummary {
   std::vector<std::string> unfinished;  // the states of the runs that are not complete, each once
   std::optional<SavedEpoch> best;       // with the highest accuracy of any saved epoch
   int64_t skipped_steps = 0;            // of all runs
-  std::optional<size_t> shown;          // index of the run whose devices stand for all; one that was measured if there is any
+  std::optional<size_t> shown;  // index of the run whose devices stand for all; one that was measured if there is any
   // Of the complete runs:
   int64_t complete = 0;
   SeedSpread accuracy, seconds;
@@ -196,8 +205,9 @@ struct RunRecord {
   int workers = 1;
   bool host_preprocess = false;
   int64_t bucket_bytes = 0, first_bucket_bytes = 0;
-  bool images_on_device = false;             // the host sends the index of each image only
-  int64_t image_bytes = 0, label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
+  bool images_on_device = false;  // the host sends the index of each image only
+  int64_t image_bytes = 0,
+          label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
   // Measurements:
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
@@ -205,17 +215,19 @@ struct RunRecord {
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
-  std::optional<ConfusionMatrix> confusion;   // with --confusion: of the last evaluation
-  int64_t shown_step = 0;                     // from 0: the step of DeviceRecord::memory and ::step
-  std::optional<double> first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
+  std::optional<ConfusionMatrix> confusion;  // with --confusion: of the last evaluation
+  int64_t shown_step = 0;                    // from 0: the step of DeviceRecord::memory and ::step
+  std::optional<double>
+      first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
   // Of a comparison:
   Rates rates;
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;
 };
 
-/// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are exact; of other copies, the
-/// mean of the calls counts, because those of the first and the last step may lie outside the steps that were measured.
+/// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are
+/// exact; of other copies, the mean of the calls counts, because those of the first and the last step may lie outside
+/// the steps that were measured.
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
@@ -260,8 +272,8 @@ struct Record {
   std::string communicator;
   std::string cuda_graphs;  // of this process; empty without GPUs
   GraphCounts graph_counts;
-  std::vector<Conv2dChoice> convolutions;                    // of this process's first device
-  std::string plans;                                         // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
+  std::vector<Conv2dChoice> convolutions;  // of this process's first device
+  std::string plans;                       // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
   std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
   std::string remedies;                                      // what would make a plan fit; empty if it fits
   // Of a run or plan with checkpoints, on rank 0:
@@ -275,7 +287,8 @@ struct Record {
 std::string devices_text(const std::vector<DeviceRecord>& devices);
 std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text);
 
-/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets `mine` back.
+/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets
+/// `mine` back.
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);
 
 }  // namespace vitrine::tools

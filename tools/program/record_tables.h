@@ -14,22 +14,24 @@ namespace vitrine::tools {
 /// Up to this many devices have columns of their own; more are shown as minimum, median and maximum.
 inline constexpr size_t kDevicesApart = 4, kDevicesApartOnPage = 16;
 
-/// Where the time went: a row for each phase and each cause of waiting. With more than `apart` devices, those that run the same phases share a table.
-/// Empty without steps.
+/// Where the time went: a row for each phase and each cause of waiting. With more than `apart` devices, those that run
+/// the same phases share a table. Empty without steps.
 std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart = kDevicesApart);
 
-/// One row for each bucket of the device that waited least for its peers (least_late()): what was hidden behind compute and what was not, how late
-/// peers were, and bandwidth. Nothing if the devices did not communicate.
+/// One row for each bucket of the device that waited least for its peers (least_late()): what was hidden behind compute
+/// and what was not, how late peers were, and bandwidth. Nothing if the devices did not communicate.
 std::optional<Table> communication_table(const std::vector<DeviceRecord>& devices);
 
 /// What the plan said of a measured peak: "to the byte", or its bytes.
 std::string planned_peak(const DeviceRecord& device);
-/// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share their columns.
+/// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share
+/// their columns.
 Table memory_table(const std::vector<DeviceRecord>& devices);
 /// Memory outside the pools, and how it is measured.
 std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes, int processes);
 
-/// What each device of a plan needs: bytes by category, and the moment of the peak. Devices with the same plan share a column.
+/// What each device of a plan needs: bytes by category, and the moment of the peak. Devices with the same plan share a
+/// column.
 Table plan_table(const std::vector<DeviceRecord>& devices);
 /// What each layer of a plan holds from its forward to its backward pass; nothing without layers.
 std::optional<Table> held_table(const std::vector<DeviceRecord>& devices);

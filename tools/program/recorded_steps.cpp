@@ -24,8 +24,8 @@ RecordedSteps::RecordedSteps(const Options& options, int64_t first_step, int64_t
       records_(options.records()),
       all_(all(options)) {
   if (!options.record_steps.empty() && steps_.first_step >= step_count) {
-    throw ConfigError(fmt::format("--record-steps {}: the run has {} step{}; name steps that it has", options.record_steps, step_count,
-                                  step_count == 1 ? "" : "s"));
+    throw ConfigError(fmt::format("--record-steps {}: the run has {} step{}; name steps that it has",
+                                  options.record_steps, step_count, step_count == 1 ? "" : "s"));
   }
   steps_.last_step = std::min(steps_.last_step, step_count - 1);
   steps_.first_step = std::min(steps_.first_step, steps_.last_step);
@@ -51,7 +51,8 @@ MemoryHistory RecordedSteps::history(const Pool& pool) const {
   const MemoryHistory& whole = pool.history();
   const std::optional<size_t> first = find_mark(whole, steps_.first_step);
   if (!first) return {};
-  const auto end = std::find_if(whole.steps.begin(), whole.steps.end(), [&](const StepMark& mark) { return mark.step > steps_.last_step; });
+  const auto end = std::find_if(whole.steps.begin(), whole.steps.end(),
+                                [&](const StepMark& mark) { return mark.step > steps_.last_step; });
   return cut_history(whole, *first, static_cast<size_t>(end - whole.steps.begin()) - *first);
 }
 

@@ -22,20 +22,25 @@ void add_deprecated_init(CLI::App& app, Options& o, bool has_weights) {
   const auto read = [&o, has_weights](const std::vector<std::string>& values) {
     for (const std::string& value : values) {
       const bool rendezvous = value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0;
-      if (!rendezvous && !has_weights) throw ConfigError(fmt::format("--init {}: expected --rendezvous tcp://HOST:PORT or file:PATH", value));
+      if (!rendezvous && !has_weights)
+        throw ConfigError(fmt::format("--init {}: expected --rendezvous tcp://HOST:PORT or file:PATH", value));
       const std::string name = rendezvous ? "--rendezvous" : "--init-weights";
       (rendezvous ? o.rendezvous : o.init_weights) = value;
       warn_renamed(o, "--init " + value, name + " " + value);
     }
   };
-  app.add_option_function<std::vector<std::string>>("--init", read)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group("");
+  app.add_option_function<std::vector<std::string>>("--init", read)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("");
 }
 
 void add_deprecated_recompute(CLI::App& app, Options& o, bool may_choose) {
   const CLI::Option* const option = app.get_option("--recompute-segments");
   const auto add = [&](const std::string& name, const std::function<std::string(const std::string&)>& translated) {
     const auto read = [&o, may_choose, name, translated, option](const std::string& text) {
-      if (option->count() > 0) throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
+      if (option->count() > 0)
+        throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
       warn_renamed(o, fmt::format("{} {}", name, text), "--recompute-segments " + translated(text));
       set_recompute_segments(o, translated(text), may_choose);
     };

@@ -7,10 +7,12 @@
 
 #include "tools/program/options.h"
 
-/// Former names of options and their values. They still work, are hidden from the help, and print a warning with the new name.
+/// Former names of options and their values. They still work, are hidden from the help, and print a warning with the
+/// new name.
 namespace vitrine::tools {
 
-/// --init had two meanings, distinguished by the form of its value: --rendezvous and, with `has_weights`, --init-weights.
+/// --init had two meanings, distinguished by the form of its value: --rendezvous and, with `has_weights`,
+/// --init-weights.
 void add_deprecated_init(CLI::App& app, Options& options, bool has_weights);
 
 /// --checkpoint-segments and, if plans may choose, --checkpoint: --recompute-segments.

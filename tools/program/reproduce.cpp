@@ -55,7 +55,8 @@ std::vector<DeviceId> reproduction_devices(const Options& o) {
   const std::vector<DeviceId> devices = parse_device_list(o.devices.empty() ? usual : o.devices, gpus);
   if (one && devices.size() > 1) {
     throw ConfigError(
-        fmt::format("--as-published: the published figures are those of one device, but --devices {} has {}; name one", o.devices, devices.size()));
+        fmt::format("--as-published: the published figures are those of one device, but --devices {} has {}; name one",
+                    o.devices, devices.size()));
   }
   return devices;
 }
@@ -72,11 +73,13 @@ class Reproduction {
       : asked_(asked), processes_(processes), devices_(std::move(devices)), job_(open_job(asked)) {
     const std::vector<std::string> names = device_names(devices_);
     for (int64_t s = 0; s < asked.reproduce.seeds; ++s) {
-      for (const Configuration& configuration : configurations(asked)) add(configuration, names, asked.seed + static_cast<uint64_t>(s));
+      for (const Configuration& configuration : configurations(asked))
+        add(configuration, names, asked.seed + static_cast<uint64_t>(s));
     }
     std::error_code error;
     fs::create_directories(asked.reproduce.out, error);
-    if (error) throw DataError(fmt::format("--out {}: the folder cannot be made ({})", asked.reproduce.out, error.message()));
+    if (error)
+      throw DataError(fmt::format("--out {}: the folder cannot be made ({})", asked.reproduce.out, error.message()));
     lock_.emplace("--out", asked.reproduce.out);
     check_settings();
     check_disk(asked, job_, planned_);
@@ -85,8 +88,8 @@ class Reproduction {
 
   /// Makes all runs that are not there yet, until interrupted.
   void run() {
-    const int64_t steps =
-        *asked_.epochs * batches_per_epoch({asked_.shuffle, asked_.drop_last, asked_.seed}, job_.data.train.size(), asked_.batch_size);
+    const int64_t steps = *asked_.epochs * batches_per_epoch({asked_.shuffle, asked_.drop_last, asked_.seed},
+                                                             job_.data.train.size(), asked_.batch_size);
     int64_t steps_left = 0;
     std::vector<bool> waits(planned_.size(), false);
     for (size_t i = 0; i < planned_.size(); ++i) {
@@ -107,7 +110,8 @@ class Reproduction {
       const int64_t before = planned_[i].saved_steps();
       print_progress(fmt::format("{} ({} of {})", record.name, ++number, wanted));
       time_left.begin_run(record.name);
-      const TrainHooks hooks{.steps_done = [&](int64_t) { time_left.add_step(wanted - static_cast<int64_t>(number) + 1); }};
+      const TrainHooks hooks{
+          .steps_done = [&](int64_t) { time_left.add_step(wanted - static_cast<int64_t>(number) + 1); }};
       attempt(record, [&] { make(planned_[i], record, hooks); });
       time_left.drop_steps(steps - before - time_left.steps_of_run());
       if (!interrupted()) time_left.end_run(static_cast<int64_t>(number), wanted);
@@ -145,11 +149,13 @@ class Reproduction {
   }
 
   void print_progress(const std::string& text) const {
-    fmt::print(asked_.json ? stderr : stdout, "{}\n", Style::of(asked_.json ? STDERR_FILENO : STDOUT_FILENO).prose(text));
+    fmt::print(asked_.json ? stderr : stdout, "{}\n",
+               Style::of(asked_.json ? STDERR_FILENO : STDOUT_FILENO).prose(text));
     std::fflush(asked_.json ? stderr : stdout);
   }
 
-  /// Refuses runs with other settings before the first one starts. One whose settings cannot be read fails alone, when its turn comes.
+  /// Refuses runs with other settings before the first one starts. One whose settings cannot be read fails alone, when
+  /// its turn comes.
   void check_settings() const {
     for (const PlannedRun& run : planned_) {
       try {
@@ -185,7 +191,8 @@ class Reproduction {
     record.reproduced->lost_epochs = std::max<int64_t>(0, *asked_.epochs - static_cast<int64_t>(record.epochs.size()));
     if (record.reproduced->lost_epochs == 0) return;
     print_file_warning(
-        fmt::format("{}/log.jsonl lacks {} of {} epochs: the run's time is shown as not measured; remove the run's folder to make the run again",
+        fmt::format("{}/log.jsonl lacks {} of {} epochs: the run's time is shown as not measured; remove the run's "
+                    "folder to make the run again",
                     planned.folder, record.reproduced->lost_epochs, *asked_.epochs));
   }
 
@@ -237,8 +244,8 @@ class Reproduction {
     take(result, record);
   }
 
-  /// Trains, and returns the result. If a checkpoint or the log could not be written, the result is written as that of an interrupted run, and the
-  /// error is thrown.
+  /// Trains, and returns the result. If a checkpoint or the log could not be written, the result is written as that of
+  /// an interrupted run, and the error is thrown.
   ///   before  the result of an earlier call
   RunResult train(const PlannedRun& planned, const TrainHooks& hooks, const RunResult& before) {
     auto directory = open_checkpoint_directory(planned.options, processes_);
@@ -246,7 +253,8 @@ class Reproduction {
     const std::string name = planned.configuration.mode == "single" ? "single device" : planned.configuration.mode;
     Attempts attempts;
     const Trained trained =
-        train_job(planned.options, job_, {planned.devices, std::move(group), std::move(directory), {}, name}, processes_, attempts, hooks);
+        train_job(planned.options, job_, {planned.devices, std::move(group), std::move(directory), {}, name},
+                  processes_, attempts, hooks);
     RunResult result;
     if (trained.record) {
       const RunRecord& run = trained.record->run();
@@ -270,11 +278,12 @@ class Reproduction {
     return result;
   }
 
-  /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. A damaged one is left out with a warning. Nothing if the
-  /// program was interrupted.
+  /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. A damaged one is left out
+  /// with a warning. Nothing if the program was interrupted.
   ///   needs_last  the newest must be whole, and that of the last epoch
   /// throws  DataError if it is not
-  std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name, bool needs_last) {
+  std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name,
+                                                        bool needs_last) {
     Options options = planned.options;
     const char* const file = options.recipe.ema ? "/ema.safetensors" : "/model.safetensors";  // what training evaluates
     options.command = Options::Command::eval;
@@ -300,19 +309,24 @@ class Reproduction {
         }
       } catch (const DataError& error) {
         if (needs_last && &checkpoint == &checkpoints.back()) {
-          throw DataError(fmt::format("{}; the same command continues from the newest whole checkpoint and trains this epoch again", error.what()));
+          throw DataError(
+              fmt::format("{}; the same command continues from the newest whole checkpoint and trains this epoch again",
+                          error.what()));
         }
-        print_file_warning(fmt::format("{}: {} is not evaluated: {}", name, checkpoint_name(checkpoint.step), error.what()));
+        print_file_warning(
+            fmt::format("{}: {} is not evaluated: {}", name, checkpoint_name(checkpoint.step), error.what()));
         continue;
       }
-      const auto found = evaluate_test_set(options, job_, *run, fmt::format("{}, evaluating epoch {}", name, epoch), false);
+      const auto found =
+          evaluate_test_set(options, job_, *run, fmt::format("{}, evaluating epoch {}", name, epoch), false);
       if (!found) return std::nullopt;
       all.push_back({epoch, checkpoint_name(checkpoint.step), found->loss, found->accuracy, found->top5});
     }
     if (run) run->engine->finish();
     if (needs_last && (all.empty() || all.back().epoch != *asked_.epochs)) {
-      throw DataError(fmt::format("{}: the checkpoint of the last epoch, {}, is missing; the same command trains what no checkpoint has again",
-                                  options.checkpoints.directory, *asked_.epochs));
+      throw DataError(fmt::format(
+          "{}: the checkpoint of the last epoch, {}, is missing; the same command trains what no checkpoint has again",
+          options.checkpoints.directory, *asked_.epochs));
     }
     return all;
   }
@@ -325,11 +339,12 @@ class Reproduction {
     const size_t count = planned_.size() / static_cast<size_t>(asked_.reproduce.seeds);
     record_.title = fmt::format("{} in {}", job_.model.name, counted(count, "configuration"));
     record_.command_line = command_line(asked_);
-    record_.facts = {{"model and data", describe_job(job_, FlatLayout(job_.model.net->parameters(), 0))},
-                     {"runs", fmt::format("{} in {}, {} seed{}; single runs on {}", asked_.reproduce.modes, asked_.precisions, asked_.reproduce.seeds,
-                                          asked_.reproduce.seeds == 1 ? "" : "s", devices_.front().str())},
-                     {"training", fmt::format("{} epoch{}, batch {}, {}", *asked_.epochs, *asked_.epochs == 1 ? "" : "s", asked_.batch_size,
-                                              describe_training(asked_))}};
+    record_.facts = {
+        {"model and data", describe_job(job_, FlatLayout(job_.model.net->parameters(), 0))},
+        {"runs", fmt::format("{} in {}, {} seed{}; single runs on {}", asked_.reproduce.modes, asked_.precisions,
+                             asked_.reproduce.seeds, asked_.reproduce.seeds == 1 ? "" : "s", devices_.front().str())},
+        {"training", fmt::format("{} epoch{}, batch {}, {}", *asked_.epochs, *asked_.epochs == 1 ? "" : "s",
+                                 asked_.batch_size, describe_training(asked_))}};
     record_.facts.insert(record_.facts.end(), machine.begin(), machine.end());
     record_.config = json_text(config_json(asked_, job_, devices_));
     record_.dataset_bytes = dataset_bytes(job_.data);
@@ -337,8 +352,8 @@ class Reproduction {
     record_.as_published = asked_.reproduce.as_published;
     if (record_.as_published) record_.departures = find_departures(asked_, job_, devices_, planned_, machine);
     if (devices_.size() == 1 && !record_.as_published) {
-      record_.notes.push_back(
-          fmt::format("All modes run on one device, {}; give --devices to see dp and ddp divide the work", devices_.front().str()));
+      record_.notes.push_back(fmt::format(
+          "All modes run on one device, {}; give --devices to see dp and ddp divide the work", devices_.front().str()));
     }
   }
 
@@ -364,17 +379,20 @@ int run_reproduce(const Options& options, const Processes& processes) {
   Attempts attempts;
   const Json json = reproduction_json(record);
   const bool has_page = attempts.run([&] { html::write_page(page, record); });
-  const bool has_json = attempts.run([&] { write_output_file("--out", figures, [&](std::ostream& file) { file << json_text(json) << '\n'; }); });
+  const bool has_json = attempts.run(
+      [&] { write_output_file("--out", figures, [&](std::ostream& file) { file << json_text(json) << '\n'; }); });
   if (options.json) {
     print_json(json);
   } else {
     const Style style = Style::of(STDOUT_FILENO);
     fmt::print("\n{}", reproduction_report(record, style));
-    if (has_page && has_json) fmt::print("\n{}\n", style.prose(fmt::format("The report is in {}, the figures are in {}", page, figures)));
+    if (has_page && has_json)
+      fmt::print("\n{}\n", style.prose(fmt::format("The report is in {}, the figures are in {}", page, figures)));
   }
   attempts.rethrow();
   if (record.interrupted) return interrupt_status();
-  const bool whole = std::all_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) { return run.reproduced->state == "complete"; });
+  const bool whole = std::all_of(record.runs.begin(), record.runs.end(),
+                                 [](const RunRecord& run) { return run.reproduced->state == "complete"; });
   return whole ? kExitOk : kExitFailure;
 }
 

@@ -25,7 +25,8 @@ std::vector<std::string> names_in(const char* option, const std::string& text) {
   if (text.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
   const std::vector<std::string> names = split_text(text, ',');
   for (size_t i = 0; i < names.size(); ++i) {
-    if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i)) {
+    if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
+        names.begin() + static_cast<std::ptrdiff_t>(i)) {
       throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
     }
   }
@@ -42,7 +43,8 @@ void set_published_conditions(Options& o) {
 
 template <class Value>
 Value sum_of(const std::vector<Value>& values, size_t count) {
-  return values.size() == 1 ? values[0] * static_cast<Value>(count) : std::accumulate(values.begin(), values.end(), Value{0});
+  return values.size() == 1 ? values[0] * static_cast<Value>(count)
+                            : std::accumulate(values.begin(), values.end(), Value{0});
 }
 
 }  // namespace
@@ -60,15 +62,21 @@ Options reproduction_defaults() {
 
 void add_reproduce_options(CLI::App& app, Options& o) {
   app.option_defaults()->group("Reproduction");
-  app.add_option("--out", o.reproduce.out, "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
+  app.add_option(
+         "--out", o.reproduce.out,
+         "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
       ->required();
-  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")->capture_default_str();
-  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")->capture_default_str();
-  app.add_option("--seeds", o.reproduce.seeds, "Repeat each run with this many seeds, from --seed on, and show the spread")
+  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")
+      ->capture_default_str();
+  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")
+      ->capture_default_str();
+  app.add_option("--seeds", o.reproduce.seeds,
+                 "Repeat each run with this many seeds, from --seed on, and show the spread")
       ->check(whole_number(1, 1000))
       ->capture_default_str();
   app.add_flag("--as-published", o.reproduce.as_published,
-               "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau on the last batch's loss, one "
+               "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau "
+               "on the last batch's loss, one "
                "device) and put the figures beside the results");
 }
 
@@ -78,10 +86,12 @@ void resolve_as_published(const CLI::App& app, Options& o) {
     const char *option, *sets;
   };
   for (const Condition& condition :
-       {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"}, Condition{"--shuffle", "--no-shuffle"},
-        Condition{"--lr-metric", "--lr-metric last-batch"}, Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
+       {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"},
+        Condition{"--shuffle", "--no-shuffle"}, Condition{"--lr-metric", "--lr-metric last-batch"},
+        Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
     if (app.get_option(condition.option)->count() == 0) continue;
-    throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets, condition.option));
+    throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets,
+                                  condition.option));
   }
   set_published_conditions(o);
 }
@@ -104,7 +114,8 @@ std::vector<Configuration> configurations(const Options& o) {
   const std::vector<std::string> known = {kSingle, "dp", "criterion", "ddp"};
   std::vector<std::string> precisions;
   resolve_compare_precisions(o);  // throws for names that are not precisions
-  for (const std::string& name : names_in("--precisions", o.precisions)) precisions.push_back(name == "fp16" ? "fp16:dynamic" : name);
+  for (const std::string& name : names_in("--precisions", o.precisions))
+    precisions.push_back(name == "fp16" ? "fp16:dynamic" : name);
   std::vector<Configuration> all;
   for (const std::string& mode : names_in("--modes", o.reproduce.modes)) {
     if (std::find(known.begin(), known.end(), mode) == known.end()) {
@@ -121,7 +132,8 @@ std::vector<Configuration> configurations(const Options& o) {
   return all;
 }
 
-Options train_options(const Options& asked, const Configuration& configuration, const std::vector<std::string>& devices, uint64_t seed) {
+Options train_options(const Options& asked, const Configuration& configuration, const std::vector<std::string>& devices,
+                      uint64_t seed) {
   Options o = asked;
   o.command = Options::Command::train;
   const bool single = configuration.mode == kSingle;
@@ -129,9 +141,12 @@ Options train_options(const Options& asked, const Configuration& configuration, 
   o.devices = devices.front();
   for (size_t d = 1; d < devices.size() && !single; ++d) o.devices += "," + devices[d];
   if (single && devices.size() > 1) {
-    if (!asked.threads_per_device.empty()) o.threads_per_device = std::to_string(sum_of(parse_thread_list(asked.threads_per_device), devices.size()));
-    if (!asked.device_memory.empty()) o.device_memory = std::to_string(sum_of(parse_memory_list(asked.device_memory), devices.size()));
-    if (devices.front().starts_with("cuda")) o.device_memory = asked.device_memory.substr(0, asked.device_memory.find(','));
+    if (!asked.threads_per_device.empty())
+      o.threads_per_device = std::to_string(sum_of(parse_thread_list(asked.threads_per_device), devices.size()));
+    if (!asked.device_memory.empty())
+      o.device_memory = std::to_string(sum_of(parse_memory_list(asked.device_memory), devices.size()));
+    if (devices.front().starts_with("cuda"))
+      o.device_memory = asked.device_memory.substr(0, asked.device_memory.find(','));
   }
   const size_t colon = std::min(configuration.precision.find(':'), configuration.precision.size());
   o.precision = configuration.precision.substr(0, colon);

@@ -24,7 +24,8 @@ struct ReproduceOptions {
 /// The defaults of `vitrine reproduce`: those of the published scripts, apart from what --as-published adds.
 Options reproduction_defaults();
 void add_reproduce_options(CLI::App& app, Options& options);
-/// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws  ConfigError
+/// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws
+/// ConfigError
 void resolve_as_published(const CLI::App& app, Options& options);
 
 /// The options of the published runs, with the files, runs and devices of `options`.
@@ -43,7 +44,8 @@ struct Configuration {
 std::vector<Configuration> configurations(const Options& options);
 /// The options of `vitrine train` for a run.
 ///   devices  the devices of dp and ddp; `single` runs on the first, with the threads and memory of all
-Options train_options(const Options& options, const Configuration& configuration, const std::vector<std::string>& devices, uint64_t seed);
+Options train_options(const Options& options, const Configuration& configuration,
+                      const std::vector<std::string>& devices, uint64_t seed);
 /// OUT/runs.json: where the figures of all runs are written.
 std::string reproduction_figures_path(const Options& options);
 /// "dp-fp16-none", with "-seed3" for other seeds than the first: the name of a run's folder.

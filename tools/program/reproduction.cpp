@@ -42,13 +42,15 @@ std::string accuracy_cell(const ConfigurationSummary& summary) {
 
 /// The time of training: "-" before a run is complete.
 std::string time_cell(const ConfigurationSummary& summary) {
-  return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured : spread_text(summary.seconds, format_duration);
+  return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured
+                                                            : spread_text(summary.seconds, format_duration);
 }
 
 /// The saved epoch with the highest accuracy; null without one.
 const SavedEpoch* best_epoch(const RunRecord& run) {
   const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  const auto best = std::max_element(saved.begin(), saved.end(),
+                                     [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
   return best == saved.end() ? nullptr : &*best;
 }
 
@@ -70,10 +72,15 @@ SeedSpread spread_over(const std::vector<double>& values) {
 }
 
 const std::vector<PublishedFigure>& published_figures() {
-  static const std::vector<PublishedFigure> figures = {
-      {"single", "fp32", 0.8191, 22},        {"single", "fp16:none", 0.8403, 21},        {"single", "fp16:dynamic", std::nullopt, 27},
-      {"dp", "fp32", 0.8216, std::nullopt},  {"dp", "fp16:none", 0.8188, std::nullopt},  {"dp", "fp16:dynamic", 0.8409, std::nullopt},
-      {"ddp", "fp32", 0.8224, std::nullopt}, {"ddp", "fp16:none", 0.8162, std::nullopt}, {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
+  static const std::vector<PublishedFigure> figures = {{"single", "fp32", 0.8191, 22},
+                                                       {"single", "fp16:none", 0.8403, 21},
+                                                       {"single", "fp16:dynamic", std::nullopt, 27},
+                                                       {"dp", "fp32", 0.8216, std::nullopt},
+                                                       {"dp", "fp16:none", 0.8188, std::nullopt},
+                                                       {"dp", "fp16:dynamic", 0.8409, std::nullopt},
+                                                       {"ddp", "fp32", 0.8224, std::nullopt},
+                                                       {"ddp", "fp16:none", 0.8162, std::nullopt},
+                                                       {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
   return figures;
 }
 
@@ -88,12 +95,14 @@ std::optional<double> training_seconds(const RunRecord& run) {
 
 std::optional<double> training_rate(const RunRecord& run) {
   double seconds = 0.0;  // of a step, on the slowest device
-  for (const DeviceRecord& device : run.devices) seconds = std::max(seconds, per_step(device.phases.wall_seconds, device.phases));
+  for (const DeviceRecord& device : run.devices)
+    seconds = std::max(seconds, per_step(device.phases.wall_seconds, device.phases));
   if (seconds <= 0.0) return std::nullopt;
   int64_t samples = 0, steps = 0;
   for (const EpochRecord& epoch : run.epochs) samples += epoch.samples, steps += epoch.steps;
   // The last batch of an epoch may be shorter.
-  const double samples_per_step = steps > 0 ? static_cast<double>(samples) / static_cast<double>(steps) : static_cast<double>(run.batch_size);
+  const double samples_per_step =
+      steps > 0 ? static_cast<double>(samples) / static_cast<double>(steps) : static_cast<double>(run.batch_size);
   return samples_per_step / seconds;
 }
 
@@ -107,7 +116,8 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
   for (const RunRecord& run : runs) {
     const ReproducedRun& of = *run.reproduced;
     const std::string name = of.configuration();
-    if (std::any_of(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; })) continue;
+    if (std::any_of(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; }))
+      continue;
     ConfigurationSummary& summary = all.emplace_back();
     summary.name = name, summary.mode = of.mode, summary.precision = of.precision;
   }
@@ -121,7 +131,9 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
       summary.skipped_steps += of.skipped_steps;
       const SavedEpoch* best = best_epoch(run);
       if (best != nullptr && (!summary.best || best->test_accuracy > summary.best->test_accuracy)) summary.best = *best;
-      if (!run.devices.empty() && (!summary.shown || (has_measurements(run) && !has_measurements(runs[*summary.shown])))) summary.shown = i;
+      if (!run.devices.empty() &&
+          (!summary.shown || (has_measurements(run) && !has_measurements(runs[*summary.shown]))))
+        summary.shown = i;
       if (!is_complete(run)) {
         std::vector<std::string>& states = summary.unfinished;
         if (std::find(states.begin(), states.end(), of.state) == states.end()) states.push_back(of.state);
@@ -143,26 +155,30 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
     const auto single = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& other) {
       return other.mode == "single" && other.precision == summary.precision && other.samples_per_second > 0.0;
     });
-    if (single != all.end() && summary.samples_per_second > 0.0) summary.speed_up = summary.samples_per_second / single->samples_per_second;
+    if (single != all.end() && summary.samples_per_second > 0.0)
+      summary.speed_up = summary.samples_per_second / single->samples_per_second;
   }
   return all;
 }
 
 Table reproduction_table(const Record& record) {
   const std::vector<ConfigurationSummary>& all = record.summaries;
-  const bool skips = std::any_of(all.begin(), all.end(), [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
-  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)"}, {"samples/s"}, {"speed-up"}};
+  const bool skips = std::any_of(all.begin(), all.end(),
+                                 [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
+  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"},      {"accuracy"},
+                                        {"best (epoch)"},     {"samples/s"}, {"speed-up"}};
   if (skips) columns.push_back({"skipped"});
   columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
   Table table(columns, "The runs");
   for (const ConfigurationSummary& summary : all) {
     if (&summary != &all.front()) table.add_rule();
-    std::vector<std::string> cells = {summary.name,
-                                      time_cell(summary),
-                                      accuracy_cell(summary),
-                                      summary.best ? fmt::format("{:.4f} ({})", summary.best->test_accuracy, summary.best->epoch) : "-",
-                                      summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
-                                      summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
+    std::vector<std::string> cells = {
+        summary.name,
+        time_cell(summary),
+        accuracy_cell(summary),
+        summary.best ? fmt::format("{:.4f} ({})", summary.best->test_accuracy, summary.best->epoch) : "-",
+        summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
+        summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
     if (skips) cells.push_back(format_count(summary.skipped_steps));
     if (!summary.shown) {
       table.add_row(cells);
@@ -172,7 +188,9 @@ Table reproduction_table(const Record& record) {
     const std::vector<DeviceRecord>& devices = shown.devices;
     const bool measured = has_measurements(shown);
     const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
-    const auto planned = [&](size_t d) { return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
+    const auto planned = [&](size_t d) {
+      return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes);
+    };
     const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       if (set.first() > 0) cells.assign(cells.size(), "");
@@ -182,16 +200,28 @@ Table reproduction_table(const Record& record) {
     }
   }
   std::string hint =
-      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. best: the highest accuracy of any saved epoch, and "
-      "that epoch. samples/s: in the steps after the first. speed-up: samples/s against the single device in the same precision.";
-  if (record.seeds > 1) hint += " Over several seeds: the mean, and in parentheses the range; best is the highest of all seeds.";
+      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. best: the highest "
+      "accuracy of any saved epoch, and "
+      "that epoch. samples/s: in the steps after the first. speed-up: samples/s against the single device in the same "
+      "precision.";
+  if (record.seeds > 1)
+    hint += " Over several seeds: the mean, and in parentheses the range; best is the highest of all seeds.";
   table.set_hint(hint);
   return table;
 }
 
 std::optional<Table> seeds_table(const Record& record) {
   if (record.seeds < 2) return std::nullopt;
-  Table table({{"run", Align::left}, {"seeds"}, {"accuracy"}, {"least"}, {"most"}, {"deviation"}, {"time"}, {"shortest"}, {"longest"}, {"deviation"}},
+  Table table({{"run", Align::left},
+               {"seeds"},
+               {"accuracy"},
+               {"least"},
+               {"most"},
+               {"deviation"},
+               {"time"},
+               {"shortest"},
+               {"longest"},
+               {"deviation"}},
               "The spread over seeds");
   for (const ConfigurationSummary& summary : record.summaries) {
     const SeedSpread &a = summary.accuracy, &t = summary.seconds;
@@ -199,12 +229,15 @@ std::optional<Table> seeds_table(const Record& record) {
     std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs)};
     if (a.count > 0) {
       cells.insert(cells.end(),
-                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most), a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-",
-                    duration(t.mean), duration(t.least), duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
+                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most),
+                    a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-", duration(t.mean), duration(t.least),
+                    duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
     }
     table.add_row(cells);
   }
-  table.set_hint("deviation: the standard deviation of a sample. A difference between configurations within the spread says nothing about them.");
+  table.set_hint(
+      "deviation: the standard deviation of a sample. A difference between configurations within the spread says "
+      "nothing about them.");
   return table;
 }
 
@@ -221,7 +254,8 @@ std::optional<Table> saved_epochs_table(const Record& record) {
     std::vector<std::string> cells = {fmt::format("{}", epoch)};
     for (const RunRecord& run : record.runs) {
       const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-      const auto found = std::find_if(saved.begin(), saved.end(), [&](const SavedEpoch& s) { return s.epoch == epoch; });
+      const auto found =
+          std::find_if(saved.begin(), saved.end(), [&](const SavedEpoch& s) { return s.epoch == epoch; });
       cells.push_back(found == saved.end() ? "-" : accuracy_text(found->test_accuracy));
     }
     table.add_row(cells);
@@ -231,31 +265,41 @@ std::optional<Table> saved_epochs_table(const Record& record) {
 
 std::optional<Table> published_table(const Record& record) {
   if (!record.as_published) return std::nullopt;
-  Table table({{"run", Align::left}, {"published accuracy"}, {"accuracy here"}, {"difference"}, {"published time"}, {"time here"}},
+  Table table({{"run", Align::left},
+               {"published accuracy"},
+               {"accuracy here"},
+               {"difference"},
+               {"published time"},
+               {"time here"}},
               "Published figures (RTX 2060, whole minutes) and this reproduction");
   for (const ConfigurationSummary& summary : record.summaries) {
     const PublishedFigure* published = summary.published;
     const bool known = published != nullptr && published->accuracy.has_value();
     table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
-                   known && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy) : "-",
-                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-", time_cell(summary)});
+                   known && summary.accuracy.count > 0
+                       ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy)
+                       : "-",
+                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-",
+                   time_cell(summary)});
   }
   table.set_hint("-: not published, or not measured yet.");
   return table;
 }
 
 Table peaks_table(const Record& record) {
-  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}}, "Peak memory");
+  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}},
+              "Peak memory");
   for (const RunRecord& run : record.runs) {
     const std::vector<DeviceRecord>& devices = run.devices;
     const auto agree = [&](size_t a, size_t b) {
-      return devices[a].samples_per_step == devices[b].samples_per_step && peak_text(devices[a]) == peak_text(devices[b]) &&
-             planned_peak(devices[a]) == planned_peak(devices[b]);
+      return devices[a].samples_per_step == devices[b].samples_per_step &&
+             peak_text(devices[a]) == peak_text(devices[b]) && planned_peak(devices[a]) == planned_peak(devices[b]);
     };
     if (&run != &record.runs.front()) table.add_rule();
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       const DeviceRecord& d = devices[set.first()];
-      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_peak(d)});
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step),
+                     peak_text(d), planned_peak(d)});
     }
   }
   return table;
@@ -280,16 +324,23 @@ Record measured_runs(const Record& record) {
 
 const std::vector<std::string>& published_conditions() {
   static const std::vector<std::string> conditions = {
-      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state take memory and time for "
+      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer "
+      "state take memory and time for "
       "nothing. Good practice: one output for each class.",
-      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: subtract the mean and divide "
+      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: "
+      "subtract the mean and divide "
       "by the deviation of the training set.",
-      "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in each epoch.",
-      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short one, is mostly noise, and "
+      "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in "
+      "each epoch.",
+      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short "
+      "one, is mostly noise, and "
       "training loss does not show overfitting. Good practice: the loss on held-out data.",
-      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All modes compute the same gradient, "
-      "so differences in accuracy between them come from rounding and random numbers. Good practice: at least two devices.",
-      "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: several seeds (--seeds 3)."};
+      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All "
+      "modes compute the same gradient, "
+      "so differences in accuracy between them come from rounding and random numbers. Good practice: at least two "
+      "devices.",
+      "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: "
+      "several seeds (--seeds 3)."};
   return conditions;
 }
 

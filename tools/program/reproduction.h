@@ -8,7 +8,8 @@
 #include "tools/program/record.h"
 #include "tools/program/tables.h"
 
-/// Results of a reproduction: figures by configuration, and the published ones. The terminal, the JSON and the page show the same.
+/// Results of a reproduction: figures by configuration, and the published ones. The terminal, the JSON and the page
+/// show the same.
 namespace vitrine::tools {
 
 SeedSpread spread_over(const std::vector<double>& values);
@@ -33,7 +34,8 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs);
 Table reproduction_table(const Record& record);
 /// The spread over seeds; nothing for one seed.
 std::optional<Table> seeds_table(const Record& record);
-/// Test accuracy of each saved epoch, evaluated from its files: a row for each epoch, a column for each run. Nothing without one.
+/// Test accuracy of each saved epoch, evaluated from its files: a row for each epoch, a column for each run. Nothing
+/// without one.
 std::optional<Table> saved_epochs_table(const Record& record);
 /// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
 std::optional<Table> published_table(const Record& record);

@@ -27,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Flags that change neither what a run computes nor what is measured, or that name files.
-constexpr const char* kIgnored[] = {"data", "save", "checkpoint_dir", "checkpoint_every", "trace", "trace_level", "workers"};
+constexpr const char* kIgnored[] = {"data",  "save",        "checkpoint_dir", "checkpoint_every",
+                                    "trace", "trace_level", "workers"};
 
 /// Settings that older files do not have. Their values are unknown there, so they do not count as differences.
 constexpr const char* kNotRecordedBefore[] = {"workspace"};
@@ -49,18 +50,25 @@ Json read_json(const std::string& path, const char* remedy) {
   try {
     return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: it is damaged ({}); {}", path, printable(problem.what()), remedy));  // it quotes bytes of the file
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", path, printable(problem.what()),
+                                remedy));  // it quotes bytes of the file
   } catch (const std::exception& problem) {
     throw DataError(fmt::format("{}: it cannot be read ({}); {}", path, problem.what(), remedy));
   }
 }
 
-constexpr const char* kSettingsRemedy = "remove this file if the run was made with the settings of this command, otherwise the run's folder";
+constexpr const char* kSettingsRemedy =
+    "remove this file if the run was made with the settings of this command, otherwise the run's folder";
 constexpr const char* kResultRemedy =
-    "remove this file: the same command then evaluates the saved epochs again; only the measured memory and phases are lost";
+    "remove this file: the same command then evaluates the saved epochs again; only the measured memory and phases are "
+    "lost";
 
-double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN(); }
-std::optional<double> number_if_any(const Json& json) { return json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
+double number_or_nan(const Json& json) {
+  return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+std::optional<double> number_if_any(const Json& json) {
+  return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+}
 
 }  // namespace
 
@@ -81,15 +89,17 @@ std::vector<SettingDifference> compare_run_settings(const std::string& here, con
   };
   const auto value = [](const Json& all, const std::string& name) {
     if (all.contains(name)) return all.at(name);
-    if (name == "cuda_graph") return Json(true);                                  // older files do not say, and the flag was left out of most
-    return name == "nccl_defaults" || name == "autotune" ? Json(false) : Json();  // older files have it only if it is on
+    if (name == "cuda_graph") return Json(true);  // older files do not say, and the flag was left out of most
+    return name == "nccl_defaults" || name == "autotune" ? Json(false)
+                                                         : Json();  // older files have it only if it is on
   };
   const auto shown = [](const Json& json) {
     return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json_text(json);
   };
   std::vector<SettingDifference> found;
   const auto add = [&](const std::string& name) {
-    const bool new_setting = std::find(std::begin(kNotRecordedBefore), std::end(kNotRecordedBefore), name) != std::end(kNotRecordedBefore);
+    const bool new_setting =
+        std::find(std::begin(kNotRecordedBefore), std::end(kNotRecordedBefore), name) != std::end(kNotRecordedBefore);
     if (new_setting && !(now.contains(name) && other.contains(name))) return;
     const Json a = value(now, name), b = value(other, name);
     if (a != b) found.push_back({flag(name), shown(a), shown(b), !other.contains(name), !now.contains(name)});
@@ -107,8 +117,10 @@ void check_run_settings(const std::string& folder, const std::string& settings) 
   const std::vector<SettingDifference> differences = compare_run_settings(settings, json_text(before));
   if (differences.empty()) return;
   const SettingDifference& first = differences.front();
-  throw ConfigError(fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose another folder",
-                                folder, first.name, first.here, first.there));
+  throw ConfigError(
+      fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose "
+                  "another folder",
+                  folder, first.name, first.here, first.there));
 }
 
 void write_run_settings(const std::string& folder, const std::string& settings) {
@@ -134,8 +146,9 @@ std::optional<RunResult> read_run_result(const std::string& folder) {
     const int64_t recorded_steps = result.devices.empty() ? 0 : result.devices.front().phases.steps;
     result.measured_steps = json.value("measured_steps", recorded_steps);
     for (const Json& saved : json.at("saved_epochs")) {
-      result.saved.push_back({saved.at("epoch").get<int64_t>(), saved.at("checkpoint").get<std::string>(), number_or_nan(saved.at("test_loss")),
-                              number_or_nan(saved.at("test_accuracy")), number_if_any(saved.at("test_top5_accuracy"))});
+      result.saved.push_back({saved.at("epoch").get<int64_t>(), saved.at("checkpoint").get<std::string>(),
+                              number_or_nan(saved.at("test_loss")), number_or_nan(saved.at("test_accuracy")),
+                              number_if_any(saved.at("test_top5_accuracy"))});
     }
     return result;
   } catch (const Json::exception& problem) {
@@ -200,7 +213,8 @@ std::string read_run_log(const std::string& folder, RunRecord& run) {
   int64_t steps_before = 0, epochs_before = 0;
   for (auto& [epoch_number, epoch] : epochs) {
     // Several epochs where rows are missing: all have the same number of steps.
-    epoch.steps = epoch.steps_wanted = (epoch.last_step - steps_before) / std::max<int64_t>(epoch_number - epochs_before, 1);
+    epoch.steps = epoch.steps_wanted =
+        (epoch.last_step - steps_before) / std::max<int64_t>(epoch_number - epochs_before, 1);
     steps_before = epoch.last_step;
     epochs_before = epoch_number;
     run.epochs.push_back(epoch);
@@ -212,8 +226,10 @@ std::string read_run_log(const std::string& folder, RunRecord& run) {
     scale = next;
   }
   if (damaged.empty()) return {};
-  return fmt::format("{}: line {}{} cannot be read and {} left out of curves and times; remove the run's folder to make the run again", path,
-                     damaged.front(), damaged.size() == 1 ? "" : fmt::format(" and {} more", damaged.size() - 1), damaged.size() == 1 ? "is" : "are");
+  return fmt::format(
+      "{}: line {}{} cannot be read and {} left out of curves and times; remove the run's folder to make the run again",
+      path, damaged.front(), damaged.size() == 1 ? "" : fmt::format(" and {} more", damaged.size() - 1),
+      damaged.size() == 1 ? "is" : "are");
 }
 
 int64_t missing_checkpoints(int64_t epochs, std::optional<int64_t> keep_last, const std::vector<int64_t>& saved) {

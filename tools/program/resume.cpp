@@ -35,7 +35,9 @@ std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
   return found;
 }
 
-[[noreturn]] void throw_none(const std::string& path) { throw DataError(fmt::format("{}: there is no checkpoint in it", path)); }
+[[noreturn]] void throw_none(const std::string& path) {
+  throw DataError(fmt::format("{}: there is no checkpoint in it", path));
+}
 
 bool is_whole(const NamedCheckpoint& checkpoint) {
   try {
@@ -46,8 +48,9 @@ bool is_whole(const NamedCheckpoint& checkpoint) {
   return true;
 }
 
-/// Refuses a --checkpoint-dir with checkpoints of another run, among which this run would save and remove, and one with checkpoints that are newer
-/// than the chosen one: the next --resume would choose these. Those that are not whole will be replaced.
+/// Refuses a --checkpoint-dir with checkpoints of another run, among which this run would save and remove, and one with
+/// checkpoints that are newer than the chosen one: the next --resume would choose these. Those that are not whole will
+/// be replaced.
 void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, const RunState& state) {
   if (o.directory.empty()) return;
   const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
@@ -55,14 +58,16 @@ void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, 
     const std::optional<std::string> run_id = run_id_of(other->path);
     if (!run_id) continue;
     if (*run_id != state.run_id) {
-      throw DataError(
-          fmt::format("--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or remove what "
-                      "belongs to the other run",
-                      o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
+      throw DataError(fmt::format(
+          "--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or "
+          "remove what "
+          "belongs to the other run",
+          o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
     }
     if (other->step <= state.step || !is_whole(*other)) continue;
     throw DataError(
-        fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it to continue from the older "
+        fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it "
+                    "to continue from the older "
                     "one, or choose another --checkpoint-dir",
                     chosen.path, o.directory, checkpoint_name(other->step)));
   }
@@ -95,7 +100,8 @@ std::string choose(const Options& options, const std::vector<RunSetting>& settin
   if (!found) return {};
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
-  compare_settings(state.settings, settings, o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
+  compare_settings(state.settings, settings, o.resume_change,
+                   state.parameters == parameters_hash(run.engine->layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
@@ -113,11 +119,13 @@ void adapt(const Options& options, const std::vector<SettingChange>& changes, Ru
 
 void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits) {
   const RunState& state = resumed.state;
-  fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step, state.epoch + 1, state.batch,
-             state.batches_per_epoch);
-  if (state.version != VITRINE_VERSION) fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", state.version, VITRINE_VERSION);
+  fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step,
+             state.epoch + 1, state.batch, state.batches_per_epoch);
+  if (state.version != VITRINE_VERSION)
+    fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", state.version, VITRINE_VERSION);
   for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", change);
-  if (!optimizer_fits) fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
+  if (!optimizer_fits)
+    fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
   std::fflush(stderr);
 }
 
@@ -129,13 +137,15 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
-    of_resume([&] { read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits); });
+    of_resume(
+        [&] { read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits); });
   }
   engine.load_state(state);
   // The configured values are in force, and a schedule sets its own before each step.
   const OptimizerConfig optimizer = resolve_optimizer(options);
   engine.set_learning_rate(optimizer.learning_rate());
-  if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0) engine.set_momentum(optimizer.sgd.momentum);
+  if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0)
+    engine.set_momentum(optimizer.sgd.momentum);
   return optimizer_fits;
 }
 
@@ -167,12 +177,14 @@ std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& r
   if (options.checkpoints.resume.empty()) return std::nullopt;
   const std::vector<RunSetting> settings = run_settings(options, job, run);
   std::string chosen = processes.leads() ? choose(options, settings, run) : std::string();
-  if (processes.process_group()) chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
+  if (processes.process_group())
+    chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
   if (chosen.empty()) return std::nullopt;
   const size_t end = chosen.find('\n');
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
   const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
-  const std::vector<SettingChange> changes = compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
+  const std::vector<SettingChange> changes =
+      compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->verify_replicas();

@@ -44,14 +44,15 @@ Backend backend_of(const Options& options) { return resolve_devices(options, cud
 /// The rows of this process in batches that are divided into `accumulate` micro-batches.
 ShardFunction shard_of(const Run& run, int accumulate) {
   if (run.devices->process_count() == 1) return {};
-  // Cached for each batch size: finding them costs time in proportion to the number of processes. Several loader threads may call it.
+  // Cached for each batch size: finding them costs time in proportion to the number of processes. Several loader
+  // threads may call it.
   struct Known {
     std::mutex mutex;
     std::map<int64_t, std::vector<RowRange>> rows;
   };
   const DeviceGroup& devices = *run.devices;
-  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(), first = devices.first_rank(),
-          size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
+  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(),
+          first = devices.first_rank(), size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
     const std::lock_guard lock(known->mutex);
     const auto [at, fresh] = known->rows.try_emplace(samples);
     if (fresh) at->second = part_of_process(plan_batch(split, samples, accumulate, world_size), first, size).rows;
@@ -100,7 +101,9 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
 void limit_samples(int64_t count, const std::string& description, DatasetPair& data) {
   if (description.starts_with("image-folder")) {
     throw ConfigError(
-        fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack classes; leave it out", count));
+        fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack "
+                    "classes; leave it out",
+                    count));
   }
   const int64_t all = data.train.size();
   if (count >= all) return;
@@ -136,8 +139,8 @@ Job open_model_file(const Options& o) {
   job.model = read_model_file(o.model);
   const Model& model = job.model;
   if (o.data.starts_with("image-folder") && model.height != model.width) {
-    throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}", o.data, o.model, model.height,
-                                  model.width));
+    throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}",
+                                  o.data, o.model, model.height, model.width));
   }
   job.data = open_dataset(o.data, kDataSeed, model.height);
   if (o.limit_samples) limit_samples(*o.limit_samples, o.data, job.data);
@@ -154,14 +157,16 @@ Job open_model_file(const Options& o) {
   }
   const Dataset& train = job.data.train;
   if (train.channels != model.channels) {
-    throw ConfigError(fmt::format(
-        "--model {}: its images have {} channels, but those of {} have {}; change \"input\" and the first layer, or choose another --data", o.model,
-        model.channels, train.name, train.channels));
+    throw ConfigError(
+        fmt::format("--model {}: its images have {} channels, but those of {} have {}; change \"input\" and the first "
+                    "layer, or choose another --data",
+                    o.model, model.channels, train.name, train.channels));
   }
   if (train.classes > model.classes) {
-    throw ConfigError(fmt::format(
-        "--model {}: its output has {} classes, but {} has labels of {}; give the last layer at least {} outputs, or choose another --data", o.model,
-        model.classes, train.name, train.classes, train.classes));
+    throw ConfigError(
+        fmt::format("--model {}: its output has {} classes, but {} has labels of {}; give the last layer at least {} "
+                    "outputs, or choose another --data",
+                    o.model, model.classes, train.name, train.classes, train.classes));
   }
   job.normalization = resolve_normalization(o.normalize, train);
   const std::string layers = model.net->describe();
@@ -177,14 +182,15 @@ std::string identify_model(const Job& job) {
 
 std::string identify_data(const Job& job) {
   const Dataset& train = job.data.train;
-  return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
-                     train.channels, hash_data(job.data));
+  return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(),
+                     train.height, train.width, train.channels, hash_data(job.data));
 }
 
 Job open_job(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;
-  job.data = open_dataset(options.data, kDataSeed, options.image_size != 0 ? options.image_size : model_image_size(options.model));
+  job.data = open_dataset(options.data, kDataSeed,
+                          options.image_size != 0 ? options.image_size : model_image_size(options.model));
   if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
   const Dataset& train = job.data.train;
   ModelOptions model_options;
@@ -195,20 +201,22 @@ Job open_job(const Options& options) {
   }
   if (options.model == "wide-head") {
     throw ConfigError(
-        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each "
+        "image; see its memory with "
         "vitrine plan, train it from C++, or choose another model");
   }
   if (options.image_size == 0 && model_image_size(options.model) == 0) {
     if (train.height != train.width) {
-      throw ConfigError(
-          fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
+      throw ConfigError(fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size",
+                                    train.name, train.height, train.width));
     }
     model_options.image_size = train.height;
   }
   model_options.channels = train.channels;
   if (options.classes && *options.classes < train.classes) {
-    throw ConfigError(fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out", *options.classes,
-                                  train.name, train.classes));
+    throw ConfigError(
+        fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out",
+                    *options.classes, train.name, train.classes));
   }
   model_options.classes = options.classes.value_or(train.classes);
   model_options.dropout = options.dropout;
@@ -217,7 +225,9 @@ Job open_job(const Options& options) {
   return job;
 }
 
-int64_t evaluate_batch_size(const Options& options) { return (options.batch_size + options.accumulate - 1) / options.accumulate; }
+int64_t evaluate_batch_size(const Options& options) {
+  return (options.batch_size + options.accumulate - 1) / options.accumulate;
+}
 
 namespace {
 
@@ -236,11 +246,13 @@ struct WorkloadSource {
     Workload workload;
     workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
     if (workload.train_batches.empty()) {
-      throw ConfigError(fmt::format("{}: {} samples do not fill a batch of {}, and --drop-last drops the rest; lower --batch-size", data,
-                                    train_samples, batch_size));
+      throw ConfigError(
+          fmt::format("{}: {} samples do not fill a batch of {}, and --drop-last drops the rest; lower --batch-size",
+                      data, train_samples, batch_size));
     }
     // A run that ends before the short last batch need not plan for it.
-    if (workload.train_batches.size() == 2 && steps && *steps <= train_samples / batch_size) workload.train_batches.pop_back();
+    if (workload.train_batches.size() == 2 && steps && *steps <= train_samples / batch_size)
+      workload.train_batches.pop_back();
     if (evaluate) workload.evaluate_batches = batch_sizes(test_samples, evaluate_batch_size(sized), false);
     return workload;
   }
@@ -249,7 +261,8 @@ struct WorkloadSource {
 }  // namespace
 
 Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
-  const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps, evaluate};
+  const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps,
+                              evaluate};
   Workload workload = source.under(options.batch_size, options.accumulate);
   workload.under = [source](const EngineConfig& config) { return source.under(config.batch_size, config.accumulate); };
   workload.stop = interrupted;
@@ -285,19 +298,24 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
   return config;
 }
 
-DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<ProcessGroup> process_group) {
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
+                                        std::shared_ptr<ProcessGroup> process_group) {
   const auto is_meta = [](const DeviceId& id) { return id.backend == Backend::meta; };
   if (options.command != Options::Command::plan && std::any_of(devices.begin(), devices.end(), is_meta)) {
     throw ConfigError(
-        "--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices, or vitrine plan");
+        "--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda "
+        "devices, or vitrine plan");
   }
   const bool on_gpus = devices[0].backend == Backend::cuda;
   if (on_gpus && !options.threads_per_device.empty()) {
     throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
   }
-  if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
-  if (!on_gpus && !options.cuda_graph) throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");
-  if (!on_gpus && options.nccl_defaults) throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
+  if (!on_gpus && options.tf32)
+    throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (!on_gpus && !options.cuda_graph)
+    throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");
+  if (!on_gpus && options.nccl_defaults)
+    throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
   group.process_group = std::move(process_group);
@@ -318,7 +336,8 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
 Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
   if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
   if (options.broadcast && *options.broadcast == "half") {
-    throw ConfigError(fmt::format("--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+    throw ConfigError(fmt::format(
+        "--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
   }
   Precision with_masters = precision;
   with_masters.broadcasts_masters = true;
@@ -357,7 +376,8 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   if (!ready_made) {
-    check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width), std::min(job.model.height, job.model.width));
+    check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width),
+                       std::min(job.model.height, job.model.width));
   }
   config.image_dtype = ready_made ? DType::f32 : DType::u8;
   config.image_height = ready_made ? job.model.height : job.data.train.height;
@@ -373,30 +393,31 @@ bool counts_confusion(const Options& options, const Job& job) {
 
 void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
   const Dataset& train = job.data.train;
-  require_agreement(process_group, "how they train",
-                    {{"command", options.command == Options::Command::train ? "train" : "eval"},
-                     {"--model", identify_model(job)},
-                     {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
-                                              train.height, train.width, train.channels, train.classes)},
-                     {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
-                     {"--timeout", fmt::format("{}", options.timeout_seconds)},
-                     {"--shuffle", options.shuffle ? "on" : "off"},
-                     {"--drop-last", options.drop_last ? "on" : "off"},
-                     {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
-                     {"--steps", std::to_string(options.steps.value_or(0))},
-                     {"--preprocess", options.preprocess},
-                     {"evaluation", options.evaluate ? "on" : "off"},
-                     {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
-                     // Only rank 0 reads the file.
-                     {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
-                     {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
-                     {"--checkpoint-every", options.checkpoints.every.value_or("epoch")},
-                     {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
-                     {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
-                     {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
-                     {"--verify-replicas", std::to_string(options.verify_replicas)},
-                     // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
-                     {"recorded steps (--report, --trace, --memory-history, --record-steps)", RecordedSteps::describe(options)}});
+  require_agreement(
+      process_group, "how they train",
+      {{"command", options.command == Options::Command::train ? "train" : "eval"},
+       {"--model", identify_model(job)},
+       {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(),
+                                job.data.test.size(), train.height, train.width, train.channels, train.classes)},
+       {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
+       {"--timeout", fmt::format("{}", options.timeout_seconds)},
+       {"--shuffle", options.shuffle ? "on" : "off"},
+       {"--drop-last", options.drop_last ? "on" : "off"},
+       {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
+       {"--steps", std::to_string(options.steps.value_or(0))},
+       {"--preprocess", options.preprocess},
+       {"evaluation", options.evaluate ? "on" : "off"},
+       {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
+       // Only rank 0 reads the file.
+       {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
+       {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
+       {"--checkpoint-every", options.checkpoints.every.value_or("epoch")},
+       {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
+       {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
+       {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
+       {"--verify-replicas", std::to_string(options.verify_replicas)},
+       // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
+       {"recorded steps (--report, --trace, --memory-history, --record-steps)", RecordedSteps::describe(options)}});
 }
 
 void load_weights(Run& run, const WeightsFile& weights) {
@@ -418,8 +439,8 @@ void load_weights(Run& run, const WeightsFile& weights) {
   run.engine->set_buffers(buffers);
 }
 
-Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
-             bool record_memory, bool reads_all_samples) {
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload,
+             const WeightsFile& weights, bool record_memory, bool reads_all_samples) {
   Run run;
   run.devices = std::move(devices);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);

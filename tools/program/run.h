@@ -26,8 +26,9 @@ struct Job {
 
 /// "alexnet"; for a model from a file its name and a hash of its layers.
 std::string identify_model(const Job& job);
-/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The hash covers all labels of
-/// both sets and the pixels of part of their samples (fingerprint()); the path may differ between machines.   throws  DataError
+/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The
+/// hash covers all labels of both sets and the pixels of part of their samples (fingerprint()); the path may differ
+/// between machines.   throws  DataError
 std::string identify_data(const Job& job);
 
 /// A model on devices, under a scheme. Its Job must outlive it.
@@ -56,11 +57,13 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
                                         std::shared_ptr<ProcessGroup> process_group = {});
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
 int resolve_recompute_segments(const Options& options, const Model& model);
-/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for --broadcast half there.
+/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for
+/// --broadcast half there.
 Precision precision_for(const Options& options, const Model& model, const Precision& precision);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
-/// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel per class.
+/// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel
+/// per class.
 bool counts_confusion(const Options& options, const Job& job);
 
 /// Checks that all processes agree on what the engine's plan does not cover. throws ConfigError.
@@ -81,7 +84,7 @@ void load_weights(Run& run, const WeightsFile& weights);
 ///   record_memory      keep the history of the pools, for a trace file
 ///   reads_all_samples  the run is long enough to read all of them: what their first read costs is done now
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
-Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
-             bool record_memory = false, bool reads_all_samples = true);
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload,
+             const WeightsFile& weights, bool record_memory = false, bool reads_all_samples = true);
 
 }  // namespace vitrine::tools

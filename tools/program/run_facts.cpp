@@ -30,7 +30,8 @@ std::string shell_word(const std::string& word) {
 
 std::string describe_device(Device& device, const GpuReport& gpus) {
   std::string text;
-  if (device.id().backend == Backend::cpu) text = fmt::format("{} thread{}", device.thread_count(), device.thread_count() == 1 ? "" : "s");
+  if (device.id().backend == Backend::cpu)
+    text = fmt::format("{} thread{}", device.thread_count(), device.thread_count() == 1 ? "" : "s");
   for (const GpuInfo& gpu : gpus.gpus) {
     if (device.id().backend == Backend::cuda && gpu.index == device.id().index) text = gpu.name;
   }
@@ -44,7 +45,8 @@ std::string program_version() {
 std::string versions(const GpuReport& gpus) {
   std::string text = program_version();
   const auto add = [&](Backend backend) {
-    for (const LibraryInfo& library : kernel_libraries(backend)) text += fmt::format("; {} {}", library.name, library.version);
+    for (const LibraryInfo& library : kernel_libraries(backend))
+      text += fmt::format("; {} {}", library.name, library.version);
   };
   add(Backend::cpu);
   if (!gpus.gpus.empty()) add(Backend::cuda);
@@ -76,21 +78,25 @@ Facts machine_facts(DeviceGroup& devices) {
   facts.back().second = versions(gpus);
   for (int d = 0; d < devices.size(); ++d) facts.emplace_back(devices[d].name(), describe_device(devices[d], gpus));
   if (devices.process_count() > 1) {
-    facts.emplace_back("other processes",
-                       fmt::format("{}, with {} more devices", devices.process_count() - 1, devices.world_size() - devices.size()));
+    facts.emplace_back("other processes", fmt::format("{}, with {} more devices", devices.process_count() - 1,
+                                                      devices.world_size() - devices.size()));
   }
   return facts;
 }
 
 Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode) {
   const Scheme& scheme = run.engine->config().scheme;
-  Facts facts = {{"model and data", describe_job(job, run.engine->layout())},
-                 {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
-                 {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
-                 {"optimizer", describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
-  if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
+  Facts facts = {
+      {"model and data", describe_job(job, run.engine->layout())},
+      {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
+      {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
+      {"optimizer",
+       describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
+  if (const std::string communicator = run.engine->communicator(); !communicator.empty())
+    facts.emplace_back("communicator", communicator);
   if (const ImageForm form = run.engine->input_form()) facts.emplace_back("input", form.str());
-  if (const std::string graphs = describe_graphs(options, run); !graphs.empty()) facts.emplace_back("CUDA graphs", graphs);
+  if (const std::string graphs = describe_graphs(options, run); !graphs.empty())
+    facts.emplace_back("CUDA graphs", graphs);
   if (const std::string plans = describe_autotune(*run.engine); !plans.empty()) facts.emplace_back("plans", plans);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());
@@ -113,7 +119,9 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
 }
 
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {
-  const Shape image = config.image_dtype == DType::f32 ? model.input_shape(1) : Shape{1, config.image_height, config.image_width, model.channels};
+  const Shape image = config.image_dtype == DType::f32
+                          ? model.input_shape(1)
+                          : Shape{1, config.image_height, config.image_width, model.channels};
   record.image_bytes = image.numel() * size_of(config.image_dtype) + (config.augments() ? size_of(DType::i32) : 0);
   record.images_on_device = config.resident_images.count > 0;
   record.label_bytes = model.label_shape(1).numel() * size_of(DType::i32);
@@ -125,13 +133,15 @@ std::optional<MemoryTimeline> steady_step(const DevicePlan& plan) {
   return make_memory_timeline(cut_history(plan.history, kSteadyStep));
 }
 
-void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans, const RecordedSteps& recorded) {
+void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans,
+                       const RecordedSteps& recorded) {
   record.shown_step = recorded.shown();
   DeviceGroup& devices = *run.devices;
   for (int d = 0; d < devices.size(); ++d) {
     DeviceRecord& device = record.devices[static_cast<size_t>(d)];
     const MemoryHistory history = recorded.history(devices[d].pool());
-    if (const auto mark = find_mark(history, recorded.shown())) device.memory = make_memory_timeline(cut_history(history, *mark));
+    if (const auto mark = find_mark(history, recorded.shown()))
+      device.memory = make_memory_timeline(cut_history(history, *mark));
     device.step = view_step(spans[static_cast<size_t>(d)], recorded.shown());
   }
   if (const auto& step = record.devices.front().step) record.first_bucket_begins = first_bucket_begin(*step);

@@ -31,6 +31,7 @@ void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig&
 std::optional<MemoryTimeline> steady_step(const DevicePlan& plan);
 
 /// Adds memory and spans of the step that charts show, for this process's devices.
-void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans, const RecordedSteps& recorded);
+void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans,
+                       const RecordedSteps& recorded);
 
 }  // namespace vitrine::tools

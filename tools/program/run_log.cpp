@@ -39,7 +39,8 @@ std::vector<RunLog::Memory> gather_memory(const Processes* processes, const std:
     device.pool = memory.statistics;
   }
   std::vector<RunLog::Memory> all;
-  for (const DeviceRecord& device : gather_devices(*processes, std::move(devices))) all.push_back({device.device, device.pool});
+  for (const DeviceRecord& device : gather_devices(*processes, std::move(devices)))
+    all.push_back({device.device, device.pool});
   return all;
 }
 
@@ -59,7 +60,8 @@ std::vector<std::string> columns_for(const std::vector<RunLog::Memory>& devices)
                                       "train_seconds"};
   for (const auto& [device, statistics] : devices) {
     columns.push_back(fmt::format("memory.{}.peak", device));
-    for (int c = 0; c < kCategoryCount; ++c) columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
+    for (int c = 0; c < kCategoryCount; ++c)
+      columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
   }
   return columns;
 }
@@ -86,7 +88,9 @@ RunLog::RunLog(const Target& target) : processes_(target.processes), begin_ns_(s
   file_->flush();
 }
 
-double RunLog::seconds() const { return file_->seconds_before() + static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9; }
+double RunLog::seconds() const {
+  return file_->seconds_before() + static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9;
+}
 
 template <class Write>
 void RunLog::attempt(const Write& write) {
@@ -133,7 +137,9 @@ void RunLog::add_epoch(const Epoch& epoch) {
         writer.add_scalar(fmt::format("memory/{}/peak_MiB", device), mib(statistics.peak_bytes), epoch.step);
         for (int c = 0; c < kCategoryCount; ++c) {
           const int64_t bytes = statistics.peak_by_category[static_cast<size_t>(c)];
-          if (bytes > 0) writer.add_scalar(fmt::format("memory/{}/{}_MiB", device, category_name(static_cast<Category>(c))), mib(bytes), epoch.step);
+          if (bytes > 0)
+            writer.add_scalar(fmt::format("memory/{}/{}_MiB", device, category_name(static_cast<Category>(c))),
+                              mib(bytes), epoch.step);
         }
       }
       writer.flush();
@@ -153,7 +159,8 @@ void RunLog::add_epoch(const Epoch& epoch) {
     for (const auto& [device, statistics] : devices) {
       Json& memory = row["memory"][device];
       memory["peak"] = statistics.peak_bytes;
-      for (int c = 0; c < kCategoryCount; ++c) memory[category_name(static_cast<Category>(c))] = statistics.peak_by_category[static_cast<size_t>(c)];
+      for (int c = 0; c < kCategoryCount; ++c)
+        memory[category_name(static_cast<Category>(c))] = statistics.peak_by_category[static_cast<size_t>(c)];
     }
     file_->add(row);
     file_->flush();

@@ -17,8 +17,9 @@ namespace vitrine::tools {
 
 class Processes;
 
-/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is written, and close() throws the
-/// error. With several processes each has one, and those without files take part in the exchange of memory statistics.
+/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is
+/// written, and close() throws the error. With several processes each has one, and those without files take part in the
+/// exchange of memory statistics.
 class RunLog {
  public:
   /// Where a run is logged, and what is known of it before its first step.
@@ -28,10 +29,12 @@ class RunLog {
     std::string config = {};                                 // a JSON object: the first line of a .jsonl file
     std::vector<std::string> devices = {};                   // of this process, for the memory columns of a .csv file
     const Processes* processes = nullptr;                    // null: one process
-    int64_t steps_before = 0;  // of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
-    std::string run_id = {};   // of the run, kept in its checkpoints: a log of another run is not continued
+    int64_t steps_before =
+        0;  // of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
+    std::string run_id = {};  // of the run, kept in its checkpoints: a log of another run is not continued
   };
-  /// Every process calls it. throws DataError if a file cannot be created, or `file` has the rows of another run than the one that continues.
+  /// Every process calls it. throws DataError if a file cannot be created, or `file` has the rows of another run than
+  /// the one that continues.
   explicit RunLog(const Target& target);
 
   struct Step {
@@ -56,7 +59,8 @@ class RunLog {
   };
   /// Every process calls it after the same step.
   void add_epoch(const Epoch& epoch);
-  /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a checkpoint is saved.
+  /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a
+  /// checkpoint is saved.
   void flush();
   /// throws the first write error.
   void close();

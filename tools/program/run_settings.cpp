@@ -37,12 +37,15 @@ class Settings {
   void add(std::initializer_list<const char*> names, SettingEffect effect = SettingEffect::result) {
     for (const char* const name : names) add(name, text_of(config_.at(json_key(name))), effect);
   }
-  /// One whose value in force says more than its flag: a flag that is left out has a value, and some flags have none with others.
+  /// One whose value in force says more than its flag: a flag that is left out has a value, and some flags have none
+  /// with others.
   void add(const char* name, std::string value, SettingEffect effect = SettingEffect::result) {
     all_.push_back({name, std::move(value), effect, {}});
   }
   /// A setting that only some values of `owner` have; "" with the others.
-  void add_part(const char* name, const char* owner, std::string value) { all_.push_back({name, std::move(value), SettingEffect::result, owner}); }
+  void add_part(const char* name, const char* owner, std::string value) {
+    all_.push_back({name, std::move(value), SettingEffect::result, owner});
+  }
   std::vector<RunSetting> take() { return std::move(all_); }
 
  private:
@@ -53,7 +56,8 @@ class Settings {
 /// "" for the data set's own.
 std::string describe_normalization(const Job& job) {
   const auto describe = [channels = static_cast<size_t>(job.data.train.channels)](const Normalization& n) {
-    return fmt::format("{}/{}", fmt::join(std::span(n.mean).first(channels), ","), fmt::join(std::span(n.std).first(channels), ","));
+    return fmt::format("{}/{}", fmt::join(std::span(n.mean).first(channels), ","),
+                       fmt::join(std::span(n.std).first(channels), ","));
   };
   const std::string used = describe(job.normalization);
   if (used == describe({job.data.train.mean, job.data.train.std})) return "";
@@ -96,16 +100,18 @@ void add_data(Settings& s, const Options& o, const Job& job) {
   s.add("augment", describe_augmentation(resolve_augmentation(o.recipe)));
 }
 
-/// Where and in which order the same sums are computed. Layers with running statistics take them over a micro-batch or, on request, over the samples
-/// of a device.
+/// Where and in which order the same sums are computed. Layers with running statistics take them over a micro-batch or,
+/// on request, over the samples of a device.
 void add_scheme(Settings& s, const Options& o, Run& run) {
   const EngineConfig& config = run.engine->config();
   const Scheme& scheme = config.scheme;
   const Backend backend = (*run.devices)[0].id().backend;
-  const bool norms = run.engine->buffer_layout().any_saved(), local = norms && config.batch_statistics == BatchStatistics::local;
+  const bool norms = run.engine->buffer_layout().any_saved(),
+             local = norms && config.batch_statistics == BatchStatistics::local;
   const SettingEffect of_devices = local ? SettingEffect::result : SettingEffect::rounding;
   s.add("batch-norm", norms ? (local ? "local" : "exact") : "");
-  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), of_devices);
+  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"),
+        of_devices);
   s.add("processes", std::to_string(run.devices->process_count()), SettingEffect::rounding);
   s.add("mode", describe_axes(scheme), SettingEffect::rounding);
   s.add("split", scheme.split.str(), of_devices);
@@ -150,7 +156,8 @@ void add_training(Settings& s, const Options& o, const Job& job) {
 void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
   const LossScaling& scaling = config.precision.loss_scaling;
   s.add({"precision", "loss-scale"});
-  s.add("loss-scale-growth-interval", scaling.kind == LossScaling::Kind::dynamic ? std::to_string(scaling.constants.growth_interval) : "");
+  s.add("loss-scale-growth-interval",
+        scaling.kind == LossScaling::Kind::dynamic ? std::to_string(scaling.constants.growth_interval) : "");
   s.add({"clip-norm", "allow-non-finite", "reduce-dtype"});
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
   s.add({"tf32"});
@@ -193,8 +200,9 @@ std::string parameters_hash(const FlatLayout& layout) {
   return fmt::format("{:016x}", hash.value());
 }
 
-std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before, const std::vector<RunSetting>& now,
-                                            const std::vector<std::string>& allowed, bool same_parameters) {
+std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before,
+                                            const std::vector<RunSetting>& now, const std::vector<std::string>& allowed,
+                                            bool same_parameters) {
   std::map<std::string, std::string> old(before.begin(), before.end());
   const std::set<std::string> named(allowed.begin(), allowed.end());
   std::set<std::string> unknown = named;
@@ -217,32 +225,38 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
   }
   if (!unknown.empty()) {
     throw ConfigError(
-        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {} ({} only while the parameters keep their shapes)",
+        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {} ({} only while the "
+                    "parameters keep their shapes)",
                     *unknown.begin(), fmt::join(names, ", "), fmt::join(kShapeSettings, ", ")));
   }
   if (!same_parameters) mark_fixed(changes);
   std::vector<SettingChange> refused;
-  std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused),
-               [](const SettingChange& change) { return change.fixed || (change.effect == SettingEffect::result && !change.named); });
+  std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused), [](const SettingChange& change) {
+    return change.fixed || (change.effect == SettingEffect::result && !change.named);
+  });
   if (refused.empty()) return changes;
   if (std::any_of(refused.begin(), refused.end(), [](const SettingChange& change) { return change.fixed; })) {
-    throw ConfigError(fmt::format("--resume: {}; use the checkpoint's settings, or start a new run", fmt::join(describe_changes(refused), "; ")));
+    throw ConfigError(fmt::format("--resume: {}; use the checkpoint's settings, or start a new run",
+                                  fmt::join(describe_changes(refused), "; ")));
   }
   std::vector<std::string> refused_names;
   for (const SettingChange& change : refused) refused_names.push_back(change.name);
-  throw ConfigError(fmt::format("--resume: {}. This changes results; use the checkpoint's settings, or allow it with --resume-change {}",
-                                fmt::join(describe_changes(refused), "; "), fmt::join(refused_names, ",")));
+  throw ConfigError(fmt::format(
+      "--resume: {}. This changes results; use the checkpoint's settings, or allow it with --resume-change {}",
+      fmt::join(describe_changes(refused), "; "), fmt::join(refused_names, ",")));
 }
 
 std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes) {
   const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
   std::vector<std::string> texts;
   for (const SettingChange& change : changes) {
-    const char* const consequence = change.fixed ? " (cannot be changed: the parameters would have other names or shapes)"
+    const char* const consequence = change.fixed
+                                        ? " (cannot be changed: the parameters would have other names or shapes)"
                                     : change.effect == SettingEffect::rounding ? ": results differ by rounding"
                                     : change.named                             ? ", allowed by --resume-change"
                                                                                : "";
-    texts.push_back(fmt::format("--{} is {}, in the checkpoint {}{}", change.name, shown(change.now), shown(change.before), consequence));
+    texts.push_back(fmt::format("--{} is {}, in the checkpoint {}{}", change.name, shown(change.now),
+                                shown(change.before), consequence));
   }
   return texts;
 }

@@ -32,7 +32,9 @@ double number(const Json& json) {
 
 Json exact(const std::optional<double>& value) { return value ? exact(*value) : Json(); }
 
-std::optional<double> optional_number(const Json& json) { return json.is_null() ? std::nullopt : std::optional(number(json)); }
+std::optional<double> optional_number(const Json& json) {
+  return json.is_null() ? std::nullopt : std::optional(number(json));
+}
 
 Json loss_scale_json(const RunState& s) {
   if (!s.loss_scale) return {};
@@ -40,8 +42,12 @@ Json loss_scale_json(const RunState& s) {
 }
 
 Json epoch_json(const EpochRecord& epoch) {
-  return {{"loss_sum", exact(epoch.totals.loss_sum)}, {"valid", epoch.totals.valid},        {"samples", epoch.samples}, {"steps", epoch.steps},
-          {"seconds", exact(epoch.seconds)},          {"last_loss", exact(epoch.last_loss)}};
+  return {{"loss_sum", exact(epoch.totals.loss_sum)},
+          {"valid", epoch.totals.valid},
+          {"samples", epoch.samples},
+          {"steps", epoch.steps},
+          {"seconds", exact(epoch.seconds)},
+          {"last_loss", exact(epoch.last_loss)}};
 }
 
 EpochRecord parse_epoch(const Json& json) {
@@ -129,22 +135,28 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
       s.test_loss = number(test.at("loss"));
       s.test_accuracy = number(test.at("accuracy"));
     }
-    if (const Json& best = json.at("best"); !best.is_null()) s.best = BestCheckpoint{best.at("step").get<int64_t>(), number(best.at("accuracy"))};
+    if (const Json& best = json.at("best"); !best.is_null())
+      s.best = BestCheckpoint{best.at("step").get<int64_t>(), number(best.at("accuracy"))};
     // Only runs with --autotune have them.
-    if (const auto plans = json.find("tuned_plans"); plans != json.end()) s.plans = parse_tuned_plans(path, plans->dump());
-    for (const auto& [name, value] : json.at("settings").items()) s.settings.emplace_back(name, value.get<std::string>());
+    if (const auto plans = json.find("tuned_plans"); plans != json.end())
+      s.plans = parse_tuned_plans(path, plans->dump());
+    for (const auto& [name, value] : json.at("settings").items())
+      s.settings.emplace_back(name, value.get<std::string>());
   } catch (const Json::exception& problem) {
     if (!s.version.empty() && s.version != VITRINE_VERSION) {
       throw DataError(
-          fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that version, or start a new "
+          fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that "
+                      "version, or start a new "
                       "run from its weights with --init-weights",
                       path, s.version, VITRINE_VERSION, problem.what()));
     }
     throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
   }
-  if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch || s.batch_size < 1) {
-    throw DataError(fmt::format("{}: the checkpoint has an impossible position: step {}, batch {} of {} of epoch {}, batch size {}", path, s.step,
-                                s.batch, s.batches_per_epoch, s.epoch, s.batch_size));
+  if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch ||
+      s.batch_size < 1) {
+    throw DataError(
+        fmt::format("{}: the checkpoint has an impossible position: step {}, batch {} of {} of epoch {}, batch size {}",
+                    path, s.step, s.batch, s.batches_per_epoch, s.epoch, s.batch_size));
   }
   return s;
 }

@@ -51,15 +51,16 @@ struct Report {
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free, "two processes share it");
 
-/// A child process that writes the weights. It is in no process group that a launcher kills, and holds nothing but its copy of the
-/// memory: it finishes the file even if this process is killed.
+/// A child process that writes the weights. It is in no process group that a launcher kills, and holds nothing but its
+/// copy of the memory: it finishes the file even if this process is killed.
 class SavingProcess {
  public:
   /// last_words: what the child prints when the file is complete.
   SavingProcess(const Weights& weights, const std::string& last_words) {
     void* const shared = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
-      throw DataError(fmt::format("--save {}: no memory to share with the process that saves ({})", weights.path, std::strerror(errno)));
+      throw DataError(fmt::format("--save {}: no memory to share with the process that saves ({})", weights.path,
+                                  std::strerror(errno)));
     report_ = new (shared) Report;
     std::fflush(nullptr);
     pid_ = fork();
@@ -84,8 +85,9 @@ class SavingProcess {
   /// throws DataError with the child's reason unless the file is complete.
   void throw_if_failed() const {
     if (status_ == 0) return;
-    throw DataError(report_->error[0] != '\0' ? std::string(report_->error.data())
-                                              : fmt::format("--save: the process that saves was ended by signal {}", WTERMSIG(status_)));
+    throw DataError(report_->error[0] != '\0'
+                        ? std::string(report_->error.data())
+                        : fmt::format("--save: the process that saves was ended by signal {}", WTERMSIG(status_)));
   }
 
  private:
@@ -129,7 +131,8 @@ std::chrono::milliseconds report_interval(const Options& options) {
 constexpr const char* kSaving = "the weights being saved";
 
 /// Reports on rank 0 that it is still saving, until it is done.
-void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving, ProcessGroup& process_group) {
+void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving,
+                         ProcessGroup& process_group) {
   const std::chrono::milliseconds interval = report_interval(options);
   int64_t bytes = 0, progress_ns = steady_now_ns();
   bool warned = false;
@@ -140,8 +143,10 @@ void report_while_saving(const Options& options, const Weights& weights, SavingP
       progress_ns = steady_now_ns();
     }
     if (!warned && static_cast<double>(steady_now_ns() - progress_ns) * 1e-9 > options.timeout_seconds) {
-      fmt::print(stderr, "vitrine: warning: --save {}: nothing was written for {} s, after {}; is the disk or its network stuck?\n", weights.path,
-                 options.timeout_seconds, format_bytes(bytes));
+      fmt::print(
+          stderr,
+          "vitrine: warning: --save {}: nothing was written for {} s, after {}; is the disk or its network stuck?\n",
+          weights.path, options.timeout_seconds, format_bytes(bytes));
       warned = true;
     }
     // In short sleeps, so that the child's exit is noticed at once.
@@ -157,7 +162,9 @@ void save_for_processes(const Options& options, const Weights& weights, ProcessG
   try {
     report_while_saving(options, weights, saving, process_group);
   } catch (const CommError&) {
-    fmt::print(stderr, "vitrine: another process failed while the weights were being saved to {}; a separate process completes the file\n",
+    fmt::print(stderr,
+               "vitrine: another process failed while the weights were being saved to {}; a separate process completes "
+               "the file\n",
                weights.path);
     throw;
   }
@@ -174,15 +181,19 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
     }
     return;
   }
-  const Weights weights{options.save, model, engine.layout(), engine.buffer_layout(), engine.parameters(), engine.buffers()};
+  const Weights weights{options.save,        model,           engine.layout(), engine.buffer_layout(),
+                        engine.parameters(), engine.buffers()};
   process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
-void rescue_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes) noexcept {
+void rescue_weights(const Options& options, const std::string& model, Engine& engine,
+                    const Processes& processes) noexcept {
   if (options.save.empty() || !processes.leads()) return;
-  const std::string success = fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
+  const std::string success =
+      fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
-    const Weights weights{options.save, model, engine.layout(), engine.buffer_layout(), engine.parameters(), engine.buffers()};
+    const Weights weights{options.save,        model,           engine.layout(), engine.buffer_layout(),
+                          engine.parameters(), engine.buffers()};
     if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);

@@ -5,9 +5,9 @@
 
 namespace vitrine::tools {
 
-/// Keeps a closed pipe or a full disk at stdout or stderr from ending the program: what cannot be written is dropped from then on, and the
-/// program continues. Ignores SIGPIPE and SIGXFSZ, so that closed pipes and limits on file sizes are errors like full disks. Call it first in main().
-/// Afterwards fileno(stdout) is invalid; use STDOUT_FILENO.
+/// Keeps a closed pipe or a full disk at stdout or stderr from ending the program: what cannot be written is dropped
+/// from then on, and the program continues. Ignores SIGPIPE and SIGXFSZ, so that closed pipes and limits on file sizes
+/// are errors like full disks. Call it first in main(). Afterwards fileno(stdout) is invalid; use STDOUT_FILENO.
 void keep_standard_streams();
 
 /// Flushes stdout. Returns why some output could not be written; empty if all of it was.

@@ -12,8 +12,8 @@ namespace vitrine::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite. Steps count from 0 over the
-/// whole run.
+/// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite.
+/// Steps count from 0 over the whole run.
 struct StepRecord {
   /// A step whose gradient was not finite.
   struct Overflow {
@@ -48,7 +48,8 @@ struct StepRecord {
   std::vector<Change> loss_scales() const { return precision.loss_scaling.active() ? scales : std::vector<Change>{}; }
   /// A line or two for people; empty if nothing is scaled or clipped and all losses are finite.
   std::string report() const;
-  /// null, or {"initial", "final", "skipped_steps": [{"step", "first_in", "loss_scale"}], "changes": [{"step", "loss_scale"}]}
+  /// null, or {"initial", "final", "skipped_steps": [{"step", "first_in", "loss_scale"}], "changes": [{"step",
+  /// "loss_scale"}]}
   Json loss_scale_json() const;
   /// null, or the norm of each step's gradients before clipping.
   Json gradient_norms_json() const;

@@ -36,7 +36,8 @@ size_t edit_cost(const std::string& a, const std::string& b) {
 std::string letters(const std::string& word) {
   std::string text;
   for (const char c : word) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return text;
 }

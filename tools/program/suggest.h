@@ -6,8 +6,8 @@
 
 namespace vitrine::tools {
 
-/// The known word that `word` most likely means: those that it is a prefix of ("a or b"), otherwise the one with the fewest typing errors (two
-/// exchanged letters are one). Empty if none is close.
+/// The known word that `word` most likely means: those that it is a prefix of ("a or b"), otherwise the one with the
+/// fewest typing errors (two exchanged letters are one). Empty if none is close.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 
 /// "; did you mean WORD?", or nothing.

@@ -56,8 +56,11 @@ std::vector<Table::Columns> Table::blocks(size_t width, std::vector<size_t>& wid
   // Narrows the widest text columns of a block until it fits, or no column can be narrowed.
   const auto narrow = [&](const Columns& block) {
     for (size_t total = total_width(block, widths); total > width; total = total_width(block, widths)) {
-      const auto can_give = [&](size_t c) { return columns_[c].align == Align::left && widths[c] > kNarrowestText ? widths[c] - kNarrowestText : 0; };
-      const size_t widest = *std::max_element(block.begin(), block.end(), [&](size_t a, size_t b) { return can_give(a) < can_give(b); });
+      const auto can_give = [&](size_t c) {
+        return columns_[c].align == Align::left && widths[c] > kNarrowestText ? widths[c] - kNarrowestText : 0;
+      };
+      const size_t widest =
+          *std::max_element(block.begin(), block.end(), [&](size_t a, size_t b) { return can_give(a) < can_give(b); });
       if (can_give(widest) == 0) return;
       widths[widest] -= std::min(can_give(widest), total - width);
     }
@@ -146,7 +149,8 @@ std::string Table::str(const Style& style) const {
 nlohmann::ordered_json Table::json() const {
   using OrderedJson = nlohmann::ordered_json;
   OrderedJson columns = OrderedJson::array(), rows = OrderedJson::array();
-  for (const Column& column : columns_) columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
+  for (const Column& column : columns_)
+    columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
   bool rule = false;
   for (size_t r = 0; r < rows_.size(); ++r) {
     const bool total = std::find(totals_.begin(), totals_.end(), r) != totals_.end();
@@ -176,7 +180,9 @@ std::string format_count(int64_t count) {
   return text;
 }
 
-std::string counted(int64_t count, const std::string& unit) { return fmt::format("{} {}{}", format_count(count), unit, count == 1 ? "" : "s"); }
+std::string counted(int64_t count, const std::string& unit) {
+  return fmt::format("{} {}{}", format_count(count), unit, count == 1 ? "" : "s");
+}
 
 std::string format_loss(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 

@@ -11,8 +11,9 @@
 
 namespace vitrine::tools {
 
-/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII and no line is longer than the style's
-/// width: columns that do not fit follow in further blocks, each with the key columns again, and long cells of left-aligned columns are wrapped.
+/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII and no line is longer than the
+/// style's width: columns that do not fit follow in further blocks, each with the key columns again, and long cells of
+/// left-aligned columns are wrapped.
 class Table {
  public:
   enum class Align { left, right };
@@ -35,8 +36,8 @@ class Table {
   bool is_empty() const { return rows_.empty(); }
   /// The table as text for the terminal.
   std::string str(const Style& style) const;
-  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule", "total"}], "hint"}; "rule": a line
-  /// above the row; "total": the total of the rows above.
+  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule",
+  /// "total"}], "hint"}; "rule": a line above the row; "total": the total of the rows above.
   nlohmann::ordered_json json() const;
 
  private:

@@ -45,7 +45,9 @@ constexpr protozero::pbf_tag_type kDimension = 2, kSize = 1;
 constexpr int32_t kString = 7;  // DT_STRING
 }  // namespace tensor
 
-double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 /// CRC-32C, rotated and offset as in TensorFlow's records.
 uint32_t masked_crc(const char* bytes, size_t count) {
@@ -68,15 +70,19 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw DataError(fmt::format("--tensorboard {}: the folder cannot be created ({}); name one that you may write to", folder, error.message()));
+    throw DataError(fmt::format("--tensorboard {}: the folder cannot be created ({}); name one that you may write to",
+                                folder, error.message()));
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
-  const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
-  for (int number = 0; path_.empty() || std::filesystem::exists(path_); ++number) path_ = fmt::format("{}.{}", stem, number);
+  const std::string stem =
+      fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
+  for (int number = 0; path_.empty() || std::filesystem::exists(path_); ++number)
+    path_ = fmt::format("{}.{}", stem, number);
   file_.open(path_, std::ios::binary);
   if (!file_)
     throw DataError(
-        fmt::format("--tensorboard {}: no file can be created there ({}); name a folder that you may write to", folder, std::strerror(errno)));
+        fmt::format("--tensorboard {}: no file can be created there ({}); name a folder that you may write to", folder,
+                    std::strerror(errno)));
   std::string version;
   protozero::pbf_writer writer(version);
   writer.add_double(event::kWallTime, wall_seconds());
@@ -154,8 +160,9 @@ void TensorboardWriter::flush() {
 void TensorboardWriter::require_written() const {
   if (file_) return;
   const std::string folder = std::filesystem::path(path_).parent_path().string();
-  throw DataError(fmt::format("--tensorboard {}: {} cannot be written ({}); free space there, or name a folder on another disk", folder, path_,
-                              std::strerror(errno)));
+  throw DataError(
+      fmt::format("--tensorboard {}: {} cannot be written ({}); free space there, or name a folder on another disk",
+                  folder, path_, std::strerror(errno)));
 }
 
 void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t step) {
@@ -169,8 +176,8 @@ void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t st
 
 void TensorboardWriter::write_record(const std::string& bytes) {
   const std::string length = little_endian(static_cast<uint64_t>(bytes.size()));
-  const std::string record =
-      length + little_endian(masked_crc(length.data(), length.size())) + bytes + little_endian(masked_crc(bytes.data(), bytes.size()));
+  const std::string record = length + little_endian(masked_crc(length.data(), length.size())) + bytes +
+                             little_endian(masked_crc(bytes.data(), bytes.size()));
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
   require_written();
 }

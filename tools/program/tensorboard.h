@@ -8,15 +8,16 @@
 namespace vitrine::tools {
 
 /// An event file that TensorBoard reads: scalars, texts and images of one run.
-/// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and framework/summary.proto (messages)
+/// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and
+/// framework/summary.proto (messages)
 class TensorboardWriter {
  public:
   /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to those of earlier runs.
   /// throws DataError if that fails.
   explicit TensorboardWriter(const std::string& folder);
 
-  /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there on (purge_step of PyTorch's
-  /// SummaryWriter).
+  /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there
+  /// on (purge_step of PyTorch's SummaryWriter).
   void start_at(int64_t step);
   /// A point of the curve `tag` at `step`. TensorBoard marks values that are not finite.
   /// throws DataError when the disk is full, as the other functions do.
@@ -25,7 +26,8 @@ class TensorboardWriter {
   void add_text(const std::string& tag, const std::string& markdown, int64_t step);
   /// A PNG image for TensorBoard's page of images.
   void add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step);
-  /// Hands everything to the operating system. Called after each epoch, so that TensorBoard follows a run. throws DataError when the disk is full.
+  /// Hands everything to the operating system. Called after each epoch, so that TensorBoard follows a run. throws
+  /// DataError when the disk is full.
   void flush();
 
   const std::string& path() const { return path_; }

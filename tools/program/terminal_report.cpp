@@ -15,13 +15,15 @@ namespace vitrine::tools {
 
 namespace {
 
-/// How a GPU computes convolutions (the first one stands for all), and why cuDNN is not used where it is not. Empty on CPU devices.
+/// How a GPU computes convolutions (the first one stands for all), and why cuDNN is not used where it is not. Empty on
+/// CPU devices.
 std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   if (choices.empty()) return {};
   std::map<std::string, int> by_implementation;
   for (const Conv2dChoice& choice : choices) ++by_implementation[choice.implementation];
   std::string text = "Convolutions:";
-  for (const auto& [implementation, count] : by_implementation) text += fmt::format(" {} by {};", count, implementation);
+  for (const auto& [implementation, count] : by_implementation)
+    text += fmt::format(" {} by {};", count, implementation);
   text.back() = '\n';
   for (const Conv2dChoice& choice : choices) {
     if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, in_program_words(choice.reason));
@@ -29,7 +31,9 @@ std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   return text;
 }
 
-std::string graph_report(const std::string& graphs) { return graphs.empty() ? std::string() : fmt::format("CUDA graphs: {}\n", graphs); }
+std::string graph_report(const std::string& graphs) {
+  return graphs.empty() ? std::string() : fmt::format("CUDA graphs: {}\n", graphs);
+}
 
 /// What checkpoints take in host memory, and how the saves went.
 std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints) {
@@ -41,16 +45,19 @@ std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints
   };
   const StagingBytes& staging = checkpoints->staging.empty() ? checkpoints->planned_staging : checkpoints->staging;
   std::string parts;
-  for (const auto& [name, bytes] : staging) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, format_bytes(bytes));
+  for (const auto& [name, bytes] : staging)
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, format_bytes(bytes));
   const bool planned = checkpoints->staging.empty();
-  std::string text = fmt::format("Checkpoint staging in host memory{}: {}{}: {}\n", planned ? ", planned" : "", format_bytes(total(staging)),
-                                 planned ? "" : fmt::format(", planned {}", format_bytes(total(checkpoints->planned_staging))), parts);
+  std::string text = fmt::format(
+      "Checkpoint staging in host memory{}: {}{}: {}\n", planned ? ", planned" : "", format_bytes(total(staging)),
+      planned ? "" : fmt::format(", planned {}", format_bytes(total(checkpoints->planned_staging))), parts);
   if (planned) return text;
   text += fmt::format("Checkpoints: {} saved", checkpoints->saved);
   if (checkpoints->failed > 0) text += fmt::format(", {} failed", checkpoints->failed);
   if (checkpoints->saved > 0) {
-    text += fmt::format(", training waited {:.3f} s for them, writing took {:.3f} s; the newest is {}/{}", checkpoints->stall_seconds,
-                        checkpoints->write_seconds, checkpoints->folder, checkpoints->newest);
+    text +=
+        fmt::format(", training waited {:.3f} s for them, writing took {:.3f} s; the newest is {}/{}",
+                    checkpoints->stall_seconds, checkpoints->write_seconds, checkpoints->folder, checkpoints->newest);
   }
   return text + "\n";
 }
@@ -64,7 +71,8 @@ std::string without_backquotes(std::string text) {
 
 std::string memory_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  return memory_table(devices).str(style) + style.dim(wrap(describe_outside(devices, record.dataset_bytes, record.processes), style.width)) + "\n";
+  return memory_table(devices).str(style) +
+         style.dim(wrap(describe_outside(devices, record.dataset_bytes, record.processes), style.width)) + "\n";
 }
 
 std::string run_report(const Record& record, const Style& style) {
@@ -76,8 +84,8 @@ std::string run_report(const Record& record, const Style& style) {
   for (const Table& table : time_tables(run.devices)) add(table.str(style));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
-  for (const std::string& part :
-       {run.steps.report(), convolution_report(record.convolutions), graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
+  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions),
+                                  graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
     add(style.prose(part));
   }
   return text;
@@ -88,11 +96,13 @@ std::string comparison_report(const Record& record, const Style& style) {
   size_t width = 10;
   for (const RunRecord& run : record.runs) width = std::max(width, run.name.size());
   std::string text;
-  for (const RunRecord& run : record.runs) text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
+  for (const RunRecord& run : record.runs)
+    text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (record.speed) {
     const std::string remedy = without_backquotes(record.speed->remedy);
-    text += fmt::format("\n{}\n", style.prose(remedy.empty() ? record.speed->text : fmt::format("{} {}", record.speed->text, remedy)));
+    text += fmt::format(
+        "\n{}\n", style.prose(remedy.empty() ? record.speed->text : fmt::format("{} {}", record.speed->text, remedy)));
   }
   return text;
 }

@@ -24,8 +24,8 @@ void TimeLeft::add_step(int64_t runs) {
   nanoseconds_ += now - std::exchange(begin_ns_, now);
   if (printed_ || (timed_ < kSteps && nanoseconds_ < kNanoseconds)) return;
   printed_ = true;
-  fmt::print(stderr, "vitrine: about {} left for {} run{} on this machine, by {} step{} of {}\n", format_duration(seconds_left()), runs,
-             runs == 1 ? "" : "s", timed_, timed_ == 1 ? "" : "s", name_);
+  fmt::print(stderr, "vitrine: about {} left for {} run{} on this machine, by {} step{} of {}\n",
+             format_duration(seconds_left()), runs, runs == 1 ? "" : "s", timed_, timed_ == 1 ? "" : "s", name_);
   std::fflush(stderr);
 }
 

@@ -48,11 +48,13 @@ int run_train(const Options& asked, const Processes& processes) {
   for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", style.prose(note));
   const Options& options = chosen.options;
   Attempts attempts;
-  Trained trained = train_job(options, job, {devices, std::move(group), std::move(checkpoint_directory), chosen.notes}, processes, attempts);
+  Trained trained = train_job(options, job, {devices, std::move(group), std::move(checkpoint_directory), chosen.notes},
+                              processes, attempts);
   if (trained.record) {
     attempts.run([&] {
       const Record& record = *trained.record;
-      if (!options.report.empty() && processes.leads() && attempts.run([&] { html::write_page(options.report, record); })) {
+      if (!options.report.empty() && processes.leads() &&
+          attempts.run([&] { html::write_page(options.report, record); })) {
         trained.files += fmt::format("\nThe report is in {}\n", options.report);
       }
       if (options.json) {
@@ -66,7 +68,8 @@ int run_train(const Options& asked, const Processes& processes) {
   attempts.rethrow();
   if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
     if (processes.leads()) {
-      fmt::print(stderr, "vitrine: {} (--lr, --clip-norm, --precision); --allow-non-finite continues with NaN\n", diverged);
+      fmt::print(stderr, "vitrine: {} (--lr, --clip-norm, --precision); --allow-non-finite continues with NaN\n",
+                 diverged);
     }
     return kExitFailure;
   }

@@ -43,21 +43,24 @@ void save_averages(const Options& options, const std::string& model, Engine& eng
 /// The exit status of a run that was asked to end: 143 if any process got SIGTERM.
 int agreed_interrupt_status(const Processes& processes) {
   if (!processes.process_group()) return interrupt_status();
-  return processes.process_group()->sum("the signals", {terminated() ? 1.0 : 0.0})[0] > 0.0 ? kExitTerminated : kExitInterrupted;
+  return processes.process_group()->sum("the signals", {terminated() ? 1.0 : 0.0})[0] > 0.0 ? kExitTerminated
+                                                                                            : kExitInterrupted;
 }
 
-Record make_record(const Options& options, const std::string& name, const std::vector<std::string>& notes, const Job& job,
-                   const std::vector<DeviceId>& devices, const Processes& processes, Run& run, const Training& training,
-                   const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
+Record make_record(const Options& options, const std::string& name, const std::vector<std::string>& notes,
+                   const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
+                   const Training& training, const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
   Record record;
   record.title = fmt::format("{} on {}, {}", job.model.name, counted(run.devices->world_size(), "device"), name);
   record.command_line = command_line(options);
   record.facts = run_facts(options, job, run, name);
   for (const std::string& note : notes) record.facts.emplace_back("chosen", note);
-  if (resumed) record.facts.emplace_back("continues from", fmt::format("{}, step {}", resumed->folder, resumed->state.step));
+  if (resumed)
+    record.facts.emplace_back("continues from", fmt::format("{}, step {}", resumed->folder, resumed->state.step));
   if (!training.epochs().empty() && !training.epochs().back().whole()) {
     const EpochRecord& last = training.epochs().back();
-    record.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
+    record.facts.emplace_back("interrupted",
+                              fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
   record.config = json_text(config_json(options, job, devices, run.devices->world_size()));
   record.notes = notes;
@@ -89,7 +92,8 @@ Record make_record(const Options& options, const std::string& name, const std::v
 
 }  // namespace
 
-Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes, Attempts& attempts, const TrainHooks& hooks) {
+Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
+                  Attempts& attempts, const TrainHooks& hooks) {
   const std::vector<DeviceId>& devices = setup.devices;
   const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
@@ -105,7 +109,8 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
   std::fflush(stdout);
 
-  RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
+  RunLog::Target target{
+      .tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
   target.config = json_text(config_json(options, job, devices, run.devices->world_size()));
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
   target.processes = &processes;
@@ -129,9 +134,11 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   attempts.run([&] { checkpoints.finish(); });
   const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
   if (saved && !options.save.empty()) {
-    trained.files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
+    trained.files +=
+        fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
   }
-  if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) && options.recipe.ema && !options.save.empty()) {
+  if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) &&
+      options.recipe.ema && !options.save.empty()) {
     trained.files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
   }
   attempts.run([&] { log.close(); });
@@ -140,10 +147,15 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     run.engine->finish();
     if (options.verify_replicas > 0) run.engine->verify_replicas();
   });
-  const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
+  const std::string trace = path_of_rank(options.trace, processes),
+                    memory_history = path_of_rank(options.memory_history, processes);
   if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
-  if (!memory_history.empty()) attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
-  attempts.run([&] { trained.record = make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed); });
+  if (!memory_history.empty())
+    attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
+  attempts.run([&] {
+    trained.record =
+        make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed);
+  });
   return trained;
 }
 

@@ -23,7 +23,7 @@ struct TrainSetup {
   std::unique_ptr<DeviceGroup> group;                // of all processes
   std::unique_ptr<CheckpointDirectory> checkpoints;  // open_checkpoint_directory()
   std::vector<std::string> notes = {};               // what the program chose
-  std::string name = {};                             // how the run is described: "single device"; empty: the scheme's name
+  std::string name = {};  // how the run is described: "single device"; empty: the scheme's name
 };
 
 struct Trained {
@@ -32,11 +32,12 @@ struct Trained {
   int status = 0;                // 130 or 143 if training was interrupted
 };
 
-/// Trains as the options say, from the checkpoint that --resume names if there is one: prints the run and its epochs, writes --log, --tensorboard,
-/// checkpoints, --save, --trace and --memory-history. The record says whether training diverged. Errors after the last step go to `attempts`.
+/// Trains as the options say, from the checkpoint that --resume names if there is one: prints the run and its epochs,
+/// writes --log, --tensorboard, checkpoints, --save, --trace and --memory-history. The record says whether training
+/// diverged. Errors after the last step go to `attempts`.
 ///   options  without choices that are left to plans      job  must outlive the call
 /// throws  ConfigError, DeviceError, OutOfMemory, DataError, CommError
-Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes, Attempts& attempts,
-                  const TrainHooks& hooks = {});
+Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
+                  Attempts& attempts, const TrainHooks& hooks = {});
 
 }  // namespace vitrine::tools

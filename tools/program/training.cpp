@@ -21,11 +21,14 @@
 namespace vitrine::tools {
 
 void check_train_schedule(const Options& options) {
-  const LrScheduleConfig schedule = resolve_schedule(options.schedule, std::numeric_limits<int64_t>::max(), options.evaluate && !options.steps);
+  const LrScheduleConfig schedule =
+      resolve_schedule(options.schedule, std::numeric_limits<int64_t>::max(), options.evaluate && !options.steps);
   const OptimizerConfig optimizer = resolve_optimizer(options);
-  if (schedule.kind == LrScheduleConfig::Kind::one_cycle && optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum == 0.0) {
+  if (schedule.kind == LrScheduleConfig::Kind::one_cycle && optimizer.kind == OptimizerConfig::Kind::sgd &&
+      optimizer.sgd.momentum == 0.0) {
     throw ConfigError(
-        "--lr-schedule one-cycle changes the momentum, which sgd does not have without --momentum; give one, for example --momentum 0.9");
+        "--lr-schedule one-cycle changes the momentum, which sgd does not have without --momentum; give one, for "
+        "example --momentum 0.9");
   }
 }
 
@@ -35,26 +38,29 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
   const bool whole = state->batch == state->batches_per_epoch;
   const bool same = state->batches_per_epoch == steps_per_epoch && state->batch_size == batch_size;
   // Batches of another size begin with the one that contains the next sample.
-  batch = whole ? steps_per_epoch : same ? state->batch : std::min(state->batch * state->batch_size / batch_size, steps_per_epoch);
+  batch = whole  ? steps_per_epoch
+          : same ? state->batch
+                 : std::min(state->batch * state->batch_size / batch_size, steps_per_epoch);
   shift = epoch * steps_per_epoch + batch - state->step;
 }
 
-Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
-                   const std::optional<Resumed>& resumed, const TrainHooks& hooks)
+Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
+                   Checkpoints& checkpoints, const std::optional<Resumed>& resumed, const TrainHooks& hooks)
     : options_(options),
       job_(job),
       run_(run),
       run_id_(std::move(run_id)),
       engine_(*run.engine),
-      steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size)),
+      steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(),
+                                         options.batch_size)),
       start_(resumed ? &resumed->state : nullptr, steps_per_epoch_, options.batch_size),
       total_places_(options.steps ? *options.steps + start_.shift : options.epochs.value_or(1) * steps_per_epoch_),
       epoch_count_((total_places_ + steps_per_epoch_ - 1) / steps_per_epoch_),
       first_step_(engine_.steps_issued()),
       epoch_(start_.epoch),
       batch_(start_.batch),
-      schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps), resolve_optimizer(options).learning_rate(),
-                steps_per_epoch_),
+      schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps),
+                resolve_optimizer(options).learning_rate(), steps_per_epoch_),
       log_(log),
       checkpoints_(checkpoints),
       hooks_(hooks),
@@ -65,7 +71,8 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
   record_.precision = engine_.config().precision;
   record_.first_step = first_step_;
   if (checkpoints.active()) {
-    for (const RunSetting& setting : run_settings(options, job, run)) settings_.emplace_back(setting.name, setting.value);
+    for (const RunSetting& setting : run_settings(options, job, run))
+      settings_.emplace_back(setting.name, setting.value);
   }
   if (!resumed) return;
   schedule_.restore(resumed->state.schedule);
@@ -80,9 +87,12 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
 std::string Training::describe_completion() const {
   const int64_t done = options_.steps ? start_.of_run->step : epoch_;
   const bool within = !options_.steps && batch_ > 0;
-  return fmt::format("the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to continue)",
-                     within ? "more than " : "", done, options_.steps ? "step" : "epoch", done == 1 ? "" : "s", done == 1 && !within ? "is" : "are",
-                     options_.steps ? "steps" : "epochs", options_.steps ? *options_.steps : options_.epochs.value_or(1));
+  return fmt::format(
+      "the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to "
+      "continue)",
+      within ? "more than " : "", done, options_.steps ? "step" : "epoch", done == 1 ? "" : "s",
+      done == 1 && !within ? "is" : "are", options_.steps ? "steps" : "epochs",
+      options_.steps ? *options_.steps : options_.epochs.value_or(1));
 }
 
 void Training::run() {
@@ -102,7 +112,8 @@ void Training::end() {
   if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
 }
 
-LoaderConfig Training::loader_from(const Options& options, const Job& job, const Run& run, const Start& start, int64_t epoch_count) {
+LoaderConfig Training::loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
+                                   int64_t epoch_count) {
   LoaderConfig config = train_loader_config(options, job, run, std::max<int64_t>(epoch_count - start.epoch, 0));
   config.first_epoch = start.epoch;
   config.first_batch = start.batch;
@@ -119,7 +130,8 @@ void Training::run_epochs() {
       std::optional<Evaluation> test = evaluate();
       stopped_ = !test.has_value();
       if (test) {
-        epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy, epochs_.back().test_top5 = test->top5;
+        epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy,
+        epochs_.back().test_top5 = test->top5;
         confusion_ = std::move(test->confusion);
       }
       recorder_.discard();
@@ -139,16 +151,20 @@ void Training::run_epochs() {
 void Training::check_evaluation(const EpochRecord& result) const {
   if (options_.allow_non_finite || !result.test_loss || std::isfinite(*result.test_loss)) return;
   const DType compute = engine_.config().precision.compute;
-  const char* const remedies = compute == DType::f32   ? "lower the learning rate, or clip the gradient's norm"
-                               : compute == DType::f16 ? "lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"
-                                                       : "lower the learning rate, clip the gradient's norm, or compute in f32";
-  throw DivergedError(fmt::format("training has diverged: the test loss after step {} is not finite, although the weights are. To continue, {}",
-                                  engine_.steps_issued(), remedies));
+  const char* const remedies = compute == DType::f32 ? "lower the learning rate, or clip the gradient's norm"
+                               : compute == DType::f16
+                                   ? "lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"
+                                   : "lower the learning rate, clip the gradient's norm, or compute in f32";
+  throw DivergedError(fmt::format(
+      "training has diverged: the test loss after step {} is not finite, although the weights are. To continue, {}",
+      engine_.steps_issued(), remedies));
 }
 
 void Training::end_epoch_of_schedule(const EpochRecord& result) {
   const std::string& metric = options_.schedule.metric;
-  const std::optional<double> value = metric == "last-batch" ? result.last_loss : metric == "loss" ? result.test_loss : result.test_accuracy;
+  const std::optional<double> value = metric == "last-batch" ? result.last_loss
+                                      : metric == "loss"     ? result.test_loss
+                                                             : result.test_accuracy;
   // The last batch counts only at the end of its epoch; evaluations take place only there.
   if (value && (metric != "last-batch" || batch_ == steps_per_epoch_)) schedule_.end_epoch(*value);
 }
@@ -208,7 +224,8 @@ std::optional<Evaluation> Training::evaluate() {
 
 void Training::add_step(const StepResult& totals) {
   const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
-  log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(), rates_[step_losses_.size()],
+  log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(),
+                 rates_[step_losses_.size()],
                  engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
   step_losses_.push_back(totals.mean_loss());
   record_.add(totals);
@@ -216,8 +233,8 @@ void Training::add_step(const StepResult& totals) {
 
 void Training::train_epoch(EpochRecord& result) {
   const int64_t steps = steps_of_epoch();
-  Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch_ + 1, epoch_count_) : "training", steps - batch_,
-                    {options_.quiet, options_.log_every});
+  Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch_ + 1, epoch_count_) : "training",
+                    steps - batch_, {options_.quiet, options_.log_every});
   const int64_t begin = steady_now_ns();
   epoch_begin_seconds_ = result.seconds;
   const double other_begin_seconds = other_sums_.seconds;
@@ -261,8 +278,10 @@ void Training::train_epoch(EpochRecord& result) {
     result.samples += item->global_samples;
     other_sums_.samples += item->global_samples;
     take_totals(false);
-    if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0) recorder_.poll(source_.take_spans(), first_step_ + 1);
-    if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();
+    if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0)
+      recorder_.poll(source_.take_spans(), first_step_ + 1);
+    if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0)
+      engine_.verify_replicas();
     // A checkpoint at the end of an epoch follows its evaluation.
     if (stopped_ || batch_ == steps || !checkpoints_.is_due(engine_.steps_issued())) continue;
     take_totals(true);
@@ -289,15 +308,16 @@ void Training::log_epoch(const EpochRecord& result) {
   epoch.samples_per_second = result.samples_per_second();
   epoch.samples = result.samples, epoch.train_seconds = result.seconds;
   epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
-  for (int d = 0; d < run_.devices->size(); ++d) epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
+  for (int d = 0; d < run_.devices->size(); ++d)
+    epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
   if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
   log_.add_epoch(epoch);
 }
 
 void Training::print_epoch(const EpochRecord& result) const {
   if (options_.json && options_.quiet) return;  // only rank 0 prints on stderr
-  std::string line =
-      options_.steps ? fmt::format("{} step{}", result.steps, result.steps == 1 ? "" : "s") : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
+  std::string line = options_.steps ? fmt::format("{} step{}", result.steps, result.steps == 1 ? "" : "s")
+                                    : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
   if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
   if (result.steps > 0) line += "  train loss " + format_loss(result.totals.mean_loss());
   if (result.test_loss) {
@@ -305,7 +325,8 @@ void Training::print_epoch(const EpochRecord& result) const {
     line += describe_top5(result.test_top5);
   }
   line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
-  fmt::print(options_.json ? stderr : stdout, "{}\n", Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));
+  fmt::print(options_.json ? stderr : stdout, "{}\n",
+             Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));
   std::fflush(options_.json ? stderr : stdout);
 }
 

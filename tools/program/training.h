@@ -26,23 +26,26 @@ namespace vitrine::tools {
 
 /// What watches a run while it trains.
 struct TrainHooks {
-  /// Called on the thread that trains after the results of a step have been read, with the number of such steps of this process.
+  /// Called on the thread that trains after the results of a step have been read, with the number of such steps of this
+  /// process.
   std::function<void(int64_t steps)> steps_done = {};
 };
 
 /// Refuses schedules that the options of the run rule out. throws ConfigError.
 void check_train_schedule(const Options& options);
 
-/// The steps and epochs of one run, with its evaluations, checkpoints and logs. Steps are counted over the whole run; a run that continues from a
-/// checkpoint begins at a later one.
+/// The steps and epochs of one run, with its evaluations, checkpoints and logs. Steps are counted over the whole run; a
+/// run that continues from a checkpoint begins at a later one.
 class Training {
  public:
-  /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing for a run from the start
+  /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing
+  /// for a run from the start
   ///   hooks  what watches the steps
   Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
            const std::optional<Resumed>& resumed, const TrainHooks& hooks);
 
-  /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do then.
+  /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do
+  /// then.
   bool is_complete() const { return start_.of_run != nullptr && (epoch_ >= epoch_count_ || place() > total_places_); }
   /// "the run is complete: 3 epochs are done, ...". requires is_complete()
   std::string describe_completion() const;
@@ -53,7 +56,8 @@ class Training {
 
   /// Whether training stopped early, in all processes at the same step.
   bool stopped() const { return stopped_; }
-  /// Why training stopped at a value that is not finite; empty if it did not. The engine holds the last finite parameters.
+  /// Why training stopped at a value that is not finite; empty if it did not. The engine holds the last finite
+  /// parameters.
   const std::string& diverged() const { return diverged_; }
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochRecord>& epochs() const { return epochs_; }
@@ -68,19 +72,23 @@ class Training {
   struct Start {
     Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size);
     int64_t epoch = 0, batch = 0;
-    /// epoch * steps_per_epoch + batch - optimizer steps so far: 0 unless the checkpoint's epochs had another number of steps.
+    /// epoch * steps_per_epoch + batch - optimizer steps so far: 0 unless the checkpoint's epochs had another number of
+    /// steps.
     int64_t shift = 0;
     const RunState* of_run;  // null for a run from the start
   };
 
-  static LoaderConfig loader_from(const Options& options, const Job& job, const Run& run, const Start& start, int64_t epoch_count);
+  static LoaderConfig loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
+                                  int64_t epoch_count);
 
   void run_epochs();
-  /// throws DivergedError if the test loss is not finite, unless that is allowed. All processes have the same test loss.
+  /// throws DivergedError if the test loss is not finite, unless that is allowed. All processes have the same test
+  /// loss.
   void check_evaluation(const EpochRecord& result) const;
   void end_epoch_of_schedule(const EpochRecord& result);
   void begin_result();
-  /// The place moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the epoch.
+  /// The place moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the
+  /// epoch.
   bool end_epoch();
 
   /// Where the next batch is. A whole epoch that has not been evaluated yet ends at batch steps_per_epoch_.
@@ -111,13 +119,15 @@ class Training {
   std::string diverged_;
   int64_t steps_per_epoch_;
   Start start_;
-  int64_t total_places_, epoch_count_;  // the end of the run: a number of batches, counted from its start, and the epochs that they begin
-  int64_t first_step_;                  // of this process
-  int64_t epoch_, batch_;               // the place of the next batch; epochs count from 0
-  std::optional<Place> saved_;          // the place of the last checkpoint
+  int64_t total_places_,
+      epoch_count_;  // the end of the run: a number of batches, counted from its start, and the epochs that they begin
+  int64_t first_step_;          // of this process
+  int64_t epoch_, batch_;       // the place of the next batch; epochs count from 0
+  std::optional<Place> saved_;  // the place of the last checkpoint
   std::vector<std::pair<std::string, std::string>> settings_;
   double epoch_begin_seconds_ = 0.0;  // of the current result
-  EpochRecord other_sums_;            // with --steps those of the epoch, else those of the run: a run that continues may count the other way
+  EpochRecord other_sums_;  // with --steps those of the epoch, else those of the run: a run that continues may count
+                            // the other way
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;

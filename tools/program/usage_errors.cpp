@@ -27,7 +27,8 @@ std::vector<std::string> command_names(const CLI::App& app, const std::string& w
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::vector<std::string> options = option_names(*command);
-    if (with_option.empty() || std::find(options.begin(), options.end(), with_option) != options.end()) names.push_back(command->get_name());
+    if (with_option.empty() || std::find(options.begin(), options.end(), with_option) != options.end())
+      names.push_back(command->get_name());
   }
   return names;
 }
@@ -37,7 +38,8 @@ std::vector<std::string> command_names(const CLI::App& app, const std::string& w
 std::string describe_unexpected(const CLI::App& app, const CLI::App& command, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
   if (name.rfind('-', 0) != 0)
-    return fmt::format("unexpected argument '{}': what follows {} are options, such as --json", argument, command.get_name());
+    return fmt::format("unexpected argument '{}': what follows {} are options, such as --json", argument,
+                       command.get_name());
   if (const std::vector<std::string> others = command_names(app, name); !others.empty()) {
     return fmt::format("there is no option {} here; it is one of vitrine {}", name, fmt::join(others, ", "));
   }
@@ -50,7 +52,8 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
     return fmt::format("expected a command before {}; use vitrine {}", argument, fmt::join(names, ", "));
   }
   const std::string nearest = did_you_mean(argument, names);
-  return fmt::format("there is no command '{}'{} The commands are {}", argument, nearest.empty() ? "." : nearest, fmt::join(names, ", "));
+  return fmt::format("there is no command '{}'{} The commands are {}", argument, nearest.empty() ? "." : nearest,
+                     fmt::join(names, ", "));
 }
 
 }  // namespace vitrine::tools

@@ -36,15 +36,17 @@ std::string ending_of(const std::string& path) {
 
 std::vector<std::string> file_warnings(const Options& options) {
   std::vector<std::string> warnings;
-  for (const OutputFile& file : {OutputFile{"--save", options.save, {".safetensors"}, "safetensors, which torch.load does not read"},
-                                 {"--report", options.report, {".html", ".htm"}, "HTML"},
-                                 {"--trace", options.trace, {".json"}, "JSON"},
-                                 {"--memory-history", options.memory_history, {".pickle", ".pkl"}, "a pickle"},
-                                 {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
+  for (const OutputFile& file :
+       {OutputFile{"--save", options.save, {".safetensors"}, "safetensors, which torch.load does not read"},
+        {"--report", options.report, {".html", ".htm"}, "HTML"},
+        {"--trace", options.trace, {".json"}, "JSON"},
+        {"--memory-history", options.memory_history, {".pickle", ".pkl"}, "a pickle"},
+        {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
     const std::string ending = ending_of(file.path);
     if (ending.empty() || std::find(file.endings.begin(), file.endings.end(), ending) != file.endings.end()) continue;
-    warnings.push_back(fmt::format("{} {}: the format written is {}, whatever the extension; name it {}{}", file.option, file.path, file.format,
-                                   file.path.substr(0, file.path.size() - ending.size()), file.endings.front()));
+    warnings.push_back(fmt::format("{} {}: the format written is {}, whatever the extension; name it {}{}", file.option,
+                                   file.path, file.format, file.path.substr(0, file.path.size() - ending.size()),
+                                   file.endings.front()));
   }
   return warnings;
 }
@@ -53,26 +55,28 @@ std::vector<std::string> batch_warnings(const Options& options, const Job& job) 
   const int64_t samples = job.data.train.size();
   if (options.batch_size <= samples || options.drop_last || job.model.targets_per_sample > 1) return {};
   const char* const plural = samples == 1 ? "" : "s";
-  return {fmt::format("--batch-size {}: the training set has {} image{}, so every step has {} sample{}, and an epoch is one step", options.batch_size,
-                      format_count(samples), plural, format_count(samples), plural)};
+  return {fmt::format(
+      "--batch-size {}: the training set has {} image{}, so every step has {} sample{}, and an epoch is one step",
+      options.batch_size, format_count(samples), plural, format_count(samples), plural)};
 }
 
 std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
   const WorkspacePlan& workspace = plan.workspace;
   std::vector<std::string> warnings;
   if (!workspace.unknown.empty() && cuda_device_count() > 0) {
-    warnings.push_back(fmt::format("the workspace is {}, because cuDNN could not be asked what convolutions need: {}", format_bytes(workspace.bytes),
-                                   in_program_words(workspace.unknown)));
+    warnings.push_back(fmt::format("the workspace is {}, because cuDNN could not be asked what convolutions need: {}",
+                                   format_bytes(workspace.bytes), in_program_words(workspace.unknown)));
   }
   if (workspace.shortages.empty()) return warnings;
-  std::string text =
-      fmt::format("the workspace is {}, all that fits, so {} convolution{} slower than with more memory:", format_bytes(workspace.bytes),
-                  workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
+  std::string text = fmt::format(
+      "the workspace is {}, all that fits, so {} convolution{} slower than with more memory:",
+      format_bytes(workspace.bytes), workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
   for (size_t i = 0; i < std::min(kShortagesNamed, workspace.shortages.size()); ++i) {
     const WorkspaceShortage& shortage = workspace.shortages[i];
     text += fmt::format("\n  {}: the best algorithm needs {}", shortage.operation, format_bytes(shortage.needed_bytes));
   }
-  if (workspace.shortages.size() > kShortagesNamed) text += fmt::format("\n  and {} more", workspace.shortages.size() - kShortagesNamed);
+  if (workspace.shortages.size() > kShortagesNamed)
+    text += fmt::format("\n  and {} more", workspace.shortages.size() - kShortagesNamed);
   warnings.push_back(std::move(text));
   return warnings;
 }
@@ -86,7 +90,8 @@ void print_warnings(const Options& options, const std::vector<std::string>& warn
 void print_device_warnings(const Options& options, const DeviceGroup& devices) {
   const bool first_here = !options.quiet || options.local_rank == 0;
   for (const std::string& warning : first_here ? devices.warnings() : std::vector<std::string>{}) {
-    fmt::print(stderr, "vitrine: warning: {}{}\n", options.quiet ? fmt::format("rank {}: ", devices.process()) : std::string(), warning);
+    fmt::print(stderr, "vitrine: warning: {}{}\n",
+               options.quiet ? fmt::format("rank {}: ", devices.process()) : std::string(), warning);
   }
   std::fflush(stderr);
 }

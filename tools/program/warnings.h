@@ -18,7 +18,8 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan);
 
 /// Prints "vitrine: warning: ..." on stderr for each; nothing in a process that does not print.
 void print_warnings(const Options& options, const std::vector<std::string>& warnings);
-/// Prints the warnings of a device group. Processes on one machine have the same warnings, so only the first prints them.
+/// Prints the warnings of a device group. Processes on one machine have the same warnings, so only the first prints
+/// them.
 void print_device_warnings(const Options& options, const DeviceGroup& devices);
 
 }  // namespace vitrine::tools

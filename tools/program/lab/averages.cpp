@@ -31,13 +31,16 @@ void weighted_loss(Engine& engine, const HostBatch& batch, size_t number, const 
   const Tensor logits = engine.gather_outputs(0);
   const Tensor labels = ctx.allocate({targets}, DType::i32, Category::staging, "labels");
   const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-  copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}), labels);
+  copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}),
+       labels);
   zero(ctx, totals);
   int64_t begin = 0;
   for (size_t device = 0; device < micro_batch.sizes.size(); ++device) {
     const int64_t end = begin + micro_batch.sizes[device] * each;
     const CrossEntropyConfig loss{engine.config().ignore_index, static_cast<float>(weight(number, device))};
-    if (begin < end) softmax_cross_entropy(ctx, loss, logits.rows(begin, end), labels.rows(begin, end), View(), logits.rows(begin, end), totals);
+    if (begin < end)
+      softmax_cross_entropy(ctx, loss, logits.rows(begin, end), labels.rows(begin, end), View(),
+                            logits.rows(begin, end), totals);
     begin = end;
   }
   engine.add_totals(totals, 0);
@@ -86,7 +89,8 @@ double measure_micro_batch_means(size_t setting, bool planted) {
   // The second micro-batch consists of sequences 2 and 3.
   const int64_t length = kTokensOfSecond[setting] / 2;
   for (int64_t sequence = 2; sequence < kSequences; ++sequence) {
-    for (int64_t token = length; token < kTokens; ++token) samples.labels[static_cast<size_t>(sequence * kTokens + token)] = config.ignore_index;
+    for (int64_t token = length; token < kTokens; ++token)
+      samples.labels[static_cast<size_t>(sequence * kTokens + token)] = config.ignore_index;
   }
   const std::array<double, 2> valid = {2 * kTokens, static_cast<double>(kTokensOfSecond[setting])};
   const HostBatch batch = batch_of(model, std::move(samples));
@@ -118,8 +122,10 @@ Experiment average_of_averages() {
   return {.name = "average-of-averages",
           .question = "Is the average of the devices' mean losses the mean loss of the batch?",
           .bug =
-              "Each device takes the mean over its own samples, and the gradients are averaged over devices. With unequal shards a sample "
-              "on a small shard counts more than one on a large shard. The shards of the last batch of an epoch are often unequal.",
+              "Each device takes the mean over its own samples, and the gradients are averaged over devices. With "
+              "unequal shards a sample "
+              "on a small shard counts more than one on a large shard. The shards of the last batch of an epoch are "
+              "often unequal.",
           .measures = kGradientDistance,
           .axis = "samples of the devices",
           .settings = {"8 + 8", "12 + 4", "15 + 1"},
@@ -127,8 +133,10 @@ Experiment average_of_averages() {
           .harm = 1.0,
           .noise = kRounding,
           .notice =
-              "Compare one step's gradient on N processes with that of one process on the same samples, once with shards of unequal size. "
-              "DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number of samples, and multiply the loss "
+              "Compare one step's gradient on N processes with that of one process on the same samples, once with "
+              "shards of unequal size. "
+              "DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number of samples, "
+              "and multiply the loss "
               "by world_size / total before backward().",
           .link = "https://github.com/huggingface/transformers/issues/608"};
 }
@@ -137,7 +145,8 @@ Experiment micro_batch_means() {
   return {.name = "micro-batch-means",
           .question = "Does accumulation over micro-batches give the gradient of the whole batch?",
           .bug =
-              "Each micro-batch takes the mean over its own tokens, and these means are averaged. Micro-batches with padding have fewer "
+              "Each micro-batch takes the mean over its own tokens, and these means are averaged. Micro-batches with "
+              "padding have fewer "
               "tokens, so each of their tokens counts more than it does in one large batch.",
           .measures = kGradientDistance,
           .axis = "tokens of the micro-batches",
@@ -146,8 +155,10 @@ Experiment micro_batch_means() {
           .harm = 0.5,
           .noise = kRounding,
           .notice =
-              "Run the same batch once with gradient accumulation and once without, on sequences of unequal length, and compare the "
-              "gradients. Sum the token losses of every micro-batch and divide by the number of tokens of the whole step, counted before "
+              "Run the same batch once with gradient accumulation and once without, on sequences of unequal length, "
+              "and compare the "
+              "gradients. Sum the token losses of every micro-batch and divide by the number of tokens of the whole "
+              "step, counted before "
               "the first backward().",
           .link = "https://huggingface.co/blog/gradient_accumulation"};
 }
@@ -156,8 +167,10 @@ Experiment divided_twice() {
   return {.name = "divided-twice",
           .question = "Who divides by the number of devices?",
           .bug =
-              "The loss of each device is divided by the samples of the whole batch, and then the reduction averages over devices too, "
-              "although a sum is right. The gradient is too small by the number of devices. Adam hides it, because its step does not "
+              "The loss of each device is divided by the samples of the whole batch, and then the reduction averages "
+              "over devices too, "
+              "although a sum is right. The gradient is too small by the number of devices. Adam hides it, because its "
+              "step does not "
               "depend on the length of the gradient; clipping and weight decay do depend on it.",
           .measures = kGradientDistance,
           .axis = "devices",
@@ -166,8 +179,10 @@ Experiment divided_twice() {
           .harm = 0.7,
           .noise = kRounding,
           .notice =
-              "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must not change. Look for a "
-              "division by world_size or by the accumulation steps in the loop and in the framework (DDP, Accelerator.backward(), "
+              "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must "
+              "not change. Look for a "
+              "division by world_size or by the accumulation steps in the loop and in the framework (DDP, "
+              "Accelerator.backward(), "
               "DeepSpeed): one of them is enough.",
           .link = "https://github.com/huggingface/transformers/issues/40052"};
 }

@@ -13,14 +13,16 @@ double Result::most_without() const { return *std::max_element(without.begin(), 
 
 bool Result::as_stated() const {
   // A NaN is neither.
-  const bool right = std::all_of(without.begin(), without.end(), [this](double value) { return value <= experiment->noise; });
+  const bool right =
+      std::all_of(without.begin(), without.end(), [this](double value) { return value <= experiment->noise; });
   return right && most_planted() > experiment->harm;
 }
 
 const std::vector<Experiment>& experiments() {
-  static const std::vector<Experiment> all = {average_of_averages(), micro_batch_means(), divided_twice(),        kept_outputs(),
-                                              same_epoch_seed(),     padded_evaluation(), batch_norm_per_shard(), clip_before_unscale(),
-                                              skip_on_one_rank(),    repeated_dropout(),  l2_under_adam(),        missing_event()};
+  static const std::vector<Experiment> all = {average_of_averages(),  micro_batch_means(),   divided_twice(),
+                                              kept_outputs(),         same_epoch_seed(),     padded_evaluation(),
+                                              batch_norm_per_shard(), clip_before_unscale(), skip_on_one_rank(),
+                                              repeated_dropout(),     l2_under_adam(),       missing_event()};
   return all;
 }
 

@@ -8,7 +8,8 @@
 
 namespace vitrine::tools::lab {
 
-/// A known bug of data-parallel training that can be planted in a small computation on CPU devices, and the number that says how wrong the result is.
+/// A known bug of data-parallel training that can be planted in a small computation on CPU devices, and the number that
+/// says how wrong the result is.
 struct Experiment {
   const char* name;
   const char* question;               // that it answers

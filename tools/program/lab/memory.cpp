@@ -31,7 +31,8 @@ TrainingStep gathering_step(bool keeps_outputs) {
         const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
         copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()), labels);
         zero(ctx, totals);
-        const CrossEntropyConfig loss{engine.config().ignore_index, 1.0F / static_cast<float>(engine.nominal_targets())};
+        const CrossEntropyConfig loss{engine.config().ignore_index,
+                                      1.0F / static_cast<float>(engine.nominal_targets())};
         softmax_cross_entropy(ctx, loss, logits, labels, View(), gradient, totals);
         engine.add_totals(totals, 0);
         engine.set_output_gradients(gradient, 0);
@@ -71,8 +72,10 @@ Experiment kept_outputs() {
   return {.name = "kept-outputs",
           .question = "How long do outputs that were gathered on device 0 stay there?",
           .bug =
-              "The outputs of each micro-batch are gathered on device 0 for the loss, and a list that outlives the micro-batch keeps them, "
-              "for example for the accuracy of the step. Device 0 holds one more copy with every micro-batch, until it runs out of memory.",
+              "The outputs of each micro-batch are gathered on device 0 for the loss, and a list that outlives the "
+              "micro-batch keeps them, "
+              "for example for the accuracy of the step. Device 0 holds one more copy with every micro-batch, until it "
+              "runs out of memory.",
           .measures = "(peak of device 0 - peak with one micro-batch) / peak with one micro-batch",
           .axis = "micro-batches",
           .settings = {"2", "4", "8"},
@@ -80,8 +83,10 @@ Experiment kept_outputs() {
           .harm = 0.5,
           .noise = 0.0,
           .notice =
-              "Print torch.cuda.memory_allocated(0) at the same place of several iterations: it must not grow. Search for lists and sums "
-              "that take outputs or losses (outputs.append(out), total += loss): take loss.item() or out.argmax(1).cpu() instead, which "
+              "Print torch.cuda.memory_allocated(0) at the same place of several iterations: it must not grow. Search "
+              "for lists and sums "
+              "that take outputs or losses (outputs.append(out), total += loss): take loss.item() or "
+              "out.argmax(1).cpu() instead, which "
               "also lets go of the graph.",
           .link = "https://github.com/TRI-ML/packnet-sfm/issues/47"};
 }

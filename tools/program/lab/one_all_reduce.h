@@ -7,7 +7,8 @@
 
 namespace vitrine::tools::lab {
 
-/// Reduces all gradients at once after backward, by `op`, and sums the totals of the loss: the Reducer in which the lab plants its bugs.
+/// Reduces all gradients at once after backward, by `op`, and sums the totals of the loss: the Reducer in which the lab
+/// plants its bugs.
 class OneAllReduce : public Reducer {
  public:
   OneAllReduce(const ReducerContext& replica, ReduceOp op) : replica_(replica), op_(op) {}

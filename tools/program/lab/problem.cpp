@@ -62,7 +62,8 @@ Samples draw_samples(const Model& model, int64_t count, uint64_t seed) {
   samples.inputs.resize(static_cast<size_t>(model.input_shape(count).numel()));
   samples.labels.resize(static_cast<size_t>(count * model.targets_per_sample));
   for (float& input : samples.inputs) input = random.next_normal();
-  for (int32_t& label : samples.labels) label = static_cast<int32_t>(random.next_below(static_cast<uint64_t>(model.classes)));
+  for (int32_t& label : samples.labels)
+    label = static_cast<int32_t>(random.next_below(static_cast<uint64_t>(model.classes)));
   return samples;
 }
 
@@ -102,7 +103,8 @@ void finish_step(Engine& engine) {
 }
 
 double relative_distance(std::span<const float> x, std::span<const float> reference, std::span<const float> origin) {
-  VITRINE_ASSERT(x.size() == reference.size() && (origin.empty() || origin.size() == x.size()), "vectors of one layout are compared");
+  VITRINE_ASSERT(x.size() == reference.size() && (origin.empty() || origin.size() == x.size()),
+                 "vectors of one layout are compared");
   double distance = 0.0, length = 0.0;
   for (size_t i = 0; i < x.size(); ++i) {
     const double wanted = static_cast<double>(reference[i]);

@@ -19,7 +19,8 @@ DeviceGroupOptions cpu_devices(int count);
 /// A batch of at most that many samples, plain gradient descent, inputs used as they are.
 EngineConfig small_config(int64_t batch_size);
 
-/// Two linear layers with a ReLU between them, for samples of shape (..., features); one target for each row of `features` values.
+/// Two linear layers with a ReLU between them, for samples of shape (..., features); one target for each row of
+/// `features` values.
 Model make_perceptron(const Shape& sample, int64_t hidden, int64_t classes);
 
 struct Samples {
@@ -45,6 +46,7 @@ Trained train(const Model& model, int devices, const EngineConfig& config, const
 void finish_step(Engine& engine);
 
 /// ||x - reference|| / ||reference - origin||, in double; an empty origin is 0.
-double relative_distance(std::span<const float> x, std::span<const float> reference, std::span<const float> origin = {});
+double relative_distance(std::span<const float> x, std::span<const float> reference,
+                         std::span<const float> origin = {});
 
 }  // namespace vitrine::tools::lab

@@ -62,7 +62,8 @@ double measure_same_epoch_seed(size_t setting, bool planted) {
 
 constexpr int64_t kTestImages = 10'000, kClasses = 4, kEvaluateBatch = 3072;
 
-/// Points of the plane in order of their classes, as the files of an image folder are. Class 0 lies between the others and is the hardest.
+/// Points of the plane in order of their classes, as the files of an image folder are. Class 0 lies between the others
+/// and is the hardest.
 Samples test_set(const Model& model) {
   PhiloxSequence random(7, random_stream(RandomPurpose::synthetic_data, 1));
   Samples set = draw_samples(model, kTestImages, 7);
@@ -89,7 +90,8 @@ Samples take(const Samples& set, int64_t begin, int64_t end, int64_t stride = 1)
 }
 
 /// The accuracy on the first `count` images of the set, in batches that are split equally over the devices.
-double accuracy(const Model& model, const std::vector<float>& parameters, int devices, const Samples& set, int64_t count) {
+double accuracy(const Model& model, const std::vector<float>& parameters, int devices, const Samples& set,
+                int64_t count) {
   EngineConfig config = small_config(kEvaluateBatch);
   config.forward_only = true;
   Workload workload;
@@ -127,7 +129,8 @@ Experiment same_epoch_seed() {
   return {.name = "same-epoch-seed",
           .question = "Is the data shuffled again in every epoch?",
           .bug =
-              "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs consist of the same batches, "
+              "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs "
+              "consist of the same batches, "
               "and each rank sees the same share of the data again and again.",
           .measures = "batches with the samples of an earlier batch / batches",
           .axis = "epochs",
@@ -136,7 +139,8 @@ Experiment same_epoch_seed() {
           .harm = 0.8,
           .noise = 0.0,
           .notice =
-              "Print the indices of the first batch of each epoch: they must differ. DistributedSampler needs sampler.set_epoch(epoch) "
+              "Print the indices of the first batch of each epoch: they must differ. DistributedSampler needs "
+              "sampler.set_epoch(epoch) "
               "before each epoch; shuffle=True of the DataLoader does nothing when a sampler is given.",
           .link = "https://github.com/pytorch/pytorch/issues/31771"};
 }
@@ -145,8 +149,10 @@ Experiment padded_evaluation() {
   return {.name = "padded-evaluation",
           .question = "How many images does a test set of 10,000 images have on three devices?",
           .bug =
-              "The sampler repeats images until all devices have equally many, or equally many full batches, and the repeated ones are "
-              "counted: 10,002 images on three devices, and more with larger batches. The first images are of the first class, so the "
+              "The sampler repeats images until all devices have equally many, or equally many full batches, and the "
+              "repeated ones are "
+              "counted: 10,002 images on three devices, and more with larger batches. The first images are of the "
+              "first class, so the "
               "accuracy is biased towards it, and it changes with the number of devices.",
           .measures = "|accuracy - accuracy with each image counted once|",
           .axis = "images counted (devices x batch of each)",
@@ -155,7 +161,8 @@ Experiment padded_evaluation() {
           .harm = 0.02,
           .noise = 0.0,
           .notice =
-              "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler that does not pad, drop "
+              "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler "
+              "that does not pad, drop "
               "the repeated outputs (Accelerator.gather_for_metrics()), or evaluate on one process.",
           .link = "https://github.com/pytorch/vision/issues/4559"};
 }

@@ -24,21 +24,25 @@ constexpr uint64_t kSeed = 5;
 constexpr int64_t kSamples = 16;
 constexpr double kMaxNorm = 1.0;  // above the norm of the gradient, which is not to be clipped
 
-/// Multiplies the gradients by max_norm / norm if their norm is larger: torch.nn.utils.clip_grad_norm_ on what backward computed.
+/// Multiplies the gradients by max_norm / norm if their norm is larger: torch.nn.utils.clip_grad_norm_ on what backward
+/// computed.
 void clip_in_place(ExecContext& ctx, const View& gradients, double max_norm) {
   ctx.dispatch({"clip_in_place", {gradients}, {gradients}}, [gradients, max_norm] {
     float* const values = gradients.as<float>();
     double squares = 0.0;
-    for (int64_t i = 0; i < gradients.numel(); ++i) squares += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    for (int64_t i = 0; i < gradients.numel(); ++i)
+      squares += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     const double factor = max_norm / (std::sqrt(squares) + 1e-6);
-    for (int64_t i = 0; factor < 1.0 && i < gradients.numel(); ++i) values[i] = static_cast<float>(static_cast<double>(values[i]) * factor);
+    for (int64_t i = 0; factor < 1.0 && i < gradients.numel(); ++i)
+      values[i] = static_cast<float>(static_cast<double>(values[i]) * factor);
   });
 }
 
 /// Clips the sum, which still has the loss scale.
 class ClippingReducer final : public OneAllReduce {
  public:
-  ClippingReducer(const ReducerContext& replica, double max_norm) : OneAllReduce(replica, ReduceOp::sum), max_norm_(max_norm) {}
+  ClippingReducer(const ReducerContext& replica, double max_norm)
+      : OneAllReduce(replica, ReduceOp::sum), max_norm_(max_norm) {}
   void finish() override {
     OneAllReduce::finish();
     clip_in_place(replica().device.compute(), parameter_gradients(), max_norm_);
@@ -125,7 +129,8 @@ double measure_skip_on_one_rank(size_t setting, bool planted) {
     }
   };
   if (planted) decide();  // by the rank's own gradients
-  for (int r = 0; r < count; ++r) communicators[static_cast<size_t>(r)]->all_reduce(devices[r].compute(), ranks[static_cast<size_t>(r)].gradients);
+  for (int r = 0; r < count; ++r)
+    communicators[static_cast<size_t>(r)]->all_reduce(devices[r].compute(), ranks[static_cast<size_t>(r)].gradients);
   if (!planted) decide();  // by the sum, which is the same on all ranks
   int wrong = 0;
   std::vector<Values> ends(ranks.size());
@@ -160,8 +165,10 @@ Experiment clip_before_unscale() {
   return {.name = "clip-before-unscale",
           .question = "Does the limit of clipping hold for the gradient, or for the gradient times the loss scale?",
           .bug =
-              "The gradient is clipped while it is still multiplied by the loss scale, and unscaled afterwards. A gradient below the limit "
-              "is clipped, and the step becomes shorter by up to the loss scale. With a dynamic scale the limit changes whenever the scale "
+              "The gradient is clipped while it is still multiplied by the loss scale, and unscaled afterwards. A "
+              "gradient below the limit "
+              "is clipped, and the step becomes shorter by up to the loss scale. With a dynamic scale the limit "
+              "changes whenever the scale "
               "does.",
           .measures = "||update - one device's without a loss scale|| / ||one device's||",
           .axis = "loss scale",
@@ -179,8 +186,10 @@ Experiment skip_on_one_rank() {
   return {.name = "skip-on-one-rank",
           .question = "Do all ranks skip the same steps?",
           .bug =
-              "Each rank looks for infinities in its own gradients, before the reduction. The rank that finds one skips the step; the "
-              "others add its infinity to their sums and take the step. From then on the replicas differ, and the others are no longer "
+              "Each rank looks for infinities in its own gradients, before the reduction. The rank that finds one "
+              "skips the step; the "
+              "others add its infinity to their sums and take the step. From then on the replicas differ, and the "
+              "others are no longer "
               "finite.",
           .measures = "ranks whose weights changed in a step that must be skipped / ranks",
           .axis = "devices",
@@ -189,8 +198,10 @@ Experiment skip_on_one_rank() {
           .harm = 0.7,
           .noise = 0.0,
           .notice =
-              "all_gather a checksum of the parameters and scaler.get_scale() every few hundred steps: they must be equal on all ranks. "
-              "Unscale after the reduction (with Horovod after optimizer.synchronize()); with sharded gradients use ShardedGradScaler, "
+              "all_gather a checksum of the parameters and scaler.get_scale() every few hundred steps: they must be "
+              "equal on all ranks. "
+              "Unscale after the reduction (with Horovod after optimizer.synchronize()); with sharded gradients use "
+              "ShardedGradScaler, "
               "which reduces found_inf.",
           .link = "https://github.com/pytorch/pytorch/pull/115710"};
 }
@@ -199,8 +210,10 @@ Experiment l2_under_adam() {
   return {.name = "l2-under-adam",
           .question = "Is weight decay under Adam the decay of the weights?",
           .bug =
-              "The decay is added to the gradient (L2), as for SGD, and Adam divides it by the gradient's root mean square like everything "
-              "else. Weights with large gradients hardly decay, weights with small ones decay at the full learning rate. AdamW takes the "
+              "The decay is added to the gradient (L2), as for SGD, and Adam divides it by the gradient's root mean "
+              "square like everything "
+              "else. Weights with large gradients hardly decay, weights with small ones decay at the full learning "
+              "rate. AdamW takes the "
               "decay out of the gradient.",
           .measures = "||weights - AdamW's on one device|| / ||AdamW's - initial ones||",
           .axis = "weight decay",
@@ -209,8 +222,10 @@ Experiment l2_under_adam() {
           .harm = 0.5,
           .noise = 1e-4,
           .notice =
-              "torch.optim.Adam(weight_decay=...) adds L2 to the gradient. Use torch.optim.AdamW with a decay tuned for it; the two values "
-              "do not mean the same. A library's adam may be either: look for decoupled, adam_w_mode or adamw in its arguments.",
+              "torch.optim.Adam(weight_decay=...) adds L2 to the gradient. Use torch.optim.AdamW with a decay tuned "
+              "for it; the two values "
+              "do not mean the same. A library's adam may be either: look for decoupled, adam_w_mode or adamw in its "
+              "arguments.",
           .link = "https://arxiv.org/abs/1711.05101"};
 }
 

@@ -24,8 +24,11 @@ std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
   std::vector<CurvePoint> few = {points.front()};
   const size_t stretches = kMostPoints / 2;
   for (size_t s = 0; s < stretches; ++s) {
-    const auto at = [&](size_t stretch) { return points.begin() + static_cast<std::ptrdiff_t>(stretch * points.size() / stretches); };
-    auto [low, high] = std::minmax_element(at(s), at(s + 1), [](const CurvePoint& a, const CurvePoint& b) { return a.y < b.y; });
+    const auto at = [&](size_t stretch) {
+      return points.begin() + static_cast<std::ptrdiff_t>(stretch * points.size() / stretches);
+    };
+    auto [low, high] =
+        std::minmax_element(at(s), at(s + 1), [](const CurvePoint& a, const CurvePoint& b) { return a.y < b.y; });
     if (high < low) std::swap(low, high);
     if (low != points.begin()) few.push_back(*low);
     if (high != low && high != points.begin()) few.push_back(*high);
@@ -146,7 +149,8 @@ Json step_chart(const std::vector<DeviceRecord>& devices) {
   }
   const int64_t length = std::max<int64_t>(1, end - begin);
   Json groups = Json::array();
-  const auto add_group = [&](const std::string& name, const std::vector<std::pair<const char*, const std::vector<SpanRecord>*>>& lanes) {
+  const auto add_group = [&](const std::string& name,
+                             const std::vector<std::pair<const char*, const std::vector<SpanRecord>*>>& lanes) {
     Json drawn = Json::array();
     for (const auto& [lane_name, spans] : lanes) {
       Json lane = lane_json(lane_name, *spans, begin, length);
@@ -156,23 +160,30 @@ Json step_chart(const std::vector<DeviceRecord>& devices) {
   };
   add_group("host", {{"data", &shown.front()->step->host}});
   for (const DeviceRecord* d : shown) {
-    add_group(d->device, {{"compute", &d->step->compute}, {"communication", &d->step->communication}, {"copy", &d->step->copy}});
+    add_group(d->device,
+              {{"compute", &d->step->compute}, {"communication", &d->step->communication}, {"copy", &d->step->copy}});
   }
   const double seconds = static_cast<double>(length) * 1e-9;
   Json axis = Json::array();
   for (const double tick : ticks(seconds)) {
     if (tick <= seconds * 0.97) axis.push_back({tick * 1e9, short_seconds(tick)});
   }
-  return {{"kind", "lanes"}, {"label", "One step by device and stream"}, {"length", length}, {"ticks", axis}, {"groups", groups}};
+  return {{"kind", "lanes"},
+          {"label", "One step by device and stream"},
+          {"length", length},
+          {"ticks", axis},
+          {"groups", groups}};
 }
 
 LineStyles::Style LineStyles::of(const std::string& colored, const std::string& dashed) {
   constexpr size_t kPaints = 4, kLines = 4;  // in template.html, solid lines included
-  return {fmt::format("series{}", position_of(colored, colored_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
+  return {fmt::format("series{}", position_of(colored, colored_) % kPaints + 1),
+          static_cast<int>(position_of(dashed, dashed_) % kLines)};
 }
 
 Json curve_chart(const CurveChart& chart) {
-  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = chart.high > 0 ? chart.high : -INFINITY;
+  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0,
+         high = chart.high > 0 ? chart.high : -INFINITY;
   const auto value = [&](double y) { return chart.logarithmic ? std::log2(y) : y; };
   Json curves = Json::array();
   for (const Curve& curve : chart.curves) {
@@ -193,15 +204,24 @@ Json curve_chart(const CurveChart& chart) {
       points.push_back({p.x, y});
       if (curve.dots) points.back().push_back(fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y));
     }
-    const std::string name = chart.bytes           ? fmt::format("{}, at most {}", curve.name, short_bytes(static_cast<int64_t>(most)))
+    const std::string name = chart.bytes
+                                 ? fmt::format("{}, at most {}", curve.name, short_bytes(static_cast<int64_t>(most)))
                              : std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, short_number(last))
                                                    : curve.name;
-    curves.push_back(
-        {{"name", name}, {"paint", curve.paint}, {"dots", curve.dots}, {"steps", curve.steps}, {"dashes", curve.dashes}, {"points", points}});
+    curves.push_back({{"name", name},
+                      {"paint", curve.paint},
+                      {"dots", curve.dots},
+                      {"steps", curve.steps},
+                      {"dashes", curve.dashes},
+                      {"points", points}});
   }
   if (!(low <= high) || !std::isfinite(left)) return {};
   if (low == high) high = low + 1;
-  Json json = {{"kind", "curves"}, {"label", chart.label}, {"x", {left, right}}, {"y", {low, high}}, {"ticks", curve_ticks(chart, low, high)},
+  Json json = {{"kind", "curves"},
+               {"label", chart.label},
+               {"x", {left, right}},
+               {"y", {low, high}},
+               {"ticks", curve_ticks(chart, low, high)},
                {"curves", curves}};
   const auto step = [](double x) { return fmt::format("step {:.0f}", x); };
   if (!chart.bands.empty()) {

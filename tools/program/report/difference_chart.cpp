@@ -36,8 +36,10 @@ Json difference_chart(const std::vector<DeviceRecord>& devices) {
 
   Json rows = Json::array();
   const auto add_total = [&](const DeviceRecord& d) {
-    rows.push_back(
-        {{"label", fmt::format("{} at its peak", d.device)}, {"begin", 0}, {"end", d.pool.peak_bytes}, {"text", short_bytes(d.pool.peak_bytes)}});
+    rows.push_back({{"label", fmt::format("{} at its peak", d.device)},
+                    {"begin", 0},
+                    {"end", d.pool.peak_bytes},
+                    {"text", short_bytes(d.pool.peak_bytes)}});
   };
   add_total(emptiest);
   int64_t level = emptiest.pool.peak_bytes, largest = fullest.pool.peak_bytes, rest = 0;

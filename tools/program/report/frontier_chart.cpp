@@ -13,8 +13,10 @@ Json frontier_chart(const Record& record) {
   const std::vector<RecomputationRecord>& choices = *record.frontier;
   const double most_time = choices.back().added_time;
   Curve peaks{"peak of the fullest device", "series1", {}, /*dots=*/true, /*steps=*/true};
-  for (const RecomputationRecord& choice : choices) peaks.points.push_back({choice.added_time, static_cast<double>(choice.peak_bytes)});
-  CurveChart chart{"Peak memory of the fullest device against the time that recomputation adds", {peaks}, false, /*bytes=*/true};
+  for (const RecomputationRecord& choice : choices)
+    peaks.points.push_back({choice.added_time, static_cast<double>(choice.peak_bytes)});
+  CurveChart chart{
+      "Peak memory of the fullest device against the time that recomputation adds", {peaks}, false, /*bytes=*/true};
   const std::vector<DeviceRecord>& devices = record.run().devices;
   const auto capacity = static_cast<double>(devices[fullest(devices)].pool.capacity_bytes);
   // A capacity far above all peaks would leave no height to them.
@@ -28,8 +30,8 @@ Json frontier_chart(const Record& record) {
   for (size_t i = 0; i < choices.size() && i < points.size(); ++i) {
     const RecomputationRecord& choice = choices[i];
     points[i][2] = choice.recompute.empty() ? fmt::format("nothing recomputed: {}", short_bytes(choice.peak_bytes))
-                                            : fmt::format("{}, +{}: --recompute {}", short_bytes(choice.peak_bytes), percent(choice.added_time),
-                                                          fmt::join(choice.recompute, ","));
+                                            : fmt::format("{}, +{}: --recompute {}", short_bytes(choice.peak_bytes),
+                                                          percent(choice.added_time), fmt::join(choice.recompute, ","));
   }
   return json;
 }

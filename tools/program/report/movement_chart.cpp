@@ -18,7 +18,15 @@ namespace {
 constexpr size_t kColumnsApart = 8;
 
 /// From where to where a phase moves bytes.
-enum class Way { host_to_devices, first_to_others, output_to_others, others_to_output, others_to_first, among_all, none };
+enum class Way {
+  host_to_devices,
+  first_to_others,
+  output_to_others,
+  others_to_output,
+  others_to_first,
+  among_all,
+  none
+};
 
 Way way_of(Phase phase, const Scheme& scheme) {
   switch (phase) {
@@ -60,8 +68,9 @@ const char* meaning_of(Phase phase) {
   }
 }
 
-constexpr Phase kShown[] = {Phase::stage,        Phase::scatter,  Phase::replicate, Phase::forward,   Phase::gather,   Phase::loss,
-                            Phase::scatter_grad, Phase::backward, Phase::reduce,    Phase::optimizer, Phase::broadcast};
+constexpr Phase kShown[] = {Phase::stage,  Phase::scatter,   Phase::replicate,    Phase::forward,
+                            Phase::gather, Phase::loss,      Phase::scatter_grad, Phase::backward,
+                            Phase::reduce, Phase::optimizer, Phase::broadcast};
 
 /// The columns of devices; the host's comes before them.
 struct Columns {
@@ -108,8 +117,11 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
     sinks = columns.without(center);
     if (inwards) std::swap(sources, sinks);
   }
-  // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink counts them.
-  const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : moved_bytes(run, columns.sets[column - 1].first(), phase); };
+  // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink
+  // counts them.
+  const auto bytes_at = [&](size_t column) {
+    return column == 0 ? int64_t{0} : moved_bytes(run, columns.sets[column - 1].first(), phase);
+  };
   const auto idle = [&](size_t column) { return bytes_at(column) == 0; };
   const bool at_sink_only = way == Way::others_to_output;
   std::vector<size_t>& marked = way == Way::others_to_first ? sources : sinks;
@@ -135,8 +147,9 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
     const DeviceRecord& device = run.devices[columns.sets[s].first()];
     const double seconds = per_step(phase_row(device.phases, phase).seconds, device.phases);
     if (!(seconds > 0)) continue;
-    boxes.push_back(
-        {{"column", s + 1}, {"text", short_seconds(seconds)}, {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
+    boxes.push_back({{"column", s + 1},
+                     {"text", short_seconds(seconds)},
+                     {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
   }
   return boxes.empty() ? Json() : Json{{"name", name}, {"paint", phase_paint(phase)}, {"boxes", boxes}};
 }
@@ -150,7 +163,8 @@ Json movement_chart(const RunRecord& run) {
   Json heads = Json::array({{{"name", "host"}, {"note", ""}}});
   for (const DeviceSet& set : columns.sets) {
     heads.push_back({{"name", set.name(names)},
-                     {"note", fmt::format("{} samples{}", format_count(run.devices[set.first()].samples_per_step), set.single() ? "" : " each")}});
+                     {"note", fmt::format("{} samples{}", format_count(run.devices[set.first()].samples_per_step),
+                                          set.single() ? "" : " each")}});
   }
   Json rows = Json::array();
   for (const Phase phase : kShown) {
@@ -159,7 +173,10 @@ Json movement_chart(const RunRecord& run) {
     if (!row.is_null()) rows.push_back(row);
   }
   return rows.empty() ? Json()
-                      : Json{{"kind", "movement"}, {"label", "What moves where in a step, phase by phase"}, {"columns", heads}, {"rows", rows}};
+                      : Json{{"kind", "movement"},
+                             {"label", "What moves where in a step, phase by phase"},
+                             {"columns", heads},
+                             {"rows", rows}};
 }
 
 }  // namespace vitrine::tools::html

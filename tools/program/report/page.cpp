@@ -24,7 +24,9 @@ namespace {
 Json text(const std::string& words) { return {{"kind", "text"}, {"text", words}}; }
 Json note(const std::string& words) { return {{"kind", "text"}, {"text", words}, {"soft", true}}; }
 Json heading(const std::string& words) { return {{"kind", "heading"}, {"text", words}}; }
-Json fold(const std::string& title, const Json& blocks) { return {{"kind", "fold"}, {"title", title}, {"blocks", blocks}}; }
+Json fold(const std::string& title, const Json& blocks) {
+  return {{"kind", "fold"}, {"title", title}, {"blocks", blocks}};
+}
 
 /// The blocks that are there; a section without any is left out.
 Json blocks_of(const std::vector<Json>& blocks) {
@@ -50,8 +52,10 @@ Json findings(const Record& record) {
   Json json = {{"kind", "findings"}, {"findings", Json::array()}};
   if (record.findings.empty()) json["none"] = no_findings(record);
   for (const Finding& finding : record.findings) {
-    json["findings"].push_back(
-        {{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}, {"cost", describe_cost(finding)}});
+    json["findings"].push_back({{"text", finding.text},
+                                {"remedy", finding.remedy},
+                                {"severity", severity_of(finding)},
+                                {"cost", describe_cost(finding)}});
     if (finding.cost) json["hint"] = describe_severities();
   }
   return json;
@@ -76,32 +80,37 @@ Json memory_section(const Record& record) {
   for (const DeviceSet& set : group_devices(devices.size(), same)) {
     const DeviceRecord& d = devices[set.first()];
     const std::string name = set.name(names);
-    if (!d.as_planned() && d.plan.peak_bytes > 0) bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
+    if (!d.as_planned() && d.plan.peak_bytes > 0)
+      bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
     Bar bar = memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category);
     if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside the pool", short_bytes(d.outside_bytes));
     bars.push_back(bar);
   }
   return blocks_of({text(all_as_planned(devices)
                              ? "Planned and measured are equal to the byte, on every device and in every category."
-                             : "Planned and measured differ: the run did not cover the whole workload of the plan, or an error ended it early."),
-                    bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}), memory_table(devices).json(),
-                    difference_section(devices), note(describe_outside(devices, record.dataset_bytes, record.processes))});
+                             : "Planned and measured differ: the run did not cover the whole workload of the plan, or "
+                               "an error ended it early."),
+                    bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}),
+                    memory_table(devices).json(), difference_section(devices),
+                    note(describe_outside(devices, record.dataset_bytes, record.processes))});
 }
 
 /// Charts over time show this process's devices only.
 std::string which_devices(const Record& record) {
-  return record.processes == 1 ? std::string() : " The chart shows the devices of rank 0; the tables have those of all processes.";
+  return record.processes == 1 ? std::string()
+                               : " The chart shows the devices of rank 0; the tables have those of all processes.";
 }
 
 Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
   const std::vector<Json> charts = memory_charts(devices);
   if (charts.empty()) return {};
-  const bool has_gaps = std::any_of(charts.begin(), charts.end(), [](const Json& chart) { return !chart["extent"].is_null(); });
+  const bool has_gaps =
+      std::any_of(charts.begin(), charts.end(), [](const Json& chart) { return !chart["extent"].is_null(); });
   return blocks_of({text(introduction),
-                    has_gaps
-                        ? note("Fragmentation is what lies between blocks: memory reaches to the highest block, and what is free below it counts "
-                               "until a block fits in.")
-                        : Json(),
+                    has_gaps ? note("Fragmentation is what lies between blocks: memory reaches to the highest block, "
+                                    "and what is free below it counts "
+                                    "until a block fits in.")
+                             : Json(),
                     charts});
 }
 
@@ -109,10 +118,13 @@ Json times_section(const RunRecord& run) {
   if (measured_steps(run.devices) == 0) return {};
   std::vector<Bar> bars;
   for (const DeviceRecord& d : run.devices) bars.push_back(time_bar(d));
-  return blocks_of({text(fmt::format("Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
-                                     "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
-                                     counted(measured_steps(run.devices), "step"), 100 * named_share(run.devices))),
-                    bar_chart("Time of a step by phase, for each device", {{"", bars}}), tables(time_tables(run.devices, kDevicesApartOnPage))});
+  return blocks_of(
+      {text(fmt::format(
+           "Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
+           "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
+           counted(measured_steps(run.devices), "step"), 100 * named_share(run.devices))),
+       bar_chart("Time of a step by phase, for each device", {{"", bars}}),
+       tables(time_tables(run.devices, kDevicesApartOnPage))});
 }
 
 Json communication_section(const RunRecord& run) {
@@ -121,9 +133,13 @@ Json communication_section(const RunRecord& run) {
   const CommunicationTable& communication = slowest->communication;
   std::vector<Bar> bars;
   for (const CommunicationRow& row : communication.rows) {
-    Bar bar{row.name(), {}, short_bytes(per_step(row.buffer_bytes, communication)) + ", " + short_seconds(per_step(row.seconds(), communication))};
+    Bar bar{row.name(),
+            {},
+            short_bytes(per_step(row.buffer_bytes, communication)) + ", " +
+                short_seconds(per_step(row.seconds(), communication))};
     const auto add = [&](const char* name, double seconds) {
-      bar.parts.push_back({name, name, per_step(seconds, communication), short_seconds(per_step(seconds, communication))});
+      bar.parts.push_back(
+          {name, name, per_step(seconds, communication), short_seconds(per_step(seconds, communication))});
     };
     add("hidden", row.hidden_seconds);
     add("exposed", row.exposed_seconds);
@@ -131,7 +147,8 @@ Json communication_section(const RunRecord& run) {
     add("late peers, exposed", row.late_exposed_seconds);
     bars.push_back(bar);
   }
-  return blocks_of({bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}}), table(communication_table(run.devices))});
+  return blocks_of({bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}}),
+                    table(communication_table(run.devices))});
 }
 
 Json learning_section(const RunRecord& run) {
@@ -145,10 +162,12 @@ Json learning_section(const RunRecord& run) {
     if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
   }
   Curve scale{"loss scale", "series4", {}, false, true};
-  for (const StepRecord::Change& change : run.steps.loss_scales()) scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
+  for (const StepRecord::Change& change : run.steps.loss_scales())
+    scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
   if (!scale.points.empty())
     scale.points.push_back(
-        {static_cast<double>(run.first_step + std::max<int64_t>(1, static_cast<int64_t>(run.step_losses.size()))), scale.points.back().y});
+        {static_cast<double>(run.first_step + std::max<int64_t>(1, static_cast<int64_t>(run.step_losses.size()))),
+         scale.points.back().y});
   Json charts = Json::array();
   const auto add = [&](const char* title, const CurveChart& chart) {
     const Json drawn = curve_chart(chart);
@@ -190,40 +209,45 @@ Sections run_sections(const Record& record) {
   const RunRecord& run = record.run();
   Json steps = step_chart(run.devices);
   if (!steps.is_null()) {
-    steps = blocks_of({text(fmt::format("Step {} on each stream; hatched spans are waits and name what they wait for.", run.shown_step + 1) +
+    steps = blocks_of({text(fmt::format("Step {} on each stream; hatched spans are waits and name what they wait for.",
+                                        run.shown_step + 1) +
                             which_devices(record)),
                        steps});
   }
   Json movement = movement_chart(run);
   if (!movement.is_null()) {
-    movement = blocks_of(
-        {text("A step from top to bottom. Arrows carry bytes from one memory to another; boxes are the work of a device, with its time in the mean "
-              "step. Bytes of samples are those of a full batch, others those of the mean step; the tables below count only what was copied while "
-              "steps "
-              "were measured."),
-         movement});
+    movement = blocks_of({text("A step from top to bottom. Arrows carry bytes from one memory to another; boxes are "
+                               "the work of a device, with its time in the mean "
+                               "step. Bytes of samples are those of a full batch, others those of the mean step; the "
+                               "tables below count only what was copied while "
+                               "steps "
+                               "were measured."),
+                          movement});
   }
-  return {
-      {"Findings", blocks_of({findings(record)})},
-      {"What moves where", movement},
-      {"Memory: planned and measured", memory_section(record)},
-      {"Memory over one step",
-       memory_over_time(run.devices, fmt::format("Step {}, change by change: the host allocates and frees memory ahead of the device's work, so the "
-                                                 "axis is the order of these changes, not time. The bands above are the phases they belong to.",
-                                                 run.shown_step + 1) +
-                                         which_devices(record))},
-      {"Time of a step", times_section(run)},
-      {"One step on each stream", steps},
-      {"Communication", communication_section(run)},
-      {"Learning", learning_section(run)}};
+  return {{"Findings", blocks_of({findings(record)})},
+          {"What moves where", movement},
+          {"Memory: planned and measured", memory_section(record)},
+          {"Memory over one step",
+           memory_over_time(
+               run.devices,
+               fmt::format(
+                   "Step {}, change by change: the host allocates and frees memory ahead of the device's work, so the "
+                   "axis is the order of these changes, not time. The bands above are the phases they belong to.",
+                   run.shown_step + 1) +
+                   which_devices(record))},
+          {"Time of a step", times_section(run)},
+          {"One step on each stream", steps},
+          {"Communication", communication_section(run)},
+          {"Learning", learning_section(run)}};
 }
 
 /// Memory over a step under all schemes, one curve for each.
 Json memory_curves(const std::vector<RunRecord>& runs) {
   const std::vector<Json> charts = memory_overlays(runs);
   if (charts.empty()) return {};
-  Json blocks = blocks_of(
-      {text("A steady step, change by change. Each part of the step takes the same width under every scheme, so the axis does not show time.")});
+  Json blocks =
+      blocks_of({text("A steady step, change by change. Each part of the step takes the same width under every scheme, "
+                      "so the axis does not show time.")});
   for (const Json& chart : charts) {
     blocks.push_back(heading(charts.size() == 1          ? "Every device"
                              : &chart == &charts.front() ? "The device that holds most"
@@ -235,20 +259,26 @@ Json memory_curves(const std::vector<RunRecord>& runs) {
 
 /// Peak memory, times and communication of every run, one group of each for a run.
 Sections measurements_sections(const Record& record, const Table& peaks) {
-  std::vector<Json> times = {text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
-                             bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
+  std::vector<Json> times = {
+      text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
+      bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
   std::vector<Json> communication;
   for (const RunRecord& run : record.runs) {
-    times.push_back(fold("Where a step's time went under " + run.name, tables(time_tables(run.devices, kDevicesApartOnPage))));
+    times.push_back(
+        fold("Where a step's time went under " + run.name, tables(time_tables(run.devices, kDevicesApartOnPage))));
     const Json section = communication_section(run);
     if (!section.is_null()) communication.insert(communication.end(), {heading(run.name), section});
   }
-  const bool equal = std::all_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) { return all_as_planned(run.devices); });
-  const auto memory_of = [](const DeviceRecord& d) { return memory_bar(d.device, d.pool.peak_bytes, d.pool.peak_by_category); };
-  return {{"Peak memory", blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
-                                                : "Peak of each device by category, as measured."),
-                                     bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
-                                     note(describe_outside(record.runs.front().devices, record.dataset_bytes, 1))})},
+  const bool equal = std::all_of(record.runs.begin(), record.runs.end(),
+                                 [](const RunRecord& run) { return all_as_planned(run.devices); });
+  const auto memory_of = [](const DeviceRecord& d) {
+    return memory_bar(d.device, d.pool.peak_bytes, d.pool.peak_by_category);
+  };
+  return {{"Peak memory",
+           blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
+                                 : "Peak of each device by category, as measured."),
+                      bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
+                      note(describe_outside(record.runs.front().devices, record.dataset_bytes, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)}};
 }
@@ -262,14 +292,17 @@ Sections comparison_sections(const Record& record) {
   return sections;
 }
 
-/// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are those of all seeds.
+/// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are
+/// those of all seeds.
 Json reproduction_curves(const Record& record) {
-  CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
+  CurveChart losses{"Training loss over the steps, all runs", {}},
+      accuracies{"Test accuracy over the steps, all runs", {}};
   LineStyles styles;
   for (const RunRecord& run : record.runs) {
     const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
     Curve loss{run.name, paint, {}, false, false, dashes}, accuracy{run.name, paint, {}, true, false, dashes};
-    for (size_t i = 0; i < run.step_losses.size(); ++i) loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
+    for (size_t i = 0; i < run.step_losses.size(); ++i)
+      loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
     for (const EpochRecord& e : run.epochs) {
       if (e.test_accuracy) accuracy.points.push_back({static_cast<double>(e.last_step), *e.test_accuracy});
     }
@@ -277,7 +310,8 @@ Json reproduction_curves(const Record& record) {
     if (!accuracy.points.empty()) accuracies.curves.push_back(accuracy);
   }
   std::vector<Json> blocks;
-  for (const auto& [title, chart] : {std::pair<const char*, const CurveChart&>{"Test accuracy", accuracies}, {"Training loss", losses}}) {
+  for (const auto& [title, chart] :
+       {std::pair<const char*, const CurveChart&>{"Test accuracy", accuracies}, {"Training loss", losses}}) {
     const Json drawn = curve_chart(chart);
     if (!drawn.is_null()) blocks.insert(blocks.end(), {heading(title), drawn});
   }
@@ -294,7 +328,8 @@ Json reproduction_times(const Record& record) {
   std::vector<Bar> bars;
   for (const ConfigurationSummary& summary : record.summaries) {
     const std::string duration = format_duration(summary.seconds.mean);
-    if (summary.seconds.count > 0) bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
+    if (summary.seconds.count > 0)
+      bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
   }
   Json chart = bar_chart("Time of training in each configuration", {{"", bars}});
   if (!chart.is_null()) chart["legend"] = false;
@@ -302,13 +337,15 @@ Json reproduction_times(const Record& record) {
 }
 
 Sections reproduction_sections(const Record& record) {
-  Sections sections = {
-      {"Problems", list(run_problems(record))},
-      {"Results", blocks_of({list(record.notes), reproduction_times(record), reproduction_table(record).json(), table(seeds_table(record))})}};
+  Sections sections = {{"Problems", list(run_problems(record))},
+                       {"Results", blocks_of({list(record.notes), reproduction_times(record),
+                                              reproduction_table(record).json(), table(seeds_table(record))})}};
   if (record.as_published) {
-    sections.push_back({"Published figures", blocks_of({table(published_table(record)),
-                                                        record.departures.empty() ? Json() : heading("Differences from the published conditions"),
-                                                        list(record.departures)})});
+    sections.push_back(
+        {"Published figures",
+         blocks_of({table(published_table(record)),
+                    record.departures.empty() ? Json() : heading("Differences from the published conditions"),
+                    list(record.departures)})});
     sections.push_back({"Published conditions and good practice", list(published_conditions())});
   }
   sections.push_back({"Learning", blocks_of({reproduction_curves(record), table(saved_epochs_table(record))})});
@@ -322,23 +359,26 @@ Sections reproduction_sections(const Record& record) {
 
 Json frontier_section(const Record& record) {
   if (!record.frontier) return {};
-  return blocks_of(
-      {text("Each dot is a choice of parts that keep only their input and are computed again in backward. Further to the right a step takes "
-            "more time, and the fullest device needs fewer bytes; no choice lies below the line."),
-       frontier_chart(record), table(frontier_table(record))});
+  return blocks_of({text("Each dot is a choice of parts that keep only their input and are computed again in backward. "
+                         "Further to the right a step takes "
+                         "more time, and the fullest device needs fewer bytes; no choice lies below the line."),
+                    frontier_chart(record), table(frontier_table(record))});
 }
 
 Sections plan_sections(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::vector<Bar> bars;
-  for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_bytes, d.plan.peak_by_category));
-  return {{"Does it fit?", blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
-                                                                   : "It does not fit. " + record.remedies)})},
+  for (const DeviceRecord& d : devices)
+    bars.push_back(memory_bar(d.device, d.plan.peak_bytes, d.plan.peak_by_category));
+  return {{"Does it fit?",
+           blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
+                                                   : "It does not fit. " + record.remedies)})},
           {"Findings", blocks_of({findings(record)})},
-          {"Peak memory",
-           blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json(), difference_section(devices)})},
+          {"Peak memory", blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}),
+                                     plan_table(devices).json(), difference_section(devices)})},
           {"Memory over one step",
-           memory_over_time(devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
+           memory_over_time(
+               devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
           {"Recomputation: bytes and time", frontier_section(record)},
           {"Held for backward", blocks_of({table(held_table(devices))})}};
 }

@@ -8,8 +8,8 @@
 
 namespace vitrine::tools::html {
 
-/// What a page shows: {"title", "command", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by its "kind": text, heading,
-/// facts, findings, table, fold, bars, waterfall, movement, memory, lanes, curves or pair.
+/// What a page shows: {"title", "command", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by
+/// its "kind": text, heading, facts, findings, table, fold, bars, waterfall, movement, memory, lanes, curves or pair.
 Json page_data(const Record& record);
 
 /// template.html with page_data() in it: one file that needs nothing else and makes no request.

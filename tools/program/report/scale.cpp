@@ -22,7 +22,9 @@ std::vector<Number> multiples(Number step, Number largest) {
 
 /// "1.5" of "1.50", with three digits that count.
 std::string three_digits(double value) {
-  std::string text = value >= 100 ? fmt::format("{:.0f}", value) : value >= 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
+  std::string text = value >= 100  ? fmt::format("{:.0f}", value)
+                     : value >= 10 ? fmt::format("{:.1f}", value)
+                                   : fmt::format("{:.2f}", value);
   if (text.find('.') == std::string::npos) return text;
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
@@ -65,7 +67,8 @@ std::string short_number(double value) {
 
 std::string percent(double share) {
   const double hundredths = share * 100;
-  return hundredths != 0 && std::abs(hundredths) < 10 ? fmt::format("{:.1f} %", hundredths) : fmt::format("{:.0f} %", hundredths);
+  return hundredths != 0 && std::abs(hundredths) < 10 ? fmt::format("{:.1f} %", hundredths)
+                                                      : fmt::format("{:.0f} %", hundredths);
 }
 
 }  // namespace vitrine::tools::html
