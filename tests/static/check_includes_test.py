@@ -23,8 +23,8 @@ GOOD = {
     "nn/parallel/settings.h": HEADER + 'inline constexpr Setting kBatchSize{"EngineConfig::batch_size"};\ninline constexpr Setting kSplit{"Scheme::split"};\n'
                               "inline constexpr Setting kEngine[] = {kBatchSize,\n                                kSplit};\n",
     "runtime/launcher.cpp": LINE + 'const char* kRemedy = "start it with mpirun --bind-to none";  // EngineConfig::batch_size\n',
-    "tools/program/advice.cpp": LINE + "static_assert(all_have_flags(settings::kRuntime) && all_have_flags(settings::kEngine));\n",
-    "tools/program/options.cpp": LINE + 'const char* kFlags[] = {"--batch-size", "--accumulate,--acc-grad"};\n',
+    "tools/program/flags/advice.cpp": LINE + "static_assert(all_have_flags(settings::kRuntime) && all_have_flags(settings::kEngine));\n",
+    "tools/program/flags/options.cpp": LINE + 'const char* kFlags[] = {"--batch-size", "--accumulate,--acc-grad"};\n',
     "runtime/view.cpp": LINE + '#include "runtime/view.h"\n#include <fmt/core.h>\n',
     "kernels/CMakeLists.txt": CMAKE + "vitrine_public_headers(kernels relu.h)\n",
     "kernels/relu.h": HEADER + "#include <vitrine/runtime/view.h>\n",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For each kind of error that names settings: the library's words and the program's words.
-#include "tools/program/advice.h"
+#include "tools/program/flags/advice.h"
 
 #include <cstring>
 #include <functional>
@@ -21,7 +21,7 @@
 #include "runtime/settings.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/expect_contains.h"
-#include "tools/program/options.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/attempts.h"
+#include "tools/program/run/attempts.h"
 
 #include <string>
 

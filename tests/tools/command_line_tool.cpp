@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/program/flag_reference.h"
-#include "tools/program/options.h"
+#include "tools/program/flags/flag_reference.h"
+#include "tools/program/flags/options.h"
 
 int main(int argc, char** argv) {
   const std::string task = argc == 2 ? argv[1] : "";

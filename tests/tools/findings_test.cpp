@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/findings.h"
+#include "tools/program/record/findings.h"
 
 #include <limits>
 

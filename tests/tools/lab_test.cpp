@@ -14,9 +14,9 @@
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
-#include "tools/program/lab/experiment.h"
-#include "tools/program/lab/problem.h"
-#include "tools/program/lab/rendering.h"
+#include "tools/program/learn/experiment.h"
+#include "tools/program/learn/problem.h"
+#include "tools/program/learn/rendering.h"
 
 namespace vitrine::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/lessons.h"
+#include "tools/program/learn/lessons.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
-#include "tools/program/flag_reference.h"
-#include "tools/program/options.h"
+#include "tools/program/flags/flag_reference.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/options.h"
+#include "tools/program/flags/options.h"
 
 #include <sstream>
 
@@ -7,9 +7,9 @@
 
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
-#include "tools/program/autotune.h"
-#include "tools/program/collective_options.h"
-#include "tools/program/warnings.h"
+#include "tools/program/flags/collective_options.h"
+#include "tools/program/run/autotune.h"
+#include "tools/program/run/warnings.h"
 
 namespace vitrine::tools {
 namespace {

@@ -13,11 +13,11 @@
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
-#include "tools/program/confusion.h"
-#include "tools/program/options.h"
-#include "tools/program/png.h"
-#include "tools/program/recipe_options.h"
-#include "tools/program/run_log.h"
+#include "tools/program/flags/options.h"
+#include "tools/program/flags/recipe_options.h"
+#include "tools/program/record/confusion.h"
+#include "tools/program/run/run_log.h"
+#include "tools/program/text/png.h"
 
 namespace vitrine::tools {
 namespace {

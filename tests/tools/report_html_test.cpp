@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/text.h"
-#include "tools/program/record_tables.h"
-#include "tools/program/report/charts.h"
-#include "tools/program/report/page.h"
-#include "tools/program/report/scale.h"
-#include "tools/program/run_facts.h"
-#include "tools/program/tables.h"
+#include "tools/program/record/record_tables.h"
+#include "tools/program/render/html/charts.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/run/run_facts.h"
+#include "tools/program/text/scale.h"
+#include "tools/program/text/tables.h"
 
 namespace vitrine::tools::html {
 namespace {

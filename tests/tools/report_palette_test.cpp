@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/program/report/charts.h"
-#include "tools/program/report/page.h"
+#include "tools/program/render/html/charts.h"
+#include "tools/program/render/html/page.h"
 
 namespace vitrine::tools::html {
 namespace {

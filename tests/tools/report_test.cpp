@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/text.h"
-#include "tools/program/device_sets.h"
-#include "tools/program/json_report.h"
-#include "tools/program/measure.h"
-#include "tools/program/record_tables.h"
-#include "tools/program/terminal_report.h"
+#include "tools/program/record/device_sets.h"
+#include "tools/program/record/record_tables.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/render/terminal_report.h"
+#include "tools/program/run/measure.h"
 
 namespace vitrine::tools {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "runtime/error.h"
 #include "tests/tools/reproduce_runs.h"
-#include "tools/program/folder_lock.h"
-#include "tools/program/reproduction_files.h"
+#include "tools/program/checkpoint/folder_lock.h"
+#include "tools/program/commands/reproduction_files.h"
 
 namespace vitrine::test {
 namespace {

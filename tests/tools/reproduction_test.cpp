@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of a reproduction: its settings, the room for its checkpoints, and what is made of its runs.
-#include "tools/program/reproduction.h"
+#include "tools/program/record/reproduction.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/reproduce_runs.h"
-#include "tools/program/checkpoints.h"
-#include "tools/program/findings.h"
-#include "tools/program/json_report.h"
-#include "tools/program/reproduction_files.h"
+#include "tools/program/checkpoint/checkpoints.h"
+#include "tools/program/commands/reproduction_files.h"
+#include "tools/program/record/findings.h"
+#include "tools/program/render/json_report.h"
 
 namespace vitrine::test {
 namespace {

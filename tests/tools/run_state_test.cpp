@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run_state.h"
+#include "tools/program/checkpoint/run_state.h"
 
 #include <cmath>
 #include <limits>
@@ -10,8 +10,8 @@
 
 #include "runtime/error.h"
 #include "tests/support/expect_contains.h"
-#include "tools/program/checkpoint_options.h"
-#include "tools/program/run_settings.h"
+#include "tools/program/checkpoint/run_settings.h"
+#include "tools/program/flags/checkpoint_options.h"
 
 namespace vitrine::tools {
 namespace {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/lr_schedule.h"
-#include "tools/program/options.h"
-#include "tools/program/schedule_options.h"
+#include "tools/program/flags/options.h"
+#include "tools/program/flags/schedule_options.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/tables.h"
+#include "tools/program/text/tables.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/text.h"
-#include "tools/program/progress.h"
+#include "tools/program/text/progress.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/tensorboard.h"
+#include "tools/program/text/tensorboard.h"
 
 #include <bit>
 #include <csignal>
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "tools/program/run_log.h"
+#include "tools/program/run/run_log.h"
 
 namespace vitrine::tools {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "nn/parallel/engine.h"
 #include "runtime/error.h"
-#include "tools/program/advice.h"
-#include "tools/program/commands.h"
-#include "tools/program/interrupt.h"
-#include "tools/program/processes.h"
-#include "tools/program/standard_streams.h"
-#include "tools/program/warnings.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/flags/advice.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/processes.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/standard_streams.h"
 
 namespace {
 

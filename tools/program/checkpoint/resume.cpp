@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/checkpoint/resume.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "nn/checkpoint_directory.h"
+#include "runtime/error.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void warn(const std::string& reason) {
+  fmt::print(stderr, "vitrine: warning: {}; this checkpoint is skipped\n", reason);
+  std::fflush(stderr);
+}
+
+/// The checkpoint in `path`, a folder of checkpoints or one of them; nothing if the folder has none.
+std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    throw DataError(fmt::format("{}: {}; name a folder of checkpoints, or one checkpoint's folder", path,
+                                fs::exists(path, error) ? "it is not a folder" : "there is no such folder"));
+  }
+  if (is_checkpoint(path)) return WholeCheckpoint{path, read_checkpoint(path)};
+  const std::optional<WholeCheckpoint> found = newest_whole_checkpoint(path, warn);
+  if (!found && !list_checkpoints(path).empty())
+    throw DataError(fmt::format("{}: all of its checkpoints are damaged; the warnings above name the files", path));
+  return found;
+}
+
+[[noreturn]] void throw_none(const std::string& path) {
+  throw DataError(fmt::format("{}: there is no checkpoint in it", path));
+}
+
+bool is_whole(const NamedCheckpoint& checkpoint) {
+  try {
+    read_checkpoint(checkpoint.path);
+  } catch (const DataError&) {
+    return false;
+  }
+  return true;
+}
+
+/// Refuses a --checkpoint-dir with checkpoints of another run, among which this run would save and remove, and one with
+/// checkpoints that are newer than the chosen one: the next --resume would choose these. Those that are not whole will
+/// be replaced.
+void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, const RunState& state) {
+  if (o.directory.empty()) return;
+  const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
+  for (auto other = found.rbegin(); other != found.rend(); ++other) {
+    const std::optional<std::string> run_id = run_id_of(other->path);
+    if (!run_id) continue;
+    if (*run_id != state.run_id) {
+      throw DataError(fmt::format(
+          "--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or "
+          "remove what "
+          "belongs to the other run",
+          o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
+    }
+    if (other->step <= state.step || !is_whole(*other)) continue;
+    throw DataError(
+        fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it "
+                    "to continue from the older "
+                    "one, or choose another --checkpoint-dir",
+                    chosen.path, o.directory, checkpoint_name(other->step)));
+  }
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+/// Calls `read`; its DataError begins with --resume.
+template <class Read>
+auto of_resume(const Read& read) {
+  try {
+    return read();
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), "--resume ");
+  }
+}
+
+/// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
+std::string choose(const Options& options, const std::vector<RunSetting>& settings, const Run& run) {
+  const CheckpointOptions& o = options.checkpoints;
+  const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
+  const std::optional<WholeCheckpoint> found = of_resume([&] {
+    std::optional<WholeCheckpoint> checkpoint = find_checkpoint(path);
+    if (!checkpoint && !o.resumes_automatically()) throw_none(path);
+    return checkpoint;
+  });
+  if (!found) return {};
+  const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
+  check_directory(o, *found, state);
+  compare_settings(state.settings, settings, o.resume_change,
+                   state.parameters == parameters_hash(run.engine->layout()));
+  return fmt::format("{}\n{}", found->path, found->state_json);
+}
+
+/// Adapts the state to the settings that were allowed to differ.
+void adapt(const Options& options, const std::vector<SettingChange>& changes, RunState& state) {
+  const double lr = resolve_optimizer(options).learning_rate();
+  if (has_changed(changes, "lr-schedule")) {
+    state.schedule = {};
+    state.schedule.plateau_lr = lr;
+  } else if (has_changed(changes, "lr")) {
+    state.schedule.plateau_lr = lr;
+  }
+  if (has_changed(changes, "loss-scale")) state.loss_scale.reset();
+}
+
+void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits) {
+  const RunState& state = resumed.state;
+  fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step,
+             state.epoch + 1, state.batch, state.batches_per_epoch);
+  if (state.version != VITRINE_VERSION)
+    fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", state.version, VITRINE_VERSION);
+  for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", change);
+  if (!optimizer_fits)
+    fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
+  std::fflush(stderr);
+}
+
+/// Loads the state. With several processes the tensors are rank 0's.
+bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
+  Engine& engine = *run.engine;
+  TrainingState state = engine.make_state();
+  state.take_scalars(resumed.state);
+  const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
+  if (!optimizer_fits) state.updates = 0;
+  if (reads) {
+    of_resume(
+        [&] { read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits); });
+  }
+  engine.load_state(state);
+  // The configured values are in force, and a schedule sets its own before each step.
+  const OptimizerConfig optimizer = resolve_optimizer(options);
+  engine.set_learning_rate(optimizer.learning_rate());
+  if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0)
+    engine.set_momentum(optimizer.sgd.momentum);
+  return optimizer_fits;
+}
+
+}  // namespace
+
+std::string find_weights(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
+  const std::optional<WholeCheckpoint> found = find_checkpoint(path);
+  if (!found) throw_none(path);
+  return (fs::path(found->path) / "model.safetensors").string();
+}
+
+std::optional<TunedPlans> stored_plans(const Options& options) {
+  const CheckpointOptions& o = options.checkpoints;
+  if (o.resume.empty()) return std::nullopt;
+  const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
+  try {
+    const auto silent = [](const std::string&) {};  // resume_run() reports what is wrong with the checkpoints
+    const std::optional<WholeCheckpoint> found =
+        is_checkpoint(path) ? WholeCheckpoint{path, read_checkpoint(path)} : newest_whole_checkpoint(path, silent);
+    return found ? parse_run_state(found->path, found->state_json).plans : std::nullopt;
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& run, const Processes& processes) {
+  if (options.checkpoints.resume.empty()) return std::nullopt;
+  const std::vector<RunSetting> settings = run_settings(options, job, run);
+  std::string chosen = processes.leads() ? choose(options, settings, run) : std::string();
+  if (processes.process_group())
+    chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
+  if (chosen.empty()) return std::nullopt;
+  const size_t end = chosen.find('\n');
+  Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
+  const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
+  const std::vector<SettingChange> changes =
+      compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
+  adapt(options, changes, resumed.state);
+  const bool optimizer_fits = load(options, resumed, run, processes.leads());
+  if (processes.process_group()) run.engine->verify_replicas();
+  if (processes.leads()) report(resumed, changes, optimizer_fits);
+  return resumed;
+}
+
+}  // namespace vitrine::tools

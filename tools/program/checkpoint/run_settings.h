@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/program/run/run.h"
+
+/// The settings of a run by which a checkpoint is compared with the run that continues it.
+namespace vitrine::tools {
+
+/// What another value of a setting does to a run that continues from a checkpoint.
+enum class SettingEffect {
+  none,      // the same bits
+  rounding,  // the same mathematics: results differ by rounding
+  result,    // other results
+};
+
+struct RunSetting {
+  std::string name;  // of the flag, without dashes
+  std::string value;
+  SettingEffect effect = SettingEffect::result;
+  std::string part_of = {};  // the setting of which only some values have this one: "lr-schedule" of "lr-gamma"
+};
+
+/// All settings that a checkpoint records, in the order of the help, as values that are in force: a default that is
+/// given has the same text as one that is not, and lists whose order does not matter have one order. A feature that is
+/// off has the value "", like one that an older version did not have.
+///   options  of vitrine train     run  whose engine has the settings that are in force
+std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
+
+/// A hash of the names and shapes of a model's parameters. A checkpoint continues only with the same ones.
+std::string parameters_hash(const FlatLayout& layout);
+
+/// A setting that differs.
+struct SettingChange {
+  std::string name, before, now;
+  SettingEffect effect = SettingEffect::result;
+  bool named = false;  // by --resume-change
+  bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
+};
+
+/// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows
+/// differs from "". --resume-change also allows what appears or disappears with a setting that it names, such as the
+/// parts of a schedule.
+///   same_parameters  parameters_hash() of the run is the checkpoint's
+/// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings
+/// that change results differ
+///         without being named: with all of them, both values of each, and the remedy
+std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before,
+                                            const std::vector<RunSetting>& now, const std::vector<std::string>& allowed,
+                                            bool same_parameters = true);
+
+/// "--lr is 0.01, 0.001 in the checkpoint (--resume-change)": one for each change, for stderr.
+std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes);
+
+/// Whether a setting is among the changes.
+bool has_changed(const std::vector<SettingChange>& changes, const std::string& name);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "data/sampler.h"
+#include "runtime/error.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/record/findings.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/render/terminal_report.h"
+#include "tools/program/run/attempts.h"
+#include "tools/program/run/batches.h"
+#include "tools/program/run/describe.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/measure.h"
+#include "tools/program/run/run_facts.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/json_text.h"
+#include "tools/program/text/output_file.h"
+#include "tools/program/text/progress.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr int64_t kDefaultSteps = 6;
+
+/// "5 rounds of 1 step after the first".
+std::string describe_rounds(int rounds, int64_t steps) {
+  return fmt::format("{} of {} after the first", counted(rounds, "round"), counted(steps, "step"));
+}
+
+/// || gradients / loss_scale - reference || / || reference ||
+double relative_difference(const std::vector<float>& gradients, double loss_scale,
+                           const std::vector<float>& reference) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double wanted = static_cast<double>(reference[i]),
+                 delta = static_cast<double>(gradients[i]) / loss_scale - wanted;
+    difference += delta * delta;
+    norm += wanted * wanted;
+  }
+  return std::sqrt(difference / norm);
+}
+
+class Comparison {
+ public:
+  Comparison(const Options& options, const Job& job, std::vector<DeviceId> devices)
+      : options_(options),
+        job_(job),
+        devices_(std::move(devices)),
+        steps_(options.steps.value_or(kDefaultSteps)),
+        epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed},
+                                                 job.data.train.size(), options.batch_size) +
+                1) {}
+
+  /// Computes the gradients of the first step in f32 on one device that has all memory and cores.
+  void run_reference() {
+    DeviceGroupOptions group = device_group_options(options_, {devices_.front()});
+    group.memory_bytes.clear();
+    group.threads_per_device.clear();
+    Workload workload;
+    workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
+    Run run =
+        open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}),
+                 workload, {options_.init_weights, options_.allow_non_finite});
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
+    take_step(*run.engine, source);
+    run.engine->take_step_results(true);
+    reference_ = run.engine->gradients();
+  }
+
+  /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
+  bool run_round(RunRecord& result) {
+    const Scheme scheme = result.scheme;
+    Run run =
+        open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+                 engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
+                 {options_.init_weights, options_.allow_non_finite});
+    if (!warned_) print_device_warnings(options_, *run.devices);
+    warned_ = true;
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
+    PhaseRecorder recorder(run);
+    result.batch = describe_batch(run.engine->batch_plan());
+
+    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds),
+                      steps_ - 1, {false, options_.log_every});
+    take_step(*run.engine, source);
+    const StepResult first = run.engine->take_step_results(true).at(0);
+    result.steps.add(first);
+    result.gradient_difference = gradient_difference(*run.engine, scheme, first.loss_scale);
+    recorder.discard();
+    source.take_spans();
+
+    const int64_t begin = steady_now_ns();
+    int64_t samples = 0;
+    StepResult done;
+    const auto add = [&](const std::vector<StepResult>& finished) {
+      for (const StepResult& step : finished) {
+        done.loss_sum += step.loss_sum;
+        done.valid += step.valid;
+        result.steps.add(step);
+      }
+    };
+    for (int64_t step = 1; step < steps_; ++step) {
+      if (interrupted()) return false;
+      samples += take_step(*run.engine, source);
+      add(run.engine->take_step_results(false));
+      if (step % PhaseRecorder::kStepsBetweenPolls == 0) recorder.poll(source.take_spans(), 0);
+      progress.update(step, samples, done.mean_loss());
+    }
+    add(run.engine->take_step_results(true));
+    result.rates.rounds.push_back(static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9));
+    recorder.collect(source.take_spans(), 0);
+    run.engine->finish();
+    std::vector<DeviceRecord> devices = measure_devices(run);
+    for (size_t d = 0; d < result.devices.size(); ++d) {
+      devices[d].phases = std::move(result.devices[d].phases);
+      devices[d].communication = std::move(result.devices[d].communication);
+    }
+    recorder.add_to(devices);
+    result.devices = std::move(devices);
+    machine_ = machine_facts(*run.devices);
+    job_facts_ = describe_job(job_, run.engine->layout());
+    return true;
+  }
+
+  /// Adds how each run's devices hold memory over a steady step, which is as planned.
+  void add_timelines(std::vector<RunRecord>& runs) const {
+    const auto group = DeviceGroup::planned(device_group_options(options_, devices_));
+    for (RunRecord& run : runs) {
+      const std::vector<DevicePlan> plans =
+          Engine::plan(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
+                       train_workload(options_, job_, steps_, false), PlanDetail::layers);
+      for (size_t d = 0; d < run.devices.size(); ++d) run.devices[d].memory = steady_step(plans[d]);
+    }
+  }
+
+  const std::vector<DeviceId>& devices() const { return devices_; }
+  int64_t steps() const { return steps_; }
+  /// Facts of the last run.
+  Facts facts() const {
+    Facts facts = {{"model and data", job_facts_},
+                   {"batch", fmt::format("{} samples per step; {} under each scheme, in turns", options_.batch_size,
+                                         describe_rounds(options_.rounds, steps_ - 1))}};
+    facts.insert(facts.end(), machine_.begin(), machine_.end());
+    return facts;
+  }
+
+ private:
+  static int64_t take_step(Engine& engine, BatchSource& source) {
+    const auto item = source.next(engine.steps_issued());
+    VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+    engine.train_step(*item);
+    return item->labels.numel();
+  }
+
+  /// The largest difference of all devices that hold the reduced gradients.
+  double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
+    const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
+    double largest = 0.0;
+    for (int d = 0; d < holders; ++d)
+      largest = std::max(largest, relative_difference(engine.gradients(d), loss_scale, reference_));
+    return largest;
+  }
+
+  const Options& options_;
+  const Job& job_;
+  std::vector<DeviceId> devices_;
+  int64_t steps_, epochs_;
+  std::vector<float> reference_;
+  bool warned_ = false;  // device warnings are the same under every scheme
+  Facts machine_;
+  std::string job_facts_;
+};
+
+/// The record of the comparison; `runs` are filled by Comparison::run_round().
+Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs) {
+  Record record;
+  record.kind = Record::Kind::comparison;
+  record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
+  record.command_line = command_line(options);
+  record.facts = comparison.facts();
+  record.config = json_text(config_json(options, job, comparison.devices()));
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.compared_steps = comparison.steps();
+  record.rounds = options.rounds;
+  record.interrupted = interrupted();
+  record.runs = std::move(runs);
+  conclude(record);
+  return record;
+}
+
+}  // namespace
+
+int run_compare(const Options& options) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  std::vector<std::string> notes;
+  const auto schemes = resolve_compare_schemes(options, devices, notes);
+  const auto precisions = resolve_compare_precisions(options);
+  device_group_options(options, devices);
+  check_writable("--report", options.report);
+  const Job job = open_job(options);
+  print_warnings(options, batch_warnings(options, job));
+  const Style style = Style::of(options.json ? STDERR_FILENO : STDOUT_FILENO);
+  for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", style.prose(note));
+  std::fflush(stdout);
+
+  Comparison comparison(options, job, devices);
+  comparison.run_reference();
+  std::vector<RunRecord> runs;
+  for (const auto& [name, scheme] : schemes) {
+    for (const auto& [precision_label, precision] : precisions) {
+      RunRecord& run = runs.emplace_back(configured_run(options, engine_config(options, job, scheme, precision), {}));
+      run.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
+    }
+  }
+  // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs
+  // in reverse order.
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < runs.size() && !interrupted(); ++i)
+      comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
+  }
+  std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
+  if (!options.report.empty()) comparison.add_timelines(runs);
+  const Record record = make_record(options, job, comparison, std::move(runs));
+  Attempts attempts;
+  const bool reported = !options.report.empty() && !record.runs.empty() &&
+                        attempts.run([&] { html::write_page(options.report, record); });
+  if (options.json) {
+    print_json(comparison_json(record, devices));
+  } else if (!record.runs.empty()) {
+    const std::string head = fmt::format("{}: {} samples per step, {}, in turns", job.model.name, options.batch_size,
+                                         describe_rounds(options.rounds, record.compared_steps - 1));
+    fmt::print("{}\n{}", style.prose(head), comparison_report(record, style));
+    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
+  }
+  attempts.rethrow();
+  return interrupted() ? interrupt_status() : kExitOk;
+}
+
+}  // namespace vitrine::tools

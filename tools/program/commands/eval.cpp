@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "nn/weights_file.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/render/terminal_report.h"
+#include "tools/program/run/attempts.h"
+#include "tools/program/run/describe.h"
+#include "tools/program/run/evaluate.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/measure.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/json_text.h"
+#include "tools/program/text/output_file.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools {
+
+int run_eval(const Options& options, const Processes& processes) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.process_group()));
+  print_device_warnings(options, *group);
+  if (processes.leads()) check_writable("--save-logits", options.save_logits);
+  const Job job = open_job(options);
+  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
+  Run run = open_evaluation(options, job, std::move(group), options.weights);
+
+  std::vector<float> logits;
+  const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion,
+                                        options.save_logits.empty() ? nullptr : &logits);
+  if (!result) {
+    if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before all samples were evaluated; no result\n");
+    return interrupt_status();
+  }
+  Attempts attempts;
+  const bool has_logits = !options.save_logits.empty() && processes.leads() && attempts.run([&] {
+    write_npy(options.save_logits, logits, result->samples, job.model.classes);
+  });
+  attempts.run([&] { run.engine->finish(); });
+
+  Record record;
+  record.processes = processes.count();
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.runs.emplace_back().devices = gather_devices(processes, measure_devices(run));
+  const double rate = static_cast<double>(result->samples) / result->seconds;
+  const bool usable = options.allow_non_finite || std::isfinite(result->loss);
+  const int status = usable ? kExitOk : kExitFailure;
+  if (!usable && processes.leads()) {
+    fmt::print(stderr,
+               "vitrine: the test loss is not finite, although the weights are: the training that saved them "
+               "diverged{}; use an earlier file, or "
+               "accept the result with --allow-non-finite\n",
+               resolve_precision(options).compute == DType::f16
+                   ? ", or values exceed the range of fp16 (--precision bf16 or fp32)"
+                   : "");
+  }
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, devices);
+    json["test_loss"] = result->loss;
+    json["test_accuracy"] = result->accuracy;
+    json["test_top5_accuracy"] = value_or_null(result->top5);
+    json["confusion"] = result->confusion ? result->confusion->json() : Json();
+    json["class_names"] = job.data.test.class_names;
+    json["samples"] = result->samples;
+    json["seconds"] = result->seconds;
+    json["samples_per_second"] = rate;
+    json["devices"] = devices_json(record.run().devices);
+    print_json(json);
+    attempts.rethrow();
+    return status;
+  }
+  const Style style = Style::of(STDOUT_FILENO);
+  const std::string line = fmt::format("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s",
+                                       format_loss(result->loss), result->accuracy, describe_top5(result->top5),
+                                       format_count(result->samples), format_count(std::llround(rate)));
+  fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->layout())), style.prose(line));
+  if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
+  fmt::print("\n{}", memory_report(record, style));
+  if (has_logits) fmt::print("{}\n", style.prose("The outputs are in " + options.save_logits));
+  attempts.rethrow();
+  return status;
+}
+
+}  // namespace vitrine::tools

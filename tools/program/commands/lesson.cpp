@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// `vitrine lesson`: the list of lessons, a lesson with its command, or the answer to its exercise.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/text.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/learn/lessons.h"
+#include "tools/program/text/terminal.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// plain_text() with its paragraphs broken to lines of the terminal. Code stays as it is: a command can be copied, and
+/// a table keeps its columns.
+std::string wrapped_text(const std::string& markdown, const Style& style) {
+  std::string text;
+  for (const std::string& line : split_text(plain_text(markdown), '\n')) {
+    text.append(text.empty() ? "" : "\n").append(line.starts_with("    ") ? line : wrap(line, style.width));
+  }
+  return text;
+}
+
+void print_section(const char* title, const std::string& markdown, const Style& style) {
+  fmt::print("{}\n{}\n\n", style.bold(title), wrapped_text(markdown, style));
+}
+
+void list_lessons(const Style& style) {
+  for (const std::string_view page : lesson_pages()) {
+    const Lesson lesson = parse_lesson(page);
+    const std::string name = fmt::format("vitrine lesson {}", lesson.number);
+    fmt::print("{}\n",
+               style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
+  }
+  fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with "
+                                   "an exercise; --answer prints "
+                                   "the answer."));
+}
+
+/// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
+int run_in_shell(const Lesson& lesson) {
+  if (std::system("command -v mpirun >/dev/null") != 0) {
+    throw UnsupportedError(
+        fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
+                    "install openmpi-bin",
+                    lesson.number));
+  }
+  // It refuses with status 1, which a lesson may expect of its command.
+  const bool allowed =
+      std::getenv("OMPI_ALLOW_RUN_AS_ROOT") != nullptr && std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") != nullptr;
+  if (geteuid() == 0 && !allowed && std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0) {
+    throw UnsupportedError(
+        fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as "
+                    "another user, or set "
+                    "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    lesson.number));
+  }
+  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const char* const path = std::getenv("PATH");
+  setenv("PATH", path == nullptr ? folder.c_str() : fmt::format("{}:{}", folder, path).c_str(), 1);
+  const int status = std::system(lesson.command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+}
+
+}  // namespace
+
+int run_lesson(const Options& options, const RunArguments& run_arguments) {
+  const Style style = Style::of(STDOUT_FILENO);
+  if (options.lesson == 0) {
+    list_lessons(style);
+    return kExitOk;
+  }
+  const Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
+  fmt::print("{}\n\n", style.bold(style.prose(fmt::format("Lesson {}: {}", lesson.number, lesson.title))));
+  if (options.answer) {
+    print_section("Exercise", lesson.exercise, style);
+    print_section("Answer", lesson.answer, style);
+    return kExitOk;
+  }
+  fmt::print("{}\n\n{}\n\n", wrapped_text(lesson.question, style), style.bold("$ " + lesson.command));
+  std::fflush(stdout);
+  const std::vector<std::string> arguments = lesson.arguments();
+  const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
+  if (status != lesson.expected_status) {
+    std::fflush(stdout);
+    fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number,
+               status, lesson.expected_status);
+    return status == kExitOk ? kExitFailure : status;
+  }
+  fmt::print("\n");
+  print_section("What to look at", lesson.look_at, style);
+  print_section("Why", lesson.why, style);
+  print_section("Exercise", lesson.exercise, style);
+  fmt::print("vitrine lesson {} --answer prints the answer.\n", lesson.number);
+  return kExitOk;
+}
+
+}  // namespace vitrine::tools

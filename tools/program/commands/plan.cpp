@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "nn/parallel/plan_search.h"
+#include "nn/parallel/recompute_search.h"
+#include "tools/program/checkpoint/checkpoints.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/flags/advice.h"
+#include "tools/program/record/findings.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/render/terminal_report.h"
+#include "tools/program/run/attempts.h"
+#include "tools/program/run/choose.h"
+#include "tools/program/run/describe.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/measure.h"
+#include "tools/program/run/run_facts.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/json_text.h"
+#include "tools/program/text/output_file.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// A device of a plan. A run measures exactly what is planned, so the pool's figures are the plan's.
+DeviceRecord planned_device(Device& device, int64_t samples_per_step, const DevicePlan& plan) {
+  DeviceRecord record;
+  record.device = device.name();
+  record.samples_per_step = samples_per_step;
+  record.plan = plan;
+  record.pool.peak_bytes = plan.peak_bytes;
+  record.pool.peak_by_category = plan.peak_by_category;
+  record.pool.peak_phase = plan.peak_phase;
+  record.pool.peak_layer = plan.peak_layer;
+  const int64_t capacity = device.pool().capacity_bytes();
+  record.pool.capacity_bytes = capacity == DeviceGroup::kUnlimitedBytes ? 0 : capacity;
+  record.memory = steady_step(plan);
+  return record;
+}
+
+// Rows of --frontier, of which each is planned.
+constexpr int kChoices = 16;
+
+std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
+                                                const std::vector<DeviceRecord>& devices) {
+  const bool known =
+      std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
+  std::vector<RecomputationRecord> rows;
+  for (const RecomputePoint& point : search.frontier(kChoices)) {
+    RecomputationRecord& row = rows.emplace_back(RecomputationRecord{
+        point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    row.saved = 1.0 - static_cast<double>(row.peak_bytes) / static_cast<double>(rows.front().peak_bytes);
+    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(),
+                                                   [](const RecomputationRecord& faster) { return faster.fastest; });
+  }
+  return rows;
+}
+
+Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group) {
+  const Options& options = chosen.options;
+  const Scheme scheme = resolve_scheme(options, devices, group.world_size());
+  const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
+  const std::vector<DevicePlan> plans = plan_or_explain(job.model, group, config, workload, PlanDetail::layers);
+  const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
+  Record record;
+  record.kind = Record::Kind::plan;
+  RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
+  for (int d = 0; d < group.size(); ++d)
+    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  if (!all_fit(run.devices))
+    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
+  if (options.frontier)
+    record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
+  if (interrupted()) throw SearchStopped();
+  const FlatLayout layout(job.model.net->parameters(), 0);
+  record.title =
+      fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.size(), "device"), options.mode_name());
+  record.command_line = command_line(options);
+  record.facts = {
+      {"model and data", describe_job(job, layout)},
+      {"scheme", fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
+                             options.batch_size, describe_batch(batch), scheme.split.str(),
+                             loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
+                             options.processes > 1 ? fmt::format("; the first of {} processes", options.processes)
+                                                   : std::string())}};
+  for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
+  for (const auto& fact : program_facts()) record.facts.push_back(fact);
+  record.config = json_text(config_json(options, job, devices, group.world_size()));
+  record.notes = chosen.notes;
+  for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
+  record.processes = options.processes;
+  if (!options.checkpoints.directory.empty()) {
+    record.checkpoints.emplace().planned_staging =
+        plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config);
+  }
+  conclude(record);
+  return record;
+}
+
+}  // namespace
+
+int run_plan(const Options& asked) {
+  check_writable("--report", asked.report);
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  DeviceGroupOptions group_options = device_group_options(asked, devices);
+  if (asked.processes > 1)
+    group_options.place =
+        ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
+  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
+  const Job job = open_job(asked);
+  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
+  const Record record = make_record(choose_by_plan(asked, job, *group), job, devices, *group);
+  Attempts attempts;
+  const bool reported = !asked.report.empty() && attempts.run([&] { html::write_page(asked.report, record); });
+  if (asked.json) {
+    print_json(plan_json(record));
+  } else {
+    const Style style = Style::of(STDOUT_FILENO);
+    for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
+    fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second),
+               plan_report(record, style));
+    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
+  }
+  attempts.rethrow();
+  return all_fit(record.run().devices) ? kExitOk : kExitFailure;
+}
+
+}  // namespace vitrine::tools

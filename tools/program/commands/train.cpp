@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "tools/program/commands/commands.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/render/terminal_report.h"
+#include "tools/program/run/attempts.h"
+#include "tools/program/run/autotune.h"
+#include "tools/program/run/balance.h"
+#include "tools/program/run/choose.h"
+#include "tools/program/run/train_job.h"
+#include "tools/program/run/training.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/output_file.h"
+
+namespace vitrine::tools {
+
+int run_train(const Options& asked, const Processes& processes) {
+  // Usage errors before any work.
+  check_train_schedule(asked);
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  check_autotune(asked, devices);
+  if (processes.leads()) {
+    check_writable("--save", asked.save);
+    if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
+    check_writable("--report", asked.report);
+    check_writable("--log", asked.log);
+    check_writable("--autotune", asked.autotune.value_or(""));
+  }
+  check_writable("--trace", path_of_rank(asked.trace, processes));
+  check_writable("--memory-history", path_of_rank(asked.memory_history, processes));
+  std::unique_ptr<CheckpointDirectory> checkpoint_directory = open_checkpoint_directory(asked, processes);
+  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.process_group()));
+  resolve_scheme(asked, devices, group->world_size());
+  print_device_warnings(asked, *group);
+  const Job job = open_job(asked);
+  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
+  Chosen chosen = choose_by_plan(asked, job, *group);
+  if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
+  const Style style = Style::of(asked.json ? STDERR_FILENO : STDOUT_FILENO);
+  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", style.prose(note));
+  const Options& options = chosen.options;
+  Attempts attempts;
+  Trained trained = train_job(options, job, {devices, std::move(group), std::move(checkpoint_directory), chosen.notes},
+                              processes, attempts);
+  if (trained.record) {
+    attempts.run([&] {
+      const Record& record = *trained.record;
+      if (!options.report.empty() && processes.leads() &&
+          attempts.run([&] { html::write_page(options.report, record); })) {
+        trained.files += fmt::format("\nThe report is in {}\n", options.report);
+      }
+      if (options.json) {
+        print_json(run_json(record));
+        return;
+      }
+      if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));
+      fmt::print("{}{}", run_report(record, style), style.prose(trained.files));
+    });
+  }
+  attempts.rethrow();
+  if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
+    if (processes.leads()) {
+      fmt::print(stderr, "vitrine: {} (--lr, --clip-norm, --precision); --allow-non-finite continues with NaN\n",
+                 diverged);
+    }
+    return kExitFailure;
+  }
+  return trained.status;
+}
+
+}  // namespace vitrine::tools

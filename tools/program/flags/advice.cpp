@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flags/advice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/settings.h"
+#include "nn/parallel/plan_search.h"
+#include "nn/parallel/settings.h"
+#include "nn/settings.h"
+#include "runtime/error.h"
+#include "runtime/settings.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr std::pair<Setting, const char*> kFlags[] = {
+    {settings::kBatchSize, "--batch-size"},
+    {settings::kAccumulate, "--accumulate"},
+    {settings::kRecomputeSegments, "--recompute-segments"},
+    {settings::kRecompute, "--recompute"},
+    {settings::kResidentImages, "--data-on-device"},
+    {settings::kWorkspaceBytes, "--workspace"},
+    {settings::kReserveWorkspace, "--workspace"},
+    {settings::kOptimizer, "--optimizer"},
+    {settings::kMomentum, "--momentum"},
+    {settings::kScheme, "--mode"},
+    {settings::kSplit, "--split"},
+    {settings::kStaging, "--staging"},
+    {settings::kLossAt, "--loss-at"},
+    {settings::kReduce, "--reduce"},
+    {settings::kImageSize, "--image-size"},
+    {settings::kDatasetImageSize, "--image-size"},
+    {settings::kMemoryBytes, "--device-memory"},
+    {settings::kTf32, "--tf32"},
+    {settings::kRendezvous, "--rendezvous"},
+    {settings::kTimeoutMs, "--timeout"},
+    {settings::kRank, "--rank"},
+    {settings::kSize, "--world-size"},
+    {settings::kLaunchRank, "--rank"},
+    {settings::kLaunchWorldSize, "--world-size"},
+    {settings::kLaunchLocalRank, "--local-rank"},
+};
+
+/// The flag of a setting; null without one.
+constexpr const char* find_flag(Setting setting) {
+  const auto* const found = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                         [setting](const auto& entry) { return entry.first == setting; });
+  return found == std::end(kFlags) ? nullptr : found->second;
+}
+
+constexpr bool all_have_flags(std::span<const Setting> of_a_layer) {
+  return std::all_of(of_a_layer.begin(), of_a_layer.end(),
+                     [](Setting setting) { return find_flag(setting) != nullptr; });
+}
+static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) &&
+                  all_have_flags(settings::kModelSettings) && all_have_flags(settings::kEngineSettings),
+              "a setting of a layer has no flag in kFlags");
+
+using ReasonPart = Reason::Part;
+
+const char* reproduce_flag_of(Setting setting) { return setting == settings::kScheme ? "--modes" : flag_of(setting); }
+
+/// Whether `vitrine reproduce` has a flag for what this part proposes.
+bool reproduce_can_set(const ReasonPart& part) {
+  constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce};
+  return part.kind != ReasonPart::Kind::proposed ||
+         std::find(std::begin(kAxes), std::end(kAxes), part.setting) == std::end(kAxes);
+}
+
+/// Splits the parts at a text, which ends one of them or is the whole of it.
+std::vector<std::vector<ReasonPart>> split_at(const std::vector<ReasonPart>& parts, std::string_view text) {
+  std::vector<std::vector<ReasonPart>> pieces(1);
+  for (const ReasonPart& part : parts) {
+    if (part.kind != ReasonPart::Kind::text || !part.text.ends_with(text)) {
+      pieces.back().push_back(part);
+      continue;
+    }
+    if (part.text.size() > text.size()) pieces.back().emplace_back(part.text.substr(0, part.text.size() - text.size()));
+    pieces.emplace_back();
+  }
+  return pieces;
+}
+
+}  // namespace
+
+const char* flag_of(Setting setting) {
+  const char* const flag = find_flag(setting);
+  return flag != nullptr ? flag : setting.name();
+}
+
+std::string in_program_words(const Reason& reason) { return reason.str(flag_of); }
+
+std::string in_program_words(const std::exception& error) {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  return ours != nullptr ? in_program_words(ours->reason()) : error.what();
+}
+
+std::string in_reproduce_words(const Reason& reason) {
+  const std::vector<std::vector<ReasonPart>> pieces = split_at(reason.parts(), kFirstRemedy);
+  if (pieces.size() != 2) return reason.str(reproduce_flag_of);
+  Reason text;
+  for (const ReasonPart& part : pieces[0]) text.append(part);
+  bool any = false;
+  for (const std::vector<ReasonPart>& remedy : split_at(pieces[1], kNextRemedy)) {
+    if (!std::all_of(remedy.begin(), remedy.end(), reproduce_can_set)) continue;
+    text.append(any ? kNextRemedy : kFirstRemedy);
+    any = true;
+    for (const ReasonPart& part : remedy) text.append(part);
+  }
+  if (!any)
+    text.append(
+        "No batch size, number of micro-batches or recomputation makes it fit; leave this mode out of --modes, or use "
+        "other devices");
+  return text.str(reproduce_flag_of);
+}
+
+}  // namespace vitrine::tools

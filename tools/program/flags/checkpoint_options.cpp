@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flags/checkpoint_options.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/text.h"
+#include "tools/program/flags/flag_values.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr double kMostMinutes = 1e8;  // in nanoseconds they fit into 64 bits
+
+}  // namespace
+
+void add_checkpoint_plan_option(CLI::App& app, CheckpointOptions& o) {
+  app.option_defaults()->group("Checkpoints");
+  app.add_option("--checkpoint-dir", o.directory,
+                 "Save checkpoints in the folder DIR: weights, optimizer, and all that a run needs to continue");
+}
+
+void add_checkpoint_options(CLI::App& app, CheckpointOptions& o) {
+  add_checkpoint_plan_option(app, o);
+  app.add_option("--checkpoint-every", o.every, "When: epoch, N (optimizer steps), or Nm (minutes) [epoch]");
+  app.add_option("--keep-last", o.keep_last, "Keep the newest K checkpoints [all]")
+      ->check(whole_number(1, int64_t{1} << 40));
+  app.add_flag("--keep-best", o.keep_best,
+               "Also save and keep the checkpoint of the epoch with the highest test accuracy, to which the link "
+               "DIR/best points");
+  app.add_option("--resume", o.resume,
+                 "Continue from the newest whole checkpoint in DIR, from one checkpoint's folder, or auto: from "
+                 "--checkpoint-dir if it has one, else "
+                 "from the start");
+  app.add_option("--resume-change", o.resume_change,
+                 "Settings that may differ from the checkpoint's though they change results: lr,batch-size")
+      ->delimiter(',');
+}
+
+CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
+  CheckpointInterval interval;
+  const std::string text = o.every.value_or("epoch");
+  if (text == "epoch") {
+    interval.epochs = true;
+    return interval;
+  }
+  if (!text.empty() && text.back() == 'm') {
+    const auto minutes = parse_number<double>(std::string_view(text).substr(0, text.size() - 1));
+    if (minutes && *minutes > 0.0 && *minutes <= kMostMinutes) {
+      interval.minutes = *minutes;
+      return interval;
+    }
+  } else if (const auto steps = parse_number<int64_t>(text); steps && *steps > 0) {
+    interval.steps = *steps;
+    return interval;
+  }
+  throw ConfigError(fmt::format(
+      "--checkpoint-every {}: expected epoch, a number of steps (500), or of minutes (10m), at most 100000000m", text));
+}
+
+void check_checkpoint_options(const CheckpointOptions& o, const std::string& init_weights, bool evaluates_epochs) {
+  resolve_checkpoint_interval(o);
+  const auto needs_directory = [&](bool given, const char* option) {
+    if (given && o.directory.empty())
+      throw ConfigError(fmt::format("{} needs a place for checkpoints; add --checkpoint-dir DIR, or omit it", option));
+  };
+  needs_directory(o.every.has_value(), "--checkpoint-every");
+  needs_directory(o.keep_last.has_value(), "--keep-last");
+  needs_directory(o.keep_best, "--keep-best");
+  needs_directory(o.resumes_automatically(), "--resume auto");
+  if (o.keep_best && !evaluates_epochs) {
+    throw ConfigError(
+        "--keep-best compares epochs on the test set; give --epochs instead of --steps, and no --no-eval");
+  }
+  if (!o.resume_change.empty() && o.resume.empty())
+    throw ConfigError("--resume-change has no effect without --resume; add it, or omit both");
+  if (!o.resume.empty() && !o.resumes_automatically() && !init_weights.empty()) {
+    throw ConfigError(
+        "--resume and --init-weights both say where to start; give one of them (--resume auto takes --init-weights for "
+        "the first start)");
+  }
+}
+
+}  // namespace vitrine::tools

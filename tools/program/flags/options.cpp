@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flags/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+#include "runtime/text.h"
+#include "runtime/units.h"
+#include "tools/program/text/log_file.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+std::string device_list(const std::vector<DeviceId>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceId& device : devices) names.push_back(device.str());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+LossScaling parse_loss_scale(const std::string& text) {
+  LossScaling scaling;
+  if (text == "none") return scaling;
+  scaling.kind = LossScaling::Kind::dynamic;
+  if (text == "dynamic") return scaling;
+  scaling.kind = LossScaling::Kind::fixed;
+  scaling.scale = parse_number<double>(text).value_or(0.0);
+  // Neither it nor its reciprocal may leave the range of f32.
+  if (scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126) return scaling;
+  throw ConfigError(
+      fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
+}
+
+LossScaling resolve_loss_scaling(const Options& o) {
+  return parse_loss_scale(o.loss_scale.value_or(o.precision == "fp16" ? "dynamic" : "none"));
+}
+
+int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
+  const std::vector<DeviceId> wanted = parse_device_list(name, 0);
+  const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
+  if (found == devices.end()) {
+    throw ConfigError(fmt::format("--output-device {}: it is not one of the devices of this run; use one of {}", name,
+                                  device_list(devices)));
+  }
+  return static_cast<int>(found - devices.begin());
+}
+
+void check_training(const Options& o) {
+  if (o.confusion && !o.evaluate) {
+    throw ConfigError(
+        "--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them "
+        "out");
+  }
+  if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
+  if (!o.choices.batch_size && o.accumulate > o.batch_size) {
+    throw ConfigError(fmt::format(
+        "--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
+        o.accumulate, o.batch_size, o.batch_size));
+  }
+  if (o.dropout && !(*o.dropout >= 0.0F && *o.dropout < 1.0F)) {
+    throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
+  }
+  if (o.trace_level == "off" && (!o.trace.empty() || !o.report.empty())) {
+    throw ConfigError(fmt::format("{} needs timings, but --trace-level is off; use phase or operation",
+                                  o.trace.empty() ? "--report" : "--trace"));
+  }
+  if (!o.record_steps.empty()) {
+    parse_step_range(o.record_steps);
+    if (!o.records())
+      throw ConfigError(
+          "--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
+  }
+  parse_recompute_segments(o.recompute_segments);
+  parse_recompute(o.recompute);
+  resolve_optimizer(o);
+  check_recipe(o.recipe, o.host_preprocess());
+  if (o.images_on_device() && o.host_preprocess()) {
+    throw ConfigError(
+        "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get "
+        "there; leave one of the two "
+        "out");
+  }
+  if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
+    resolve_compare_precisions(o);
+  } else {
+    resolve_precision(o);
+  }
+}
+
+/// Two outputs must not name one file: the later would overwrite the earlier.
+void check_files(const Options& o) {
+  std::map<std::string, const char*> taken;
+  const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
+  for (const auto& [option, path] : {std::pair{"--save", o.save},
+                                     {"--out", figures},
+                                     {"--report", o.report},
+                                     {"--trace", o.trace},
+                                     {"--memory-history", o.memory_history},
+                                     {"--log", o.log}}) {
+    std::error_code error;
+    // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
+    if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)))
+      continue;
+    std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+    if (error) name = path;
+    const auto [earlier, fresh] = taken.emplace(name.string(), option);
+    if (!fresh)
+      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier",
+                                    earlier->second, option, path));
+  }
+}
+
+void check_choices(const Options& o) {
+  if (o.choices.batch_size && o.choices.accumulate) {
+    throw ConfigError(
+        "--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a "
+        "number");
+  }
+  if ((o.choices.recompute || !o.recompute.empty()) && (o.choices.recompute_segments || o.recompute_segments != "1")) {
+    throw ConfigError("--recompute and --recompute-segments: both say what is recomputed; give one of them");
+  }
+  if (o.choices.recompute && (o.choices.batch_size || o.choices.accumulate || o.choices.split)) {
+    throw ConfigError(fmt::format(
+        "--recompute auto with {}: it chooses for a given batch; give a value, or use --recompute-segments auto",
+        o.choices.batch_size   ? "--batch-size max"
+        : o.choices.accumulate ? "--accumulate auto"
+                               : "--split auto"));
+  }
+  if (o.balance == "time" && !o.choices.split)
+    throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
+  if (o.balance == "time" && o.command == Options::Command::plan) {
+    throw ConfigError(
+        "--balance time: a plan measures no time; give --split the weights that vitrine train finds, or leave "
+        "--balance out");
+  }
+}
+
+/// Refuses, by the option's name, what needs one process that holds all devices.
+void check_for_several_processes(const Options& o, const Scheme& scheme) {
+  if (o.balance == "time") {
+    throw ConfigError(
+        "--balance time: it measures devices of one process, but several were started; find the weights in one process "
+        "that has all devices, and "
+        "give "
+        "them with --split, or use one process");
+  }
+  const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel,
+             allreduce = scheme.reduce == Reduce::allreduce;
+  if (host && parallel && allreduce) return;
+  const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())
+                             : !host                ? "--staging device0"
+                             : !parallel            ? "--loss-at gathered"
+                                                    : "--reduce gpu0";
+  throw ConfigError(
+      fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only "
+                  "update; but several were "
+                  "started; use --mode ddp, or one process with all devices in --devices",
+                  option));
+}
+
+/// Refuses too many CPU devices before any is created.
+void check_cpu_devices(const Options& o) {
+  if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
+  const size_t count = parse_device_list(o.devices, 0).size();
+  if (count <= kMostCpuDevices) return;
+  throw ConfigError(fmt::format(
+      "--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun",
+      o.devices, count, kMostCpuDevices));
+}
+
+}  // namespace
+
+void check_combinations(const Options& o) {
+  check_cpu_devices(o);
+  if (!std::isfinite(o.timeout_seconds))
+    throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
+  if (o.gpu0_batch_size && (o.split || o.choices.split))
+    throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
+  if (o.split) parse_split(*o.split);
+  parse_memory_list(o.device_memory);
+  parse_thread_list(o.threads_per_device);
+  parse_workspace(o);
+  if (o.command == Options::Command::train || o.command == Options::Command::plan) {
+    check_choices(o);
+    check_files(o);
+    if (!o.log.empty()) LogFile::check_path(o.log);
+    check_checkpoint_options(o.checkpoints, o.init_weights, o.evaluate && !o.steps);
+    if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
+      throw ConfigError(
+          fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or "
+                      "use --split gpu0={0} "
+                      "to give that share under {1}",
+                      *o.gpu0_batch_size, *o.mode));
+    }
+  }
+  if (o.command == Options::Command::reproduce) {
+    check_files(o);
+    configurations(o);
+  }
+  using Command = Options::Command;
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info,
+                                          Command::lesson};
+  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
+    check_training(o);
+}
+
+std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
+  if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
+  if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
+  const int gpu = options.local_rank.value_or(0);
+  if (gpu >= cuda_device_count) {
+    throw DeviceError(
+        fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or "
+                    "choose with --devices",
+                    gpu, cuda_device_count));
+  }
+  return {DeviceId{Backend::cuda, gpu}};
+}
+
+Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
+  Scheme scheme = scheme_preset(o.mode_name());
+  if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
+  if (o.split) scheme.split = parse_split(*o.split);
+  if (o.choices.split) scheme.split = Split{};  // where the search starts
+  if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
+  if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
+  if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
+  if (o.output_device) {
+    if (scheme.loss_at != LossAt::gathered) {
+      throw ConfigError(
+          fmt::format("--output-device {}: outputs are gathered nowhere, because the loss is taken on each device; add "
+                      "--loss-at gathered, or "
+                      "leave it out",
+                      *o.output_device));
+    }
+    scheme.output_device = output_ordinal(*o.output_device, devices);
+  }
+  if (o.broadcast && scheme.reduce != Reduce::gpu0) {
+    throw ConfigError(
+        fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is "
+                    "sent; leave it out",
+                    *o.broadcast));
+  }
+  if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
+  const int64_t batch_size = o.choices.batch_size ? std::max(o.batch_size, scheme.split.gpu0) : o.batch_size;
+  validate_split(scheme.split, batch_size, world_size.value_or(static_cast<int>(devices.size())));
+  return scheme;
+}
+
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& o,
+                                                                    const std::vector<DeviceId>& devices,
+                                                                    std::vector<std::string>& notes) {
+  const int device_count = static_cast<int>(devices.size());
+  const Split given = parse_split(o.split.value_or("equal"));
+  std::vector<std::pair<std::string, Scheme>> schemes;
+  for (const std::string& name : split_text(o.modes, ',')) {
+    const auto same_name = [&](const auto& entry) { return entry.first == name; };
+    if (std::any_of(schemes.begin(), schemes.end(), same_name))
+      throw ConfigError(fmt::format("--modes {}: {} appears twice; name each once", o.modes, name));
+    Scheme scheme = scheme_preset(name);
+    const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
+    if (takes_share) {
+      if (o.gpu0_batch_size) {
+        scheme.split.gpu0 = *o.gpu0_batch_size;
+      } else if (given.kind == Split::Kind::gpu0) {
+        scheme.split = given;
+      } else {
+        const int64_t samples = device_count == 1 ? o.batch_size : o.batch_size / device_count / 2;
+        scheme.split.gpu0 = samples;
+        if (device_count == 1) {
+          notes.push_back(fmt::format("{}: there is one device, which gets all samples", name));
+        } else {
+          notes.push_back(
+              fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name,
+                          samples, o.batch_size));
+        }
+      }
+    } else if (given.kind != Split::Kind::gpu0) {
+      scheme.split = given;
+    }
+    validate_split(scheme.split, o.batch_size, device_count);
+    schemes.emplace_back(name, scheme);
+  }
+  return schemes;
+}
+
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& o) {
+  if (o.precisions.empty()) return {{"", resolve_precision(o)}};
+  if (o.precision != "fp32" || o.loss_scale) {
+    throw ConfigError(
+        "--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
+  }
+  std::vector<std::pair<std::string, Precision>> precisions;
+  bool any_dynamic = false;
+  for (const std::string& item : split_text(o.precisions, ',')) {
+    if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
+      throw ConfigError(fmt::format("--precisions {}: {} appears twice; name each once", o.precisions, item));
+    }
+    const size_t colon = std::min(item.find(':'), item.size());
+    Options one = o;
+    one.precision = item.substr(0, colon);
+    if (colon < item.size()) one.loss_scale = item.substr(colon + 1);
+    if (one.precision != "fp32" && one.precision != "fp16" && one.precision != "bf16") {
+      throw ConfigError(fmt::format(
+          "--precisions {}: '{}' is not fp32, fp16 or bf16, with an optional loss scale after a colon (fp16:none)",
+          o.precisions, item));
+    }
+    const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
+    any_dynamic = any_dynamic || dynamic;
+    if (!dynamic) one.loss_scale_growth_interval.reset();
+    if (one.precision == "fp32") one.broadcast.reset();
+    precisions.emplace_back(item, resolve_precision(one));
+  }
+  if (o.loss_scale_growth_interval && !any_dynamic) {
+    throw ConfigError(fmt::format(
+        "--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out",
+        o.precisions));
+  }
+  return precisions;
+}
+
+std::optional<int> parse_recompute_segments(const std::string& text) {
+  if (text == "sqrt") return std::nullopt;
+  const std::optional<int> segments = parse_number<int>(text);
+  if (segments && *segments >= 1) return segments;
+  throw ConfigError(fmt::format(
+      "--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+}
+
+std::vector<std::string> parse_recompute(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    names.push_back(text.substr(begin, comma - begin));
+    if (names.back().empty()) {
+      throw ConfigError(
+          fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
+    }
+    begin = comma + 1;
+  }
+  return names;
+}
+
+OptimizerConfig resolve_optimizer(const Options& o) {
+  return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay);
+}
+
+Precision resolve_precision(const Options& o) {
+  Precision precision;
+  precision.compute = o.precision == "fp16" ? DType::f16 : o.precision == "bf16" ? DType::bf16 : DType::f32;
+  precision.loss_scaling = resolve_loss_scaling(o);
+  if (o.loss_scale_growth_interval) {
+    if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
+      throw ConfigError(
+          "--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");
+    }
+    precision.loss_scaling.constants.growth_interval = *o.loss_scale_growth_interval;
+  }
+  if (o.clip_norm) {
+    if (!(*o.clip_norm > 0.0) || !std::isfinite(*o.clip_norm)) {
+      throw ConfigError(
+          fmt::format("--clip-norm {}: the norm must be above 0 and finite; leave it out not to clip", *o.clip_norm));
+    }
+    precision.clip_norm = *o.clip_norm;
+  }
+  precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (o.broadcast) {
+    if (!precision.mixed())
+      throw ConfigError(
+          "--broadcast: in fp32 there is no 16-bit copy, the parameters themselves are sent; leave it out");
+    precision.broadcasts_masters = *o.broadcast == "masters";
+  }
+  return precision;
+}
+
+TraceLevel resolve_trace_level(const Options& o) {
+  if (o.trace_level == "off") return TraceLevel::off;
+  return o.trace_level == "operation" ? TraceLevel::operation : TraceLevel::phase;
+}
+
+std::vector<int64_t> parse_memory_list(const std::string& text) {
+  std::vector<int64_t> values;
+  if (text.empty()) return values;
+  for (const std::string& item : split_text(text, ',')) {
+    try {
+      values.push_back(parse_bytes(item));
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("--device-memory {}: {}", text, error.what()));
+    }
+    if (values.back() == 0)
+      throw ConfigError(
+          fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
+  }
+  return values;
+}
+
+std::optional<int64_t> parse_workspace(const Options& options) {
+  if (options.workspace.empty()) return std::nullopt;
+  try {
+    return parse_bytes(options.workspace);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("--workspace {}: {}", options.workspace, error.what()));
+  }
+}
+
+StepRange parse_step_range(const std::string& text) {
+  const std::vector<std::string> ends = split_text(text, '-');
+  const std::optional<int64_t> first = parse_number<int64_t>(ends.front()), last = parse_number<int64_t>(ends.back());
+  if (ends.size() > 2 || !first || !last || *first < 1 || *last < *first) {
+    throw ConfigError(
+        fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
+  }
+  return {*first - 1, *last - 1};
+}
+
+std::vector<int> parse_thread_list(const std::string& text) {
+  std::vector<int> values;
+  if (text.empty()) return values;
+  for (const std::string& item : split_text(text, ',')) {
+    const std::optional<int> value = parse_number<int>(item);
+    if (!value || *value < 1) {
+      throw ConfigError(fmt::format(
+          "--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
+    }
+    if (*value > kMostThreadsPerDevice) {
+      throw ConfigError(
+          fmt::format("--threads-per-device {}: a device has at most {} threads", text, kMostThreadsPerDevice));
+    }
+    values.push_back(*value);
+  }
+  return values;
+}
+
+const char* staging_name(Staging staging) { return staging == Staging::host ? "host" : "device0"; }
+const char* loss_at_name(LossAt loss_at) { return loss_at == LossAt::gathered ? "gathered" : "parallel"; }
+const char* precision_name(DType compute) {
+  return compute == DType::f16 ? "fp16" : compute == DType::bf16 ? "bf16" : "fp32";
+}
+
+std::string loss_scale_name(const LossScaling& scaling) {
+  switch (scaling.kind) {
+    case LossScaling::Kind::none:
+      return "none";
+    case LossScaling::Kind::dynamic:
+      return "dynamic";
+    case LossScaling::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scaling.scale);
+}
+
+const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }
+
+}  // namespace vitrine::tools

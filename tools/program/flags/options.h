@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/parallel/engine_config.h"
+#include "nn/parallel/optimizer.h"
+#include "nn/parallel/scheme.h"
+#include "runtime/comm/reduce_op.h"
+#include "runtime/device_id.h"
+#include "runtime/trace/phase_table.h"
+#include "tools/program/flags/checkpoint_options.h"
+#include "tools/program/flags/recipe_options.h"
+#include "tools/program/flags/reproduce_options.h"
+#include "tools/program/flags/schedule_options.h"
+
+namespace vitrine::tools {
+
+/// What `vitrine collectives` measures, named as nccl-tests' flags.
+struct CollectiveOptions {
+  std::vector<std::string> names;  // all, when none was given
+  int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
+  double step_factor = 4;
+  int64_t step_bytes = 0;  // above 0: instead of the factor
+  int iterations = 20, warm_up = 5;
+  bool check = true;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  std::vector<int64_t> counts = {};  // of scatter and gather: the ranks' parts, one to another; empty: equal
+};
+
+/// Which experiments `vitrine lab` runs.
+struct LabOptions {
+  std::vector<std::string> names;  // empty: all
+  bool list = false;
+};
+
+/// Settings that the program chooses with plans (choose.h).
+struct Choices {
+  bool batch_size = false;          // --batch-size max
+  bool split = false;               // --split auto
+  bool accumulate = false;          // --accumulate auto
+  bool recompute_segments = false;  // --recompute-segments auto
+  bool recompute = false;           // --recompute auto
+
+  bool any() const { return batch_size || split || accumulate || recompute_segments || recompute; }
+};
+
+/// The command line's settings, checked as far as possible without opening a file or device.
+struct Options {
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
+
+  std::string model = "small-cnn";
+  std::string data = "synthetic";
+  int64_t image_size = 0;  // 0: the model's own, or the data's
+  std::string preprocess = "device", normalize;
+  std::optional<int64_t> classes, limit_samples;
+  std::optional<float> dropout;
+  int workers = 1;
+
+  // With several processes:
+  std::optional<int> rank, world_size, local_rank;
+  int processes = 1;            // plan: their number; the plan is that of the first
+  std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: the launcher's
+  double timeout_seconds = 60;  // of a collective
+  int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only
+  bool quiet = false;           // this process is not the one that prints
+
+  std::string devices;  // empty: the GPU of the local rank, else cpu:0
+  std::string device_memory;
+  std::string workspace;  // empty: by backend and model
+  std::string threads_per_device;
+  bool tf32 = false;
+  bool nccl_defaults = false;
+  bool cuda_graph = true;
+  std::optional<std::string> autotune;  // train: the file of the plans; empty: none
+#ifdef VITRINE_CHECK_ORDER
+  bool check_order = true;
+#else
+  bool check_order = false;
+#endif
+
+  std::optional<std::string> mode;
+  std::string modes = "dp,balanced,criterion,ddp";  // compare; reproduce has its own
+  std::optional<std::string> split, staging, loss_at, reduce, output_device;
+  std::optional<int64_t> gpu0_batch_size;
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
+
+  int64_t batch_size = 64;
+  int accumulate = 1;
+  std::string recompute_segments = "1", loss_gradient = "in-place";
+  std::string recompute;  // names of parts; empty: by recompute_segments
+  std::string batch_norm = "exact";
+  Choices choices;
+  std::string balance = "memory";  // --split auto: by memory or time
+  std::optional<int64_t> epochs, steps;
+  int rounds = 5;  // of compare
+  bool evaluate = true;
+  std::string optimizer = "adamw";
+  std::optional<double> lr, momentum, weight_decay;
+  bool nesterov = false;
+  ScheduleOptions schedule;  // train
+  RecipeOptions recipe;
+  uint64_t seed = 0;
+  std::string data_on_device = "off";  // train, plan
+  bool shuffle = true;
+  bool drop_last = false;
+
+  std::string precision = "fp32";
+  std::string precisions;                 // compare, reproduce; empty: the one precision
+  std::optional<std::string> loss_scale;  // by precision
+  std::optional<int> loss_scale_growth_interval;
+  std::optional<double> clip_norm;
+  bool allow_non_finite = false;
+  std::string reduce_dtype = "f32";
+  std::optional<std::string> broadcast;
+
+  std::string init_weights, save;
+  CheckpointOptions checkpoints;     // train; plan knows the directory
+  std::string weights, save_logits;  // eval
+  bool confusion = false;            // train, eval
+  CollectiveOptions collectives;
+  ReproduceOptions reproduce;
+  LabOptions lab;
+  bool frontier = false;  // plan
+  int lesson = 0;         // 0: the list
+  bool answer = false;    // print the lesson's answer instead of running its command
+
+  std::string trace, report, memory_history, tensorboard, log;
+  std::string record_steps;  // "2-4"; empty: those, and of a trace all
+  std::string trace_level = "phase";
+  bool json = false;
+  int64_t log_every = 0;  // steps between lines of progress; 0: by time, or a bar
+
+  std::vector<std::string> arguments;  // as they were given
+  std::vector<std::string> warnings;   // about what they say, for stderr
+
+  /// Whether an output needs recorded steps, in addition to the tables.
+  bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
+  bool host_preprocess() const { return preprocess == "host"; }
+  bool images_on_device() const { return data_on_device == "on"; }
+  /// The preset: --mode, or what --gpu0-bsz stands for, or ddp.
+  std::string mode_name() const { return gpu0_batch_size ? "balanced" : mode.value_or("ddp"); }
+};
+
+/// The parsed command line: options to run with, or a text to print and the exit status.
+struct CommandLine {
+  std::optional<Options> options;
+  int exit_code = 0;
+  std::string output;  // help and version: for stdout
+  std::string error;   // for stderr
+};
+
+/// Exit statuses of the program.
+inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130, kExitTerminated = 143;
+
+/// Reads the arguments after the program's name. Never throws for user input.
+CommandLine parse_command_line(const std::vector<std::string>& arguments);
+
+/// throws ConfigError on options that contradict each other.
+void check_combinations(const Options& options);
+
+/// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
+std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
+/// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws
+/// ConfigError.
+///   world_size  devices of all processes, where there are several
+Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
+/// The schemes that `compare` runs, in order; adds to `notes` what the program chose. throws ConfigError.
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options,
+                                                                    const std::vector<DeviceId>& devices,
+                                                                    std::vector<std::string>& notes);
+/// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions
+/// the one of --precision, without a name. The growth interval goes to those whose scale is dynamic, --broadcast to
+/// those that have a 16-bit copy. throws ConfigError.
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
+OptimizerConfig resolve_optimizer(const Options& options);
+/// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
+std::optional<int> parse_recompute_segments(const std::string& text);
+/// The names of --recompute, separated by commas. throws ConfigError.
+std::vector<std::string> parse_recompute(const std::string& text);
+/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws
+/// ConfigError.
+Precision resolve_precision(const Options& options);
+TraceLevel resolve_trace_level(const Options& options);
+/// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
+std::vector<int64_t> parse_memory_list(const std::string& text);
+/// Workspace of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
+std::optional<int64_t> parse_workspace(const Options& options);
+/// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
+StepRange parse_step_range(const std::string& text);
+std::vector<int> parse_thread_list(const std::string& text);
+
+/// "host", "gathered", "gpu0", ...: as the options spell them.
+const char* staging_name(Staging staging);
+const char* loss_at_name(LossAt loss_at);
+const char* reduce_name(Reduce reduce);
+/// "fp32", "fp16", "bf16".
+const char* precision_name(DType compute);
+/// "none", "dynamic" or the number.
+std::string loss_scale_name(const LossScaling& scaling);
+
+}  // namespace vitrine::tools

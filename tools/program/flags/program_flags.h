@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/program/flags/collective_options.h"
+#include "tools/program/flags/options.h"
+
+namespace vitrine::tools {
+
+/// The commands of the program with their flags, and what these set.
+struct ProgramFlags {
+  ProgramFlags();
+  ProgramFlags(const ProgramFlags&) = delete;
+  ProgramFlags& operator=(const ProgramFlags&) = delete;
+
+  Options options;
+  Options reproduction;  // those of `vitrine reproduce`, which has other defaults
+  CollectiveTexts texts;
+  CLI::App app;
+};
+
+}  // namespace vitrine::tools

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flags/reproduce_options.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/text.h"
+#include "tools/program/flags/flag_values.h"
+#include "tools/program/flags/options.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr const char* kSingle = "single";
+constexpr int64_t kPublishedClasses = 1000;
+
+/// The names of a list, each once.
+std::vector<std::string> names_in(const char* option, const std::string& text) {
+  if (text.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
+  const std::vector<std::string> names = split_text(text, ',');
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
+        names.begin() + static_cast<std::ptrdiff_t>(i)) {
+      throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
+    }
+  }
+  return names;
+}
+
+/// What --as-published sets.
+void set_published_conditions(Options& o) {
+  o.classes = kPublishedClasses;
+  o.normalize = "none";
+  o.shuffle = false;
+  o.schedule.metric = "last-batch";
+}
+
+template <class Value>
+Value sum_of(const std::vector<Value>& values, size_t count) {
+  return values.size() == 1 ? values[0] * static_cast<Value>(count)
+                            : std::accumulate(values.begin(), values.end(), Value{0});
+}
+
+}  // namespace
+
+Options reproduction_defaults() {
+  Options o;
+  o.model = "alexnet";
+  o.epochs = 20;
+  o.lr = 1e-4;
+  o.schedule.schedule = "plateau";
+  o.schedule.patience = 3;
+  o.precisions = "fp32,fp16:none,fp16:dynamic";
+  return o;
+}
+
+void add_reproduce_options(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Reproduction");
+  app.add_option(
+         "--out", o.reproduce.out,
+         "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
+      ->required();
+  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")
+      ->capture_default_str();
+  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")
+      ->capture_default_str();
+  app.add_option("--seeds", o.reproduce.seeds,
+                 "Repeat each run with this many seeds, from --seed on, and show the spread")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
+  app.add_flag("--as-published", o.reproduce.as_published,
+               "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau "
+               "on the last batch's loss, one "
+               "device) and put the figures beside the results");
+}
+
+void resolve_as_published(const CLI::App& app, Options& o) {
+  if (!o.reproduce.as_published) return;
+  struct Condition {
+    const char *option, *sets;
+  };
+  for (const Condition& condition :
+       {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"},
+        Condition{"--shuffle", "--no-shuffle"}, Condition{"--lr-metric", "--lr-metric last-batch"},
+        Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
+    if (app.get_option(condition.option)->count() == 0) continue;
+    throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets,
+                                  condition.option));
+  }
+  set_published_conditions(o);
+}
+
+Options published_options(const Options& options) {
+  Options o = reproduction_defaults();
+  o.command = options.command;
+  set_published_conditions(o);
+  o.reproduce = options.reproduce;
+  o.precisions = options.precisions;
+  o.devices = options.devices;
+  o.device_memory = options.device_memory;
+  o.workspace = options.workspace;
+  o.threads_per_device = options.threads_per_device;
+  o.cuda_graph = options.cuda_graph;
+  return o;
+}
+
+std::vector<Configuration> configurations(const Options& o) {
+  const std::vector<std::string> known = {kSingle, "dp", "criterion", "ddp"};
+  std::vector<std::string> precisions;
+  resolve_compare_precisions(o);  // throws for names that are not precisions
+  for (const std::string& name : names_in("--precisions", o.precisions))
+    precisions.push_back(name == "fp16" ? "fp16:dynamic" : name);
+  std::vector<Configuration> all;
+  for (const std::string& mode : names_in("--modes", o.reproduce.modes)) {
+    if (std::find(known.begin(), known.end(), mode) == known.end()) {
+      throw ConfigError(fmt::format("--modes {}: '{}' is not single, dp, criterion or ddp", o.reproduce.modes, mode));
+    }
+    for (const std::string& precision : precisions) all.push_back({mode, precision});
+  }
+  for (const Configuration& one : all) {
+    const auto same = [&](const Configuration& other) { return other.name() == one.name(); };
+    if (std::count_if(all.begin(), all.end(), same) > 1) {
+      throw ConfigError(fmt::format("--precisions {}: fp16 is fp16:dynamic; name it once", o.precisions));
+    }
+  }
+  return all;
+}
+
+Options train_options(const Options& asked, const Configuration& configuration, const std::vector<std::string>& devices,
+                      uint64_t seed) {
+  Options o = asked;
+  o.command = Options::Command::train;
+  const bool single = configuration.mode == kSingle;
+  o.mode = single ? "ddp" : configuration.mode;
+  o.devices = devices.front();
+  for (size_t d = 1; d < devices.size() && !single; ++d) o.devices += "," + devices[d];
+  if (single && devices.size() > 1) {
+    if (!asked.threads_per_device.empty())
+      o.threads_per_device = std::to_string(sum_of(parse_thread_list(asked.threads_per_device), devices.size()));
+    if (!asked.device_memory.empty())
+      o.device_memory = std::to_string(sum_of(parse_memory_list(asked.device_memory), devices.size()));
+    if (devices.front().starts_with("cuda"))
+      o.device_memory = asked.device_memory.substr(0, asked.device_memory.find(','));
+  }
+  const size_t colon = std::min(configuration.precision.find(':'), configuration.precision.size());
+  o.precision = configuration.precision.substr(0, colon);
+  o.loss_scale.reset();
+  if (colon < configuration.precision.size()) o.loss_scale = configuration.precision.substr(colon + 1);
+  o.precisions.clear();
+  if (o.loss_scale != "dynamic") o.loss_scale_growth_interval.reset();
+  if (o.precision == "fp32" || o.mode == "ddp") o.broadcast.reset();
+  o.seed = seed;
+  const std::string folder = asked.reproduce.out + "/" + folder_name(asked, configuration, seed);
+  o.checkpoints.directory = folder + "/checkpoints";
+  o.checkpoints.resume = "auto";
+  o.tensorboard = folder + "/tensorboard";
+  o.log = folder + "/log.jsonl";
+  o.report.clear();
+  return o;
+}
+
+std::string reproduction_figures_path(const Options& options) { return options.reproduce.out + "/runs.json"; }
+
+std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed) {
+  std::string name = configuration.mode + "-" + configuration.precision;
+  std::replace(name.begin(), name.end(), ':', '-');
+  return seed == options.seed ? name : fmt::format("{}-seed{}", name, seed);
+}
+
+}  // namespace vitrine::tools

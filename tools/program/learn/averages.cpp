@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bugs of averaging: the mean over a batch is not the mean of its parts' means, and one division is enough.
+#include <array>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include "kernels/cross_entropy.h"
+#include "nn/parallel/engine.h"
+#include "runtime/copy.h"
+#include "tools/program/learn/experiment.h"
+#include "tools/program/learn/one_all_reduce.h"
+#include "tools/program/learn/problem.h"
+
+namespace vitrine::tools::lab {
+
+namespace {
+
+constexpr uint64_t kSeed = 1;
+constexpr double kRounding = 1e-5;  // of f32, over the sums of a small model
+constexpr const char* kGradientDistance = "||gradient - one device's|| / ||one device's||";
+
+/// The factor of each target's loss on a device in a micro-batch.
+using TargetWeight = std::function<double(size_t micro_batch, size_t device)>;
+
+/// Puts the loss of a micro-batch on device 0 together, with a factor for each device's part.
+void weighted_loss(Engine& engine, const HostBatch& batch, size_t number, const TargetWeight& weight) {
+  const MicroBatch& micro_batch = engine.micro_batches()[number];
+  const int64_t each = engine.model().targets_per_sample, targets = micro_batch.samples() * each;
+  ExecContext& ctx = engine.devices()[0].compute();
+  const Tensor logits = engine.gather_outputs(0);
+  const Tensor labels = ctx.allocate({targets}, DType::i32, Category::staging, "labels");
+  const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+  copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}),
+       labels);
+  zero(ctx, totals);
+  int64_t begin = 0;
+  for (size_t device = 0; device < micro_batch.sizes.size(); ++device) {
+    const int64_t end = begin + micro_batch.sizes[device] * each;
+    const CrossEntropyConfig loss{engine.config().ignore_index, static_cast<float>(weight(number, device))};
+    if (begin < end)
+      softmax_cross_entropy(ctx, loss, logits.rows(begin, end), labels.rows(begin, end), View(),
+                            logits.rows(begin, end), totals);
+    begin = end;
+  }
+  engine.add_totals(totals, 0);
+  engine.set_output_gradients(logits, 0);
+}
+
+/// Engine::default_step() with that loss.
+TrainingStep step_with(const TargetWeight& weight) {
+  return [weight](Engine& engine, const HostBatch& batch) {
+    for (size_t k = 0; k < engine.micro_batches().size(); ++k) {
+      const MicroBatch& micro_batch = engine.micro_batches()[k];
+      engine.stage(batch, micro_batch);
+      engine.forward();
+      weighted_loss(engine, batch, k, weight);
+      engine.backward_and_reduce(micro_batch.last);
+    }
+    finish_step(engine);
+  };
+}
+
+/// Two devices, which share 16 samples.
+double measure_average_of_averages(size_t setting, bool planted) {
+  constexpr std::array<std::array<int64_t, 2>, 3> kShards = {{{8, 8}, {12, 4}, {15, 1}}};
+  constexpr int64_t kSamples = 16;
+  const Model model = make_perceptron({8}, 16, 4);
+  const HostBatch batch = batch_of(model, draw_samples(model, kSamples, kSeed));
+  EngineConfig config = small_config(kSamples);
+  const std::vector<float> expected = train(model, 1, config, batch).gradient;
+  const auto& shard = kShards[setting];
+  config.scheme.split = parse_split(fmt::format("{},{}", shard[0], shard[1]));
+  config.step = step_with([&shard, planted](size_t, size_t device) {
+    const double devices = 2, samples = kSamples;
+    return planted ? 1 / (devices * static_cast<double>(shard[device])) : 1 / samples;
+  });
+  return relative_distance(train(model, 2, config, batch).gradient, expected);
+}
+
+/// Two micro-batches of 32 tokens on two devices; the second is padded.
+double measure_micro_batch_means(size_t setting, bool planted) {
+  constexpr std::array<int64_t, 3> kTokensOfSecond = {32, 16, 4};
+  constexpr int64_t kSequences = 4, kTokens = 16;
+  constexpr double kMicroBatches = 2, kNominal = kSequences * kTokens;
+  const Model model = make_perceptron({kTokens, 8}, 16, 6);
+  EngineConfig config = small_config(kSequences);
+  Samples samples = draw_samples(model, kSequences, kSeed);
+  // The second micro-batch consists of sequences 2 and 3.
+  const int64_t length = kTokensOfSecond[setting] / 2;
+  for (int64_t sequence = 2; sequence < kSequences; ++sequence) {
+    for (int64_t token = length; token < kTokens; ++token)
+      samples.labels[static_cast<size_t>(sequence * kTokens + token)] = config.ignore_index;
+  }
+  const std::array<double, 2> valid = {2 * kTokens, static_cast<double>(kTokensOfSecond[setting])};
+  const HostBatch batch = batch_of(model, std::move(samples));
+  const std::vector<float> expected = train(model, 1, config, batch).gradient;
+  config.accumulate = 2;
+  config.step = step_with([valid, planted](size_t micro_batch, size_t) {
+    const double all = valid[0] + valid[1];
+    const double weight = planted ? 1 / (kMicroBatches * valid[micro_batch]) : 1 / all;
+    return weight * all / kNominal;  // the update multiplies by nominal / valid targets of the step
+  });
+  return relative_distance(train(model, 2, config, batch).gradient, expected);
+}
+
+/// 24 samples on two, three and four devices. Each device's loss is divided by the samples of the whole batch.
+double measure_divided_twice(size_t setting, bool planted) {
+  constexpr int64_t kSamples = 24;
+  const Model model = make_perceptron({8}, 16, 4);
+  const HostBatch batch = batch_of(model, draw_samples(model, kSamples, kSeed));
+  EngineConfig config = small_config(kSamples);
+  const std::vector<float> expected = train(model, 1, config, batch).gradient;
+  const ReduceOp op = planted ? ReduceOp::average : ReduceOp::sum;
+  config.reducer = [op](const ReducerContext& replica) { return std::make_unique<OneAllReduce>(replica, op); };
+  return relative_distance(train(model, 2 + static_cast<int>(setting), config, batch).gradient, expected);
+}
+
+}  // namespace
+
+Experiment average_of_averages() {
+  return {.name = "average-of-averages",
+          .question = "Is the average of the devices' mean losses the mean loss of the batch?",
+          .bug =
+              "Each device takes the mean over its own samples, and the gradients are averaged over devices. With "
+              "unequal shards a sample "
+              "on a small shard counts more than one on a large shard. The shards of the last batch of an epoch are "
+              "often unequal.",
+          .measures = kGradientDistance,
+          .axis = "samples of the devices",
+          .settings = {"8 + 8", "12 + 4", "15 + 1"},
+          .wrongness = measure_average_of_averages,
+          .harm = 1.0,
+          .noise = kRounding,
+          .notice =
+              "Compare one step's gradient on N processes with that of one process on the same samples, once with "
+              "shards of unequal size. "
+              "DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number of samples, "
+              "and multiply the loss "
+              "by world_size / total before backward().",
+          .link = "https://github.com/huggingface/transformers/issues/608"};
+}
+
+Experiment micro_batch_means() {
+  return {.name = "micro-batch-means",
+          .question = "Does accumulation over micro-batches give the gradient of the whole batch?",
+          .bug =
+              "Each micro-batch takes the mean over its own tokens, and these means are averaged. Micro-batches with "
+              "padding have fewer "
+              "tokens, so each of their tokens counts more than it does in one large batch.",
+          .measures = kGradientDistance,
+          .axis = "tokens of the micro-batches",
+          .settings = {"32 + 32", "32 + 16", "32 + 4"},
+          .wrongness = measure_micro_batch_means,
+          .harm = 0.5,
+          .noise = kRounding,
+          .notice =
+              "Run the same batch once with gradient accumulation and once without, on sequences of unequal length, "
+              "and compare the "
+              "gradients. Sum the token losses of every micro-batch and divide by the number of tokens of the whole "
+              "step, counted before "
+              "the first backward().",
+          .link = "https://huggingface.co/blog/gradient_accumulation"};
+}
+
+Experiment divided_twice() {
+  return {.name = "divided-twice",
+          .question = "Who divides by the number of devices?",
+          .bug =
+              "The loss of each device is divided by the samples of the whole batch, and then the reduction averages "
+              "over devices too, "
+              "although a sum is right. The gradient is too small by the number of devices. Adam hides it, because its "
+              "step does not "
+              "depend on the length of the gradient; clipping and weight decay do depend on it.",
+          .measures = kGradientDistance,
+          .axis = "devices",
+          .settings = {"2", "3", "4"},
+          .wrongness = measure_divided_twice,
+          .harm = 0.7,
+          .noise = kRounding,
+          .notice =
+              "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must "
+              "not change. Look for a "
+              "division by world_size or by the accumulation steps in the loop and in the framework (DDP, "
+              "Accelerator.backward(), "
+              "DeepSpeed): one of them is enough.",
+          .link = "https://github.com/huggingface/transformers/issues/40052"};
+}
+
+}  // namespace vitrine::tools::lab

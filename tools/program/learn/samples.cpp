@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bugs of sampling: the same order in every epoch, and test images that are counted twice.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "data/loader.h"
+#include "nn/parallel/engine.h"
+#include "runtime/philox.h"
+#include "tools/program/learn/experiment.h"
+#include "tools/program/learn/problem.h"
+
+namespace vitrine::tools::lab {
+
+namespace {
+
+using Batch = std::vector<int32_t>;  // its samples, sorted
+
+/// 240 images of one pixel.
+Dataset tiny_dataset() {
+  constexpr size_t kSamples = 240;
+  Dataset dataset;
+  dataset.name = "one pixel";
+  dataset.height = dataset.width = dataset.channels = 1;
+  dataset.classes = 2;
+  dataset.samples = samples_in_memory(std::vector<uint8_t>(kSamples), std::vector<int32_t>(kSamples));
+  return dataset;
+}
+
+/// The batches of a loader, in order.
+void add_batches(const Dataset& dataset, int64_t first_epoch, int64_t epochs, std::vector<Batch>& batches) {
+  LoaderConfig config;
+  config.batch_size = 24;
+  config.first_epoch = first_epoch;
+  config.epochs = epochs;
+  config.sample_indices = true;
+  Loader loader(dataset, config);
+  while (const std::optional<HostBatch> batch = loader.next()) {
+    const int32_t* const first = batch->samples.as<int32_t>();
+    Batch& samples = batches.emplace_back(first, first + batch->samples.numel());
+    std::sort(samples.begin(), samples.end());
+  }
+}
+
+double measure_same_epoch_seed(size_t setting, bool planted) {
+  constexpr std::array<int64_t, 3> kEpochs = {2, 4, 8};
+  const Dataset dataset = tiny_dataset();
+  std::vector<Batch> batches;
+  if (planted) {
+    // Without set_epoch(), a sampler draws the order of epoch 0 each time.
+    for (int64_t epoch = 0; epoch < kEpochs[setting]; ++epoch) add_batches(dataset, 0, 1, batches);
+  } else {
+    add_batches(dataset, 0, kEpochs[setting], batches);
+  }
+  const std::set<Batch> different(batches.begin(), batches.end());
+  return 1.0 - static_cast<double>(different.size()) / static_cast<double>(batches.size());
+}
+
+constexpr int64_t kTestImages = 10'000, kClasses = 4, kEvaluateBatch = 3072;
+
+/// Points of the plane in order of their classes, as the files of an image folder are. Class 0 lies between the others
+/// and is the hardest.
+Samples test_set(const Model& model) {
+  PhiloxSequence random(7, random_stream(RandomPurpose::synthetic_data, 1));
+  Samples set = draw_samples(model, kTestImages, 7);
+  for (int64_t i = 0; i < kTestImages; ++i) {
+    const int64_t label = i * kClasses / kTestImages;
+    const double angle = 2.1 * static_cast<double>(label), radius = label == 0 ? 0.0 : 2.0;
+    float* const point = set.inputs.data() + 2 * i;
+    point[0] = static_cast<float>(radius * std::cos(angle)) + random.next_normal();
+    point[1] = static_cast<float>(radius * std::sin(angle)) + random.next_normal();
+    set.labels[static_cast<size_t>(i)] = static_cast<int32_t>(label);
+  }
+  return set;
+}
+
+/// Every `stride`-th sample, from `begin` to `end`; after the last sample of the set the first ones follow again.
+Samples take(const Samples& set, int64_t begin, int64_t end, int64_t stride = 1) {
+  Samples taken;
+  for (int64_t place = begin; place < end; place += stride) {
+    const auto i = static_cast<size_t>(place % kTestImages);
+    taken.inputs.insert(taken.inputs.end(), {set.inputs[2 * i], set.inputs[2 * i + 1]});
+    taken.labels.push_back(set.labels[i]);
+  }
+  return taken;
+}
+
+/// The accuracy on the first `count` images of the set, in batches that are split equally over the devices.
+double accuracy(const Model& model, const std::vector<float>& parameters, int devices, const Samples& set,
+                int64_t count) {
+  EngineConfig config = small_config(kEvaluateBatch);
+  config.forward_only = true;
+  Workload workload;
+  workload.evaluate_batches = {kEvaluateBatch};
+  if (count % kEvaluateBatch > 0) workload.evaluate_batches.push_back(count % kEvaluateBatch);
+  DeviceGroup group(cpu_devices(devices));
+  Engine engine(model, group, config, workload);
+  engine.set_parameters(parameters);
+  StepResult sum;
+  for (int64_t begin = 0; begin < count; begin += kEvaluateBatch) {
+    const StepResult part = engine.evaluate(batch_of(model, take(set, begin, std::min(begin + kEvaluateBatch, count))));
+    sum.correct += part.correct;
+    sum.valid += part.valid;
+  }
+  return static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
+}
+
+double measure_padded_evaluation(size_t setting, bool planted) {
+  constexpr int kDevices = 3;
+  constexpr std::array<int64_t, 3> kSamplesOfDevice = {1, 256, 1024};
+  const Model model = make_perceptron({2}, 16, kClasses);
+  const Samples set = test_set(model);
+  EngineConfig config = small_config(200);
+  config.optimizer = make_optimizer_config("adam", 0.05, {}, false, {});
+  const std::vector<float> parameters = train(model, 1, config, batch_of(model, take(set, 0, kTestImages, 50)), 30).end;
+  const double exact = accuracy(model, parameters, 1, set, kTestImages);
+  const int64_t multiple = kDevices * kSamplesOfDevice[setting];
+  const int64_t count = planted ? (kTestImages + multiple - 1) / multiple * multiple : kTestImages;
+  return std::abs(accuracy(model, parameters, kDevices, set, count) - exact);
+}
+
+}  // namespace
+
+Experiment same_epoch_seed() {
+  return {.name = "same-epoch-seed",
+          .question = "Is the data shuffled again in every epoch?",
+          .bug =
+              "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs "
+              "consist of the same batches, "
+              "and each rank sees the same share of the data again and again.",
+          .measures = "batches with the samples of an earlier batch / batches",
+          .axis = "epochs",
+          .settings = {"2", "4", "8"},
+          .wrongness = measure_same_epoch_seed,
+          .harm = 0.8,
+          .noise = 0.0,
+          .notice =
+              "Print the indices of the first batch of each epoch: they must differ. DistributedSampler needs "
+              "sampler.set_epoch(epoch) "
+              "before each epoch; shuffle=True of the DataLoader does nothing when a sampler is given.",
+          .link = "https://github.com/pytorch/pytorch/issues/31771"};
+}
+
+Experiment padded_evaluation() {
+  return {.name = "padded-evaluation",
+          .question = "How many images does a test set of 10,000 images have on three devices?",
+          .bug =
+              "The sampler repeats images until all devices have equally many, or equally many full batches, and the "
+              "repeated ones are "
+              "counted: 10,002 images on three devices, and more with larger batches. The first images are of the "
+              "first class, so the "
+              "accuracy is biased towards it, and it changes with the number of devices.",
+          .measures = "|accuracy - accuracy with each image counted once|",
+          .axis = "images counted (devices x batch of each)",
+          .settings = {"10,002 (3 x 1)", "10,752 (3 x 256)", "12,288 (3 x 1024)"},
+          .wrongness = measure_padded_evaluation,
+          .harm = 0.02,
+          .noise = 0.0,
+          .notice =
+              "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler "
+              "that does not pad, drop "
+              "the repeated outputs (Accelerator.gather_for_metrics()), or evaluate on one process.",
+          .link = "https://github.com/pytorch/vision/issues/4559"};
+}
+
+}  // namespace vitrine::tools::lab

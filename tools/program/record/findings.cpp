@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/record/findings.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/record/reproduction.h"
+#include "tools/program/text/scale.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+using html::percent;
+using html::short_bytes;
+using html::short_seconds;
+
+// Shares above which a finding is reported.
+constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1,
+                 kIdle = 0.1, kExposed = 0.1, kLateBucket = 0.5, kSkipped = 0.05;
+// What a finding's cost is a share of.
+constexpr const char *kItsMemory = "its memory", *kTheStep = "the step", *kTheSteps = "the steps";
+// A full device costs nothing until the batch grows.
+constexpr double kLittleHeadroomCost = 0.1;
+// Smaller differences between schemes are not reported.
+constexpr double kDiffers = 0.03;
+// Measured steps from which waits of devices for each other are judged: in fewer, any device can be late by chance.
+constexpr int64_t kFewestSteps = 8;
+// Costs from which a finding is called large or moderate.
+constexpr double kLarge = 0.25, kModerate = 0.1;
+// With other work on the machine, every one of two or three rounds may hit one scheme only.
+constexpr size_t kFewestRounds = 4;
+
+int64_t fullest_bytes(const RunRecord& run) {
+  return run.devices.empty() ? 0 : run.devices[fullest(run.devices)].pool.peak_bytes;
+}
+
+double share_of(const PhaseTable& table, double seconds) {
+  return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0;
+}
+
+/// The largest value of the devices other than `device`; 0 without any.
+int64_t most_of_others(const std::vector<DeviceRecord>& devices, size_t device, const auto& value) {
+  int64_t most = 0;
+  for (size_t d = 0; d < devices.size(); ++d) most = d == device ? most : std::max<int64_t>(most, value(devices[d]));
+  return most;
+}
+
+/// Why `device` holds more of a category than the others, and what would change it.
+Finding reason_of_excess(const RunRecord& run, size_t device, Category category) {
+  const DeviceRecord& figures = run.devices[device];
+  const auto gathered = [&](const HeldBlock& block) {
+    return block.tensor == "gathered outputs" && figures.memory->holds_at_peak(block);
+  };
+  if (category == Category::activations && run.scheme.loss_at == LossAt::gathered &&
+      static_cast<int>(device) == run.scheme.output_device &&
+      (!figures.memory || std::ranges::any_of(figures.memory->blocks, gathered))) {
+    return {"outputs gathered for the loss", "`--mode criterion` would leave them where they are"};
+  }
+  if (category == Category::staging && run.scheme.staging == Staging::device0 && device == 0) {
+    return {"the whole batch, staged there before it is scattered",
+            "`--staging host` brings each slice straight to its device"};
+  }
+  const bool updates = category == Category::optimizer || category == Category::parameters;
+  if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
+    return {"the optimizer's state, because only it updates",
+            fmt::format("`--split gpu0={}` would give it fewer samples, and about {} less to hold",
+                        std::max<int64_t>(1, figures.samples_per_step / 2),
+                        short_bytes(figures.held(Category::activations) / 2))};
+  }
+  if (figures.samples_per_step >
+      most_of_others(run.devices, device, [](const auto& d) { return d.samples_per_step; })) {
+    return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size),
+            "`--split equal` would distribute them"};
+  }
+  return {"the peaks occur at different moments",
+          fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
+}
+
+}  // namespace
+
+std::optional<Finding> divergence(const RunRecord& run) {
+  const auto evaluation = std::find_if(run.epochs.begin(), run.epochs.end(), [](const EpochRecord& e) {
+    return e.test_loss && !std::isfinite(*e.test_loss);
+  });
+  if (run.diverged.empty() && run.steps.non_finite == 0 && evaluation == run.epochs.end()) return std::nullopt;
+  std::string text = run.diverged + ".";
+  if (run.diverged.empty()) {
+    text = run.steps.non_finite > 0
+               ? fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are unusable.",
+                             format_count(run.steps.non_finite), format_count(run.steps.steps),
+                             run.steps.first_non_finite + 1)
+               : fmt::format("The test loss of epoch {} is not finite: the weights are unusable.", evaluation->epoch);
+  }
+  return Finding{
+      text,
+      "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16.",
+      1.0};
+}
+
+std::optional<Finding> uneven_memory(const RunRecord& run) {
+  if (run.devices.size() < 2) return std::nullopt;
+  const size_t device = fullest(run.devices);
+  const int64_t peak = run.devices[device].pool.peak_bytes;
+  const int64_t more = peak - most_of_others(run.devices, device, [](const auto& d) { return d.pool.peak_bytes; });
+  if (static_cast<double>(more) < kUneven * static_cast<double>(peak)) return std::nullopt;
+  BytesByCategory excess = run.devices[device].pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c)
+    excess[c] -= most_of_others(run.devices, device, [c](const auto& d) { return d.pool.peak_by_category[c]; });
+  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
+  if (*most <= 0) return std::nullopt;
+  const auto category = static_cast<Category>(most - excess.begin());
+  const Finding reason = reason_of_excess(run, device, category);
+  return Finding{fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device,
+                             short_bytes(more), category_name(category), short_bytes(*most), reason.text),
+                 reason.remedy + ".", static_cast<double>(more) / static_cast<double>(peak), kItsMemory};
+}
+
+std::optional<Finding> little_headroom(const RunRecord& run) {
+  if (run.devices.empty()) return std::nullopt;
+  const auto share = [](const DeviceRecord& d) { return d.share_of_capacity(d.pool.peak_bytes); };
+  const auto tightest = std::max_element(run.devices.begin(), run.devices.end(),
+                                         [&](const auto& a, const auto& b) { return share(a) < share(b); });
+  if (share(*tightest) < kNearCapacity) return std::nullopt;
+  return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
+                             percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
+                 fmt::format("`--accumulate {}` halves the activations, `--recompute-segments sqrt` computes most of "
+                             "them again; neither changes a gradient.",
+                             run.accumulate * 2),
+                 kLittleHeadroomCost};
+}
+
+std::optional<Finding> large_workspace(const RunRecord& run) {
+  if (run.devices.empty()) return std::nullopt;
+  const DeviceRecord& device = run.devices[fullest(run.devices)];
+  const int64_t workspace = device.held(Category::workspace);
+  const double share =
+      device.pool.peak_bytes > 0 ? static_cast<double>(workspace) / static_cast<double>(device.pool.peak_bytes) : 0;
+  if (share < kLargeWorkspace) return std::nullopt;
+  return Finding{
+      fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device,
+                  short_bytes(workspace)),
+      fmt::format("`--workspace {}MiB` would save the rest, where the algorithms that fit it are fast enough.",
+                  std::max<int64_t>(1, workspace / 4 >> 20)),
+      share, kItsMemory};
+}
+
+std::optional<Finding> waits_for_data(const RunRecord& run) {
+  double share = 0;
+  for (const DeviceRecord& d : run.devices) share = std::max(share, phase_row(d.phases, Phase::data).share);
+  if (share < kDataWait) return std::nullopt;
+  const std::string workers = fmt::format("raise `--workers` from {}, for example to {}", run.workers, run.workers * 2);
+  return Finding{
+      fmt::format("{} of the step waits for data.", percent(share)),
+      (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + ".", share,
+      kTheStep};
+}
+
+std::optional<Finding> waits_for_host(const RunRecord& run) {
+  for (const DeviceRecord& d : run.devices) {
+    const double share = wait_row(d.phases, "host").share;
+    if (share < kHostWait) continue;
+    return Finding{fmt::format("{} of the step {} has nothing to do, because the host has not issued more yet.",
+                               percent(share), d.device),
+                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2), share, kTheStep};
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> idle_device(const RunRecord& run) {
+  if (run.devices.size() < 2) return std::nullopt;
+  std::vector<double> busy, rates;
+  for (const DeviceRecord& d : run.devices) {
+    busy.push_back(seconds_in(d.phases, std::array{Phase::forward, Phase::recompute, Phase::backward}));
+    if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
+    rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
+  }
+  const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
+  const size_t slow = static_cast<size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  const PhaseTable& table = run.devices[fast].phases;
+  const double idle = phase_row(table, Phase::wait).share, gap = share_of(table, busy[slow] - busy[fast]);
+  if (std::min(idle, gap) < kIdle) return std::nullopt;
+  const double all = std::accumulate(rates.begin(), rates.end(), 0.0);
+  std::vector<int64_t> shares;
+  for (const double rate : rates) shares.push_back(std::llround(static_cast<double>(run.batch_size) * rate / all));
+  const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
+  return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.",
+                             run.devices[fast].device, percent(idle), run.devices[fast].samples_per_step, time_of(fast),
+                             run.devices[slow].device, time_of(slow)),
+                 fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")), idle, kTheStep};
+}
+
+std::optional<Finding> waits_for_peers(const RunRecord& run) {
+  if (idle_device(run)) return std::nullopt;
+  const DeviceRecord* longest = nullptr;
+  double share = 0;
+  for (const DeviceRecord& d : run.devices) {
+    double late = 0;
+    for (const WaitRow& wait : d.phases.waits) late += wait.cause.find(" in ") != std::string::npos ? wait.share : 0;
+    if (late <= share) continue;
+    share = late;
+    longest = &d;
+  }
+  if (share < kIdle) return std::nullopt;
+  return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
+                             "time: no split would change that.",
+                             longest->device, percent(share)),
+                 "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them "
+                 "arrive together.",
+                 share, kTheStep};
+}
+
+std::optional<Finding> single_bucket(const RunRecord& run) {
+  const DeviceRecord* slowest = least_late(run.devices);
+  if (slowest == nullptr || run.scheme.reduce != Reduce::allreduce) return std::nullopt;
+  const CommunicationTable& table = slowest->communication;
+  const auto buckets = std::count_if(table.rows.begin(), table.rows.end(),
+                                     [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
+  if (buckets != 1) return std::nullopt;
+  const CommunicationRow& row = table.rows.front();
+  if (row.exposed_share() < kExposed || row.buffer_bytes == 0) return std::nullopt;
+  const int64_t bytes = per_step(row.buffer_bytes, table);
+  return Finding{
+      fmt::format(
+          "All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
+          short_bytes(bytes), percent(row.exposed_share())),
+      fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap "
+                  "with backward.",
+                  std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
+      share_of(slowest->phases, row.exposed_seconds), kTheStep};
+}
+
+std::optional<Finding> late_first_bucket(const RunRecord& run) {
+  if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
+  if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
+  const CommunicationTable& table = run.devices.front().communication;
+  if (table.rows.empty() || table.steps == 0) return std::nullopt;
+  const int64_t bytes = per_step(table.rows.front().buffer_bytes, table);
+  return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have "
+                             "little left to overlap with.",
+                             short_bytes(bytes), percent(*run.first_bucket_begins)),
+                 fmt::format("`--first-bucket-mb {:.2g}` lets it start earlier, unless one parameter fills it.",
+                             static_cast<double>(std::min(bytes, run.first_bucket_bytes)) / 4 / (1 << 20)),
+                 0.0};
+}
+
+std::optional<Finding> exposed_communication(const RunRecord& run) {
+  const DeviceRecord* slowest = least_late(run.devices);
+  if (slowest == nullptr) return std::nullopt;
+  const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
+  if (share < kExposed) return std::nullopt;
+  const bool star = run.scheme.reduce == Reduce::gpu0;
+  return Finding{fmt::format("Communication holds up {} of the step.", percent(share)),
+                 star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
+                      : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
+                                    "`--reduce-dtype f16` halves its bytes.",
+                                    run.batch_size * 2, run.accumulate * 2),
+                 share, kTheStep};
+}
+
+std::optional<Finding> skipped_steps(const RunRecord& run) {
+  const int64_t skipped = run.steps.skipped();
+  const double share = run.steps.steps > 0 ? static_cast<double>(skipped) / static_cast<double>(run.steps.steps) : 0;
+  if (share < kSkipped) return std::nullopt;
+  return Finding{fmt::format("{} of {} steps were skipped, because the gradient was not finite.", format_count(skipped),
+                             format_count(run.steps.steps)),
+                 fmt::format("`--loss-scale {:.6g}`, where the scale settled, starts without the search.",
+                             run.steps.scales.empty() ? 1.0 : run.steps.scales.back().loss_scale),
+                 share, kTheSteps};
+}
+
+std::optional<double> first_bucket_begin(const StepView& view) {
+  int64_t begin = 0, end = 0;
+  for (const SpanRecord& span : view.compute) {
+    if (span.info.phase != Phase::backward || span.info.step != view.step) continue;
+    begin = begin == 0 ? span.begin_ns : begin;
+    end = std::max(end, span.end_ns);
+  }
+  for (const SpanRecord& span : view.communication) {
+    if (span.info.phase != Phase::reduce || span.info.step != view.step || span.depth > 0 || end <= begin) continue;
+    // The span opens when the bucket is issued; its reduction begins after the wait for its gradients.
+    int64_t start = span.begin_ns;
+    for (const SpanRecord& inner : view.communication) {
+      const bool waits =
+          inner.info.phase == Phase::wait && inner.begin_ns >= span.begin_ns && inner.end_ns <= span.end_ns;
+      if (waits && std::string_view(inner.info.cause) == "backward") start = std::max(start, inner.end_ns);
+    }
+    return std::clamp(static_cast<double>(start - begin) / static_cast<double>(end - begin), 0.0, 1.0);
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::vector<Finding> all_of(const RunRecord& run,
+                            std::initializer_list<std::optional<Finding> (*)(const RunRecord&)> kinds) {
+  std::vector<Finding> all;
+  for (const auto find : kinds) {
+    if (auto finding = find(run)) all.push_back(std::move(*finding));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost > b.cost; });
+  return all;
+}
+
+}  // namespace
+
+std::vector<Finding> find_findings(const RunRecord& run) {
+  return all_of(
+      run, {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device,
+            waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
+}
+
+std::vector<Finding> plan_findings(const RunRecord& plan) {
+  return all_of(plan, {uneven_memory, little_headroom, large_workspace});
+}
+
+bool is_faster(const Rates& fast, const Rates& slow) {
+  if (std::min(fast.rounds.size(), slow.rounds.size()) < kFewestRounds) return false;
+  const double gap = fast.median() - slow.median();
+  const bool beyond_noise =
+      fast.least() > slow.most() && gap > fast.most() - fast.least() && gap > slow.most() - slow.least();
+  return beyond_noise && gap > slow.median() * kDiffers;
+}
+
+std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
+  if (runs.size() < 2) return std::nullopt;
+  const auto by_speed = [](const RunRecord& a, const RunRecord& b) { return a.rates.median() < b.rates.median(); };
+  const auto [slowest, fastest] = std::minmax_element(runs.begin(), runs.end(), by_speed);
+  const size_t rounds = std::min(fastest->rates.rounds.size(), slowest->rates.rounds.size());
+  if (rounds < kFewestRounds) {
+    return Finding{fmt::format("{} cannot distinguish differences in speed from noise.",
+                               rounds < 2 ? "One round" : fmt::format("{} rounds", rounds)),
+                   "`--rounds 5` can."};
+  }
+  if (!is_faster(fastest->rates, slowest->rates)) {
+    return Finding{
+        fmt::format(
+            "The schemes' speeds are within noise: medians from {} to {} samples/s, single rounds from {} to {}.",
+            format_count(std::llround(slowest->rates.median())), format_count(std::llround(fastest->rates.median())),
+            format_count(std::llround(slowest->rates.least())), format_count(std::llround(fastest->rates.most()))),
+        fmt::format("`--rounds {}` or more `--steps` resolve smaller differences.", rounds * 2)};
+  }
+  std::string text =
+      fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
+                  format_count(std::llround(fastest->rates.median())), rounds,
+                  format_count(std::llround(fastest->rates.least())), format_count(std::llround(fastest->rates.most())),
+                  fastest->rates.median() / slowest->rates.median(), slowest->name);
+  std::vector<std::string> tied;
+  for (const RunRecord& run : runs) {
+    if (&run != &*fastest && !is_faster(fastest->rates, run.rates)) tied.push_back(run.name);
+  }
+  if (!tied.empty()) text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
+  return Finding{text, {}};
+}
+
+std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
+  std::vector<Finding> all;
+  if (runs.size() < 2) return all;
+  if (auto speed = compare_speed(runs)) all.push_back(std::move(*speed));
+  const auto by_memory = [](const RunRecord& a, const RunRecord& b) { return fullest_bytes(a) < fullest_bytes(b); };
+  const auto [least, most] = std::minmax_element(runs.begin(), runs.end(), by_memory);
+  const int64_t less = fullest_bytes(*most) - fullest_bytes(*least);
+  if (static_cast<double>(less) > kDiffers * static_cast<double>(fullest_bytes(*most))) {
+    all.push_back({fmt::format("{} leaves the most room: its fullest device holds {}, {} less than that of {}.",
+                               least->name, short_bytes(fullest_bytes(*least)), short_bytes(less), most->name),
+                   {}});
+  }
+  return all;
+}
+
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
+  std::vector<Finding> all = compare_findings(runs);
+  for (const RunRecord& run : runs) {
+    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
+      if (const auto finding = find(run))
+        all.push_back(
+            {fmt::format("{}: {}", run.name, finding->text), finding->remedy, finding->cost, finding->cost_of});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
+  return all;
+}
+
+const char* severity_of(const Finding& finding) {
+  if (!finding.cost) return "result";
+  return *finding.cost >= kLarge ? "large" : *finding.cost >= kModerate ? "moderate" : "small";
+}
+
+std::string describe_cost(const Finding& finding) {
+  if (!finding.cost) return {};
+  const std::string severity = severity_of(finding);
+  return finding.cost_of[0] == '\0' ? severity
+                                    : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
+}
+
+std::string describe_severities() {
+  return fmt::format("Large: at least {} of the step or of the memory; moderate: at least {}.", percent(kLarge),
+                     percent(kModerate));
+}
+
+std::string no_findings(const Record& record) {
+  if (record.kind == Record::Kind::plan)
+    return "Nothing stands out: no device is nearly full, and none holds much more than the others.";
+  int64_t steps = kFewestSteps;
+  for (const RunRecord& run : record.runs) {
+    if (run.devices.size() < 2) continue;
+    for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
+  }
+  if (steps == kFewestSteps)
+    return "Nothing stands out: no device waits for long, and none holds much more than the others.";
+  return fmt::format(
+      "Nothing stands out in {} after the first; judging waits between devices takes at least {} measured steps.",
+      counted(steps, "step"), kFewestSteps);
+}
+
+void conclude(Record& record) {
+  switch (record.kind) {
+    case Record::Kind::run:
+      record.findings = find_findings(record.run());
+      break;
+    case Record::Kind::plan:
+      record.findings = plan_findings(record.run());
+      break;
+    case Record::Kind::comparison:
+      record.findings = comparison_findings(record.runs);
+      record.speed = compare_speed(record.runs);
+      break;
+    case Record::Kind::reproduction:
+      record.summaries = summarize(record.runs);
+      break;
+  }
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/program/record/record.h"
+
+namespace vitrine::tools {
+
+/// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers
+/// compute nothing.
+void conclude(Record& record);
+
+/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for
+/// what costs nothing.
+const char* severity_of(const Finding& finding);
+/// "large, 32 % of its memory"; empty for a result.
+std::string describe_cost(const Finding& finding);
+/// What "large" and "moderate" mean.
+std::string describe_severities();
+/// The text of a record without findings, which claims no more than was judged.
+std::string no_findings(const Record& record);
+
+/// What costs most comes first. Empty when nothing stands out.
+std::vector<Finding> find_findings(const RunRecord& run);
+
+/// Those that do not need a measurement: memory. Empty when nothing stands out.
+std::vector<Finding> plan_findings(const RunRecord& plan);
+
+/// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
+std::optional<double> first_bucket_begin(const StepView& view);
+
+// Single findings; nothing if one does not apply.
+std::optional<Finding> divergence(const RunRecord& run);
+std::optional<Finding> uneven_memory(const RunRecord& run);
+std::optional<Finding> little_headroom(const RunRecord& run);
+std::optional<Finding> large_workspace(const RunRecord& run);
+std::optional<Finding> waits_for_data(const RunRecord& run);
+std::optional<Finding> waits_for_host(const RunRecord& run);
+std::optional<Finding> idle_device(const RunRecord& run);
+std::optional<Finding> waits_for_peers(const RunRecord& run);
+std::optional<Finding> single_bucket(const RunRecord& run);
+std::optional<Finding> late_first_bucket(const RunRecord& run);
+std::optional<Finding> exposed_communication(const RunRecord& run);
+std::optional<Finding> skipped_steps(const RunRecord& run);
+
+/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either
+/// range of rounds and by more than a few percent. False with fewer than four rounds, which do not show the noise.
+bool is_faster(const Rates& fast, const Rates& slow);
+/// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
+std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
+/// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.
+std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs);
+/// compare_findings(), then what stands out in single runs, under the run's name. Results come first, then what costs
+/// most.
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs);
+
+}  // namespace vitrine::tools

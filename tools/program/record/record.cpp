@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/record/record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tools/program/record/device_sets.h"
+#include "tools/program/text/json_text.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine {
+
+// How processes exchange their devices: as JSON, member by member.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DevicePlan, peak_bytes, peak_by_category, peak_phase, peak_layer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PoolStatistics, capacity_bytes, reserved_bytes, peak_bytes, peak_by_category,
+                                   peak_phase, peak_layer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseRow, phase, ordinal, seconds, share, bytes, calls, hidden_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitRow, cause, seconds, share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTable, ordinal, steps, wall_seconds, rows, waits, named_share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationRow, phase, layer, calls, moved_bytes, buffer_bytes, hidden_seconds,
+                                   exposed_seconds, late_hidden_seconds, late_exposed_seconds, bus_factor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationTable, ordinal, steps, rows)
+
+namespace tools {
+
+// Results that an older version has written have no owners.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes,
+                                                outside_by_owner, phases, communication)
+
+std::string devices_text(const std::vector<DeviceRecord>& devices) { return json_text(nlohmann::json(devices)); }
+
+std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text) {
+  try {
+    return nlohmann::json::parse(text).get<std::vector<DeviceRecord>>();
+  } catch (const nlohmann::json::exception& problem) {
+    throw DataError(fmt::format("{}: it has no measurements of devices: {}", path, problem.what()));
+  }
+}
+
+std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine) {
+  if (processes.count() == 1) return mine;
+  for (DeviceRecord& d : mine) d.device = fmt::format("rank {} {}", processes.process_group()->rank(), d.device);
+  const std::vector<std::string> parts = processes.process_group()->gather("measurements", devices_text(mine));
+  if (parts.empty()) return mine;
+  std::vector<DeviceRecord> all;
+  for (const std::string& part : parts) {
+    for (DeviceRecord& device : parse_devices("measurements", part)) all.push_back(std::move(device));
+  }
+  // The charts of this process's devices stay: rank 0 comes first.
+  std::move(mine.begin(), mine.end(), all.begin());
+  for (size_t d = 0; d < all.size(); ++d) all[d].phases.ordinal = all[d].communication.ordinal = static_cast<int>(d);
+  return all;
+}
+
+std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceRecord& d : devices) names.push_back(d.device);
+  return names;
+}
+
+namespace {
+
+int64_t peak_of(const DeviceRecord& d) { return d.pool.peak_bytes; }
+size_t index_in(const std::vector<DeviceRecord>& devices, std::vector<DeviceRecord>::const_iterator device) {
+  return static_cast<size_t>(device - devices.begin());
+}
+
+}  // namespace
+
+bool all_as_planned(const std::vector<DeviceRecord>& devices) {
+  return std::ranges::all_of(devices, &DeviceRecord::as_planned);
+}
+bool all_fit(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::fits); }
+size_t fullest(const std::vector<DeviceRecord>& devices) {
+  return index_in(devices, std::ranges::max_element(devices, {}, peak_of));
+}
+size_t emptiest(const std::vector<DeviceRecord>& devices) {
+  return index_in(devices, std::ranges::min_element(devices, {}, peak_of));
+}
+int64_t measured_steps(const std::vector<DeviceRecord>& devices) {
+  return devices.empty() ? 0 : devices.front().phases.steps;
+}
+
+double named_share(const std::vector<DeviceRecord>& devices) {
+  double least = 1;
+  for (const DeviceRecord& d : devices) least = std::min(least, d.phases.named_share);
+  return least;
+}
+
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier) {
+  std::vector<MemoryDifference> all;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
+    MemoryDifference difference{
+        static_cast<Category>(c), fuller.pool.peak_by_category[c] - emptier.pool.peak_by_category[c], {}};
+    if (difference.bytes == 0) continue;
+    const int64_t sign = difference.bytes > 0 ? 1 : -1;
+    std::map<std::string, int64_t> more;
+    for (const auto& [device, factor] : {std::pair{&fuller, sign}, {&emptier, -sign}}) {
+      if (!device->memory) continue;
+      for (const HeldBlock& block : device->memory->blocks) {
+        if (block.category == difference.category && device->memory->holds_at_peak(block))
+          more[block.tensor] += factor * block.bytes;
+      }
+    }
+    for (const auto& [tensor, bytes] : more) {
+      if (bytes > 0) difference.tensors.emplace_back(bytes, tensor);
+    }
+    std::sort(difference.tensors.rbegin(), difference.tensors.rend());
+    all.push_back(std::move(difference));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
+std::string place_name(Phase phase, const std::string& layer) {
+  return layer.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), layer);
+}
+
+PhaseRow phase_row(const PhaseTable& table, Phase phase) {
+  const auto found =
+      std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& row) { return row.phase == phase; });
+  return found == table.rows.end() ? PhaseRow{phase} : *found;
+}
+
+WaitRow wait_row(const PhaseTable& table, std::string_view cause) {
+  const auto found =
+      std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& row) { return row.cause == cause; });
+  return found == table.waits.end() ? WaitRow{std::string(cause)} : *found;
+}
+
+const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices) {
+  std::vector<CommunicationTable> tables;
+  for (const DeviceRecord& d : devices) tables.push_back(d.communication);
+  if (tables.empty()) return nullptr;
+  const DeviceRecord& device = devices[vitrine::least_late(tables)];
+  return device.communication.rows.empty() || device.communication.steps == 0 ? nullptr : &device;
+}
+
+double seconds_in(const PhaseTable& table, std::span<const Phase> phases) {
+  double seconds = 0.0;
+  for (const Phase phase : phases) seconds += phase_row(table, phase).seconds;
+  return seconds;
+}
+
+namespace {
+
+/// From the host in `stage`, from the first device in `scatter`. Copies of a short run may lie outside its measured
+/// steps.
+int64_t sample_bytes(const RunRecord& run, size_t device, Phase phase) {
+  const bool through_first = run.scheme.staging == Staging::device0;
+  if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;
+  const int64_t images = through_first && device == 0 ? run.batch_size : run.devices[device].samples_per_step;
+  const bool computes_loss = static_cast<int>(device) == run.scheme.output_device;
+  const int64_t labels = run.scheme.loss_at == LossAt::parallel ? images : computes_loss ? run.batch_size : 0;
+  const int64_t image_bytes = run.images_on_device && phase == Phase::stage ? size_of(DType::i32) : run.image_bytes;
+  return images * image_bytes + labels * run.label_bytes;
+}
+
+}  // namespace
+
+int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
+  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes(run, device, phase);
+  const DeviceRecord& figures = run.devices[device];
+  int64_t exact = 0;
+  for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
+  if (exact > 0) return per_step(exact, figures.communication);
+  const PhaseRow row = phase_row(figures.phases, phase);
+  if (row.calls == 0 || figures.phases.steps == 0) return 0;
+  const double calls = std::max(1.0, std::round(per_step(static_cast<double>(row.calls), figures.phases)));
+  return std::llround(static_cast<double>(row.bytes) / static_cast<double>(row.calls) * calls);
+}
+
+double Rates::median() const { return spread_of(rounds).median; }
+double Rates::least() const { return spread_of(rounds).least; }
+double Rates::most() const { return spread_of(rounds).most; }
+
+std::string Rates::str() const {
+  const std::string text = format_count(std::llround(median()));
+  return rounds.size() < 2 || median() <= 0
+             ? text
+             : fmt::format("{} ±{:.0f} %", text, (most() - least()) / 2 / median() * 100);
+}
+
+}  // namespace tools
+}  // namespace vitrine

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/conv2d_choice.h"
+#include "nn/parallel/engine.h"
+#include "runtime/memory/pool.h"
+#include "runtime/memory/timeline.h"
+#include "runtime/trace/communication_table.h"
+#include "runtime/trace/step_view.h"
+#include "tools/program/record/confusion.h"
+#include "tools/program/record/step_record.h"
+#include "tools/program/run/processes.h"
+
+/// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
+/// processes exchange it; the terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h)
+/// render it.
+namespace vitrine::tools {
+
+/// One device of a run or of a plan.
+struct DeviceRecord {
+  std::string device;  // "cpu:0"; with several processes "rank 1 cpu:0"
+  int64_t samples_per_step = 0;
+  DevicePlan plan;
+  PoolStatistics pool;        // as measured; in a plan, as planned. A capacity of 0 is not known.
+  int64_t outside_bytes = 0;  // outside the pool
+  /// GPUs: parts of outside_bytes, each what its owner's creation took, and the rest as "other".
+  std::map<std::string, int64_t> outside_by_owner;
+  PhaseTable phases;
+  CommunicationTable communication;
+  // The step that charts show; only for devices of this process.
+  std::optional<MemoryTimeline> memory;
+  std::optional<StepView> step;
+
+  /// Whether the measured peak equals the planned one in every category.
+  bool as_planned() const {
+    return plan.peak_bytes == pool.peak_bytes && plan.peak_by_category == pool.peak_by_category;
+  }
+  bool fits() const { return pool.capacity_bytes == 0 || plan.peak_bytes <= pool.capacity_bytes; }
+  /// Bytes of a category at the measured peak.
+  int64_t held(Category category) const { return pool.peak_by_category[static_cast<size_t>(category)]; }
+  /// 0 where the capacity is not known.
+  double share_of_capacity(int64_t bytes) const {
+    return pool.capacity_bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(pool.capacity_bytes) : 0.0;
+  }
+};
+
+// What every report shows of several devices.
+std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
+/// Whether all of them are as_planned(), or all fit().
+bool all_as_planned(const std::vector<DeviceRecord>& devices);
+bool all_fit(const std::vector<DeviceRecord>& devices);
+/// The index of the device with the largest or the smallest peak. requires a device
+size_t fullest(const std::vector<DeviceRecord>& devices);
+size_t emptiest(const std::vector<DeviceRecord>& devices);
+/// The steps whose phases were measured; 0 without devices.
+int64_t measured_steps(const std::vector<DeviceRecord>& devices);
+/// PhaseTable::named_share of the device on which least of the step is named.
+double named_share(const std::vector<DeviceRecord>& devices);
+
+/// What a device holds more of a category than another one, each at its peak.
+struct MemoryDifference {
+  Category category;
+  int64_t bytes;  // negative: less
+  std::vector<std::pair<int64_t, std::string>>
+      tensors;  // which account for it, largest first; empty if the recorded step does not show them
+};
+/// The categories that differ, the largest difference first.
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier);
+
+// Lookups that every report shares.
+/// "backward features.3", or "update" without a layer.
+std::string place_name(Phase phase, const std::string& layer);
+/// The row of a phase or a cause of waiting; all zero where the device has none.
+PhaseRow phase_row(const PhaseTable& table, Phase phase);
+WaitRow wait_row(const PhaseTable& table, std::string_view cause);
+/// The device that waited least for its peers: what is exposed there is what the step paid. Null if the devices did not
+/// communicate.
+const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices);
+/// Seconds of several phases.
+double seconds_in(const PhaseTable& table, std::span<const Phase> phases);
+/// Seconds or bytes of a PhaseTable or CommunicationTable divided by its steps, bytes rounded down; 0 without steps.
+double per_step(double seconds, const auto& table) {
+  return table.steps > 0 ? seconds / static_cast<double>(table.steps) : 0.0;
+}
+int64_t per_step(int64_t bytes, const auto& table) { return table.steps > 0 ? bytes / table.steps : 0; }
+
+/// An epoch, or all steps of a run with --steps.
+struct EpochRecord {
+  int64_t epoch = 1;
+  StepResult totals;
+  int64_t samples = 0;
+  int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
+  int64_t steps_before = 0;  // those of them that were trained before this process, which continues from a checkpoint
+  int64_t last_step = 0;     // the number of steps since the start of the run when it ended
+  double seconds = 0;        // spent training, without evaluation
+  std::optional<double> last_loss;  // of the last step
+  std::optional<double> test_loss, test_accuracy, test_top5;
+
+  bool whole() const { return steps == steps_wanted; }
+  double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
+};
+
+/// Samples per second in each round of a comparison.
+struct Rates {
+  std::vector<double> rounds;
+
+  double median() const;
+  double least() const;
+  double most() const;
+  /// "1,234 ±2 %": the median and half of the range between rounds.
+  std::string str() const;
+};
+
+/// A checkpoint at the end of an epoch, evaluated from its files.
+struct SavedEpoch {
+  int64_t epoch = 0;
+  std::string checkpoint;  // name of its folder
+  double test_loss = 0.0, test_accuracy = 0.0;
+  std::optional<double> test_top5;
+};
+
+/// A run of a reproduction, beside what every run has.
+struct ReproducedRun {
+  std::string mode, precision;  // "single", "fp16:none"
+  uint64_t seed = 0;
+  std::string folder;
+  std::string state = "not started";  // complete, diverged, failed, interrupted or not started
+  std::string failure;                // why it failed
+  int64_t skipped_steps = 0;
+  int64_t measured_steps =
+      0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
+  int64_t lost_epochs = 0;  // of a complete run: those that its log lacks
+  std::vector<SavedEpoch> saved;
+
+  /// "single fp16:none": the same for all seeds.
+  std::string configuration() const { return mode + " " + precision; }
+};
+
+/// What the measurements of a run mean, and the option that changes it.
+struct Finding {
+  std::string text;
+  std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
+  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for
+  /// a result that costs nothing.
+  std::optional<double> cost = std::nullopt;
+  const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
+};
+
+/// Mean and range of a figure over seeds.
+struct SeedSpread {
+  size_t count = 0;
+  double mean = 0.0, least = 0.0, most = 0.0;
+  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
+};
+
+/// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
+struct PublishedFigure {
+  const char *mode, *precision;
+  std::optional<double> accuracy;
+  std::optional<int> minutes;
+};
+
+/// One configuration of a reproduction over all seeds.
+struct ConfigurationSummary {
+  std::string name, mode, precision;
+  size_t runs = 0;
+  std::vector<std::string> unfinished;  // the states of the runs that are not complete, each once
+  std::optional<SavedEpoch> best;       // with the highest accuracy of any saved epoch
+  int64_t skipped_steps = 0;            // of all runs
+  std::optional<size_t> shown;  // index of the run whose devices stand for all; one that was measured if there is any
+  // Of the complete runs:
+  int64_t complete = 0;
+  SeedSpread accuracy, seconds;
+  double samples_per_second = 0.0;  // the mean
+  std::optional<double> speed_up;   // over the single device in the same precision, in samples per second
+  const PublishedFigure* published = nullptr;
+};
+
+/// What a choice of recomputed parts needs and costs: see RecomputePoint.
+struct RecomputationRecord {
+  std::vector<std::string> recompute;  // empty: nothing
+  int64_t peak_bytes = 0;              // of the fullest device
+  double added_time = 0.0;             // estimated, as a share of the forward and backward pass
+  std::optional<bool> fits;            // nothing where no capacity is known
+  double saved = 0.0;                  // of the bytes without recomputation, as a share
+  bool fastest = false;                // the first that fits
+};
+
+/// One scheme's run.
+struct RunRecord {
+  std::string name;   // "ddp"; in a comparison of precisions "ddp fp16"
+  std::string batch;  // "16+16": samples of each device
+  // Configuration:
+  Scheme scheme;
+  Precision precision;
+  int64_t batch_size = 0;
+  int accumulate = 1;
+  int workers = 1;
+  bool host_preprocess = false;
+  int64_t bucket_bytes = 0, first_bucket_bytes = 0;
+  bool images_on_device = false;  // the host sends the index of each image only
+  int64_t image_bytes = 0,
+          label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
+  // Measurements:
+  std::vector<DeviceRecord> devices;  // of all processes, in rank order
+  StepRecord steps;
+  std::string diverged;    // why training stopped; empty if it did not diverge
+  int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
+  std::vector<double> step_losses;
+  std::vector<EpochRecord> epochs;
+  std::optional<ConfusionMatrix> confusion;  // with --confusion: of the last evaluation
+  int64_t shown_step = 0;                    // from 0: the step of DeviceRecord::memory and ::step
+  std::optional<double>
+      first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
+  // Of a comparison:
+  Rates rates;
+  double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
+  std::optional<ReproducedRun> reproduced;
+};
+
+/// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are
+/// exact; of other copies, the mean of the calls counts, because those of the first and the last step may lie outside
+/// the steps that were measured.
+int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
+
+/// A name and its text: {"scheme", "dp, split equal, ..."}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// Host memory, by name.
+using StagingBytes = std::vector<std::pair<std::string, int64_t>>;
+
+/// The checkpoints that a run saved.
+struct CheckpointRecord {
+  std::string folder, newest;  // newest: the name of the last one that this run saved; empty if there is none
+  int64_t saved = 0, failed = 0;
+  int64_t bytes = 0;           // of the tensor files of the newest
+  double stall_seconds = 0.0;  // for which training waited for saves
+  double write_seconds = 0.0;  // on the thread that writes
+  StagingBytes planned_staging, staging;
+};
+
+/// All that a run, a comparison or a plan reports.
+struct Record {
+  enum class Kind { run, comparison, plan, reproduction };
+  Kind kind = Kind::run;
+  std::string title;
+  std::string command_line;
+  Facts facts;                     // model, data, scheme, machine
+  std::string config;              // a JSON object: the options in force
+  std::vector<std::string> notes;  // what the program chose
+  int processes = 1;
+  int64_t dataset_bytes = 0;  // held by each process
+  std::vector<RunRecord> runs;
+  // What follows from the runs (conclude() in findings.h):
+  std::vector<Finding> findings;                // of a run, comparison or plan; what costs most comes first
+  std::optional<Finding> speed;                 // of a comparison
+  std::vector<ConfigurationSummary> summaries;  // of a reproduction, in the order of the runs
+  int64_t compared_steps = 0;                   // a comparison's steps of a round
+  int rounds = 1;
+  // Of a reproduction:
+  int64_t seeds = 1;
+  bool as_published = false;
+  std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
+  bool interrupted = false;
+  std::string communicator;
+  std::string cuda_graphs;  // of this process; empty without GPUs
+  GraphCounts graph_counts;
+  std::vector<Conv2dChoice> convolutions;  // of this process's first device
+  std::string plans;                       // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
+  std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
+  std::string remedies;                                      // what would make a plan fit; empty if it fits
+  // Of a run or plan with checkpoints, on rank 0:
+  std::optional<CheckpointRecord> checkpoints;
+  std::string resumed_from;  // the checkpoint's folder; empty for a run from the start
+
+  const RunRecord& run() const { return runs.front(); }
+};
+
+/// Measurements as a JSON array, in which every member survives except charts. parse throws DataError naming `path`.
+std::string devices_text(const std::vector<DeviceRecord>& devices);
+std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text);
+
+/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets
+/// `mine` back.
+std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);
+
+}  // namespace vitrine::tools

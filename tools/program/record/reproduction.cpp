@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/record/reproduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/units.h"
+#include "tools/program/record/device_sets.h"
+#include "tools/program/record/record_tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+using Align = Table::Align;
+
+constexpr const char* kNotMeasured = "not measured";
+
+std::string accuracy_text(double accuracy) { return fmt::format("{:.4f}", accuracy); }
+
+/// "0.8123", or over seeds "0.8123 (0.8101 to 0.8150)".
+template <class Format>
+std::string spread_text(const SeedSpread& spread, const Format& format) {
+  if (spread.count == 0) return "-";
+  if (spread.count == 1) return format(spread.mean);
+  return fmt::format("{} ({} to {})", format(spread.mean), format(spread.least), format(spread.most));
+}
+
+bool is_complete(const RunRecord& run) { return run.reproduced->state == "complete"; }
+
+/// What stands in the place of an accuracy: the states of the runs that are not complete.
+std::string accuracy_cell(const ConfigurationSummary& summary) {
+  std::vector<std::string> texts;
+  if (summary.accuracy.count > 0) texts.push_back(spread_text(summary.accuracy, accuracy_text));
+  texts.insert(texts.end(), summary.unfinished.begin(), summary.unfinished.end());
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+/// The time of training: "-" before a run is complete.
+std::string time_cell(const ConfigurationSummary& summary) {
+  return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured
+                                                            : spread_text(summary.seconds, format_duration);
+}
+
+/// The saved epoch with the highest accuracy; null without one.
+const SavedEpoch* best_epoch(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  const auto best = std::max_element(saved.begin(), saved.end(),
+                                     [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  return best == saved.end() ? nullptr : &*best;
+}
+
+std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
+
+}  // namespace
+
+SeedSpread spread_over(const std::vector<double>& values) {
+  SeedSpread spread;
+  spread.count = values.size();
+  const Spread ends = spread_of(values);
+  spread.least = ends.least, spread.most = ends.most;
+  for (const double value : values) spread.mean += value / static_cast<double>(values.size());
+  if (values.size() < 2) return spread;
+  double squares = 0.0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  spread.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return spread;
+}
+
+const std::vector<PublishedFigure>& published_figures() {
+  static const std::vector<PublishedFigure> figures = {{"single", "fp32", 0.8191, 22},
+                                                       {"single", "fp16:none", 0.8403, 21},
+                                                       {"single", "fp16:dynamic", std::nullopt, 27},
+                                                       {"dp", "fp32", 0.8216, std::nullopt},
+                                                       {"dp", "fp16:none", 0.8188, std::nullopt},
+                                                       {"dp", "fp16:dynamic", 0.8409, std::nullopt},
+                                                       {"ddp", "fp32", 0.8224, std::nullopt},
+                                                       {"ddp", "fp16:none", 0.8162, std::nullopt},
+                                                       {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
+  return figures;
+}
+
+bool has_measurements(const RunRecord& run) { return !run.devices.empty() && run.reproduced->measured_steps > 0; }
+
+std::optional<double> training_seconds(const RunRecord& run) {
+  if (run.epochs.empty() || run.reproduced->lost_epochs > 0) return std::nullopt;
+  double seconds = 0.0;
+  for (const EpochRecord& epoch : run.epochs) seconds += epoch.seconds;
+  return seconds;
+}
+
+std::optional<double> training_rate(const RunRecord& run) {
+  double seconds = 0.0;  // of a step, on the slowest device
+  for (const DeviceRecord& device : run.devices)
+    seconds = std::max(seconds, per_step(device.phases.wall_seconds, device.phases));
+  if (seconds <= 0.0) return std::nullopt;
+  int64_t samples = 0, steps = 0;
+  for (const EpochRecord& epoch : run.epochs) samples += epoch.samples, steps += epoch.steps;
+  // The last batch of an epoch may be shorter.
+  const double samples_per_step =
+      steps > 0 ? static_cast<double>(samples) / static_cast<double>(steps) : static_cast<double>(run.batch_size);
+  return samples_per_step / seconds;
+}
+
+std::optional<double> final_accuracy(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  return saved.empty() ? std::nullopt : std::optional(saved.back().test_accuracy);
+}
+
+std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) {
+  std::vector<ConfigurationSummary> all;
+  for (const RunRecord& run : runs) {
+    const ReproducedRun& of = *run.reproduced;
+    const std::string name = of.configuration();
+    if (std::any_of(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; }))
+      continue;
+    ConfigurationSummary& summary = all.emplace_back();
+    summary.name = name, summary.mode = of.mode, summary.precision = of.precision;
+  }
+  for (ConfigurationSummary& summary : all) {
+    std::vector<double> accuracies, seconds, rates;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const RunRecord& run = runs[i];
+      const ReproducedRun& of = *run.reproduced;
+      if (of.configuration() != summary.name) continue;
+      ++summary.runs;
+      summary.skipped_steps += of.skipped_steps;
+      const SavedEpoch* best = best_epoch(run);
+      if (best != nullptr && (!summary.best || best->test_accuracy > summary.best->test_accuracy)) summary.best = *best;
+      if (!run.devices.empty() &&
+          (!summary.shown || (has_measurements(run) && !has_measurements(runs[*summary.shown]))))
+        summary.shown = i;
+      if (!is_complete(run)) {
+        std::vector<std::string>& states = summary.unfinished;
+        if (std::find(states.begin(), states.end(), of.state) == states.end()) states.push_back(of.state);
+        continue;
+      }
+      ++summary.complete;
+      if (const auto accuracy = final_accuracy(run)) accuracies.push_back(*accuracy);
+      if (const auto duration = training_seconds(run)) seconds.push_back(*duration);
+      if (const auto rate = training_rate(run)) rates.push_back(*rate);
+    }
+    summary.accuracy = spread_over(accuracies);
+    summary.seconds = spread_over(seconds);
+    summary.samples_per_second = spread_over(rates).mean;
+    for (const PublishedFigure& figure : published_figures()) {
+      if (summary.mode == figure.mode && summary.precision == figure.precision) summary.published = &figure;
+    }
+  }
+  for (ConfigurationSummary& summary : all) {
+    const auto single = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& other) {
+      return other.mode == "single" && other.precision == summary.precision && other.samples_per_second > 0.0;
+    });
+    if (single != all.end() && summary.samples_per_second > 0.0)
+      summary.speed_up = summary.samples_per_second / single->samples_per_second;
+  }
+  return all;
+}
+
+Table reproduction_table(const Record& record) {
+  const std::vector<ConfigurationSummary>& all = record.summaries;
+  const bool skips = std::any_of(all.begin(), all.end(),
+                                 [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
+  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"},      {"accuracy"},
+                                        {"best (epoch)"},     {"samples/s"}, {"speed-up"}};
+  if (skips) columns.push_back({"skipped"});
+  columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
+  Table table(columns, "The runs");
+  for (const ConfigurationSummary& summary : all) {
+    if (&summary != &all.front()) table.add_rule();
+    std::vector<std::string> cells = {
+        summary.name,
+        time_cell(summary),
+        accuracy_cell(summary),
+        summary.best ? fmt::format("{:.4f} ({})", summary.best->test_accuracy, summary.best->epoch) : "-",
+        summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
+        summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
+    if (skips) cells.push_back(format_count(summary.skipped_steps));
+    if (!summary.shown) {
+      table.add_row(cells);
+      continue;
+    }
+    const RunRecord& shown = record.runs[*summary.shown];
+    const std::vector<DeviceRecord>& devices = shown.devices;
+    const bool measured = has_measurements(shown);
+    const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
+    const auto planned = [&](size_t d) {
+      return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes);
+    };
+    const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
+    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
+      if (set.first() > 0) cells.assign(cells.size(), "");
+      std::vector<std::string> row = cells;
+      row.insert(row.end(), {set.name(names_of(devices)), peak(set.first()), planned(set.first())});
+      table.add_row(row);
+    }
+  }
+  std::string hint =
+      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. best: the highest "
+      "accuracy of any saved epoch, and "
+      "that epoch. samples/s: in the steps after the first. speed-up: samples/s against the single device in the same "
+      "precision.";
+  if (record.seeds > 1)
+    hint += " Over several seeds: the mean, and in parentheses the range; best is the highest of all seeds.";
+  table.set_hint(hint);
+  return table;
+}
+
+std::optional<Table> seeds_table(const Record& record) {
+  if (record.seeds < 2) return std::nullopt;
+  Table table({{"run", Align::left},
+               {"seeds"},
+               {"accuracy"},
+               {"least"},
+               {"most"},
+               {"deviation"},
+               {"time"},
+               {"shortest"},
+               {"longest"},
+               {"deviation"}},
+              "The spread over seeds");
+  for (const ConfigurationSummary& summary : record.summaries) {
+    const SeedSpread &a = summary.accuracy, &t = summary.seconds;
+    const auto duration = [&](double seconds) { return t.count > 0 ? format_duration(seconds) : kNotMeasured; };
+    std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs)};
+    if (a.count > 0) {
+      cells.insert(cells.end(),
+                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most),
+                    a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-", duration(t.mean), duration(t.least),
+                    duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
+    }
+    table.add_row(cells);
+  }
+  table.set_hint(
+      "deviation: the standard deviation of a sample. A difference between configurations within the spread says "
+      "nothing about them.");
+  return table;
+}
+
+std::optional<Table> saved_epochs_table(const Record& record) {
+  std::set<int64_t> epochs;
+  std::vector<Table::Column> columns = {{"epoch"}};
+  for (const RunRecord& run : record.runs) {
+    for (const SavedEpoch& saved : run.reproduced->saved) epochs.insert(saved.epoch);
+    columns.push_back({run.name});
+  }
+  if (epochs.empty()) return std::nullopt;
+  Table table(columns, "Test accuracy of each saved epoch, evaluated from its files");
+  for (const int64_t epoch : epochs) {
+    std::vector<std::string> cells = {fmt::format("{}", epoch)};
+    for (const RunRecord& run : record.runs) {
+      const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+      const auto found =
+          std::find_if(saved.begin(), saved.end(), [&](const SavedEpoch& s) { return s.epoch == epoch; });
+      cells.push_back(found == saved.end() ? "-" : accuracy_text(found->test_accuracy));
+    }
+    table.add_row(cells);
+  }
+  return table;
+}
+
+std::optional<Table> published_table(const Record& record) {
+  if (!record.as_published) return std::nullopt;
+  Table table({{"run", Align::left},
+               {"published accuracy"},
+               {"accuracy here"},
+               {"difference"},
+               {"published time"},
+               {"time here"}},
+              "Published figures (RTX 2060, whole minutes) and this reproduction");
+  for (const ConfigurationSummary& summary : record.summaries) {
+    const PublishedFigure* published = summary.published;
+    const bool known = published != nullptr && published->accuracy.has_value();
+    table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
+                   known && summary.accuracy.count > 0
+                       ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy)
+                       : "-",
+                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-",
+                   time_cell(summary)});
+  }
+  table.set_hint("-: not published, or not measured yet.");
+  return table;
+}
+
+Table peaks_table(const Record& record) {
+  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}},
+              "Peak memory");
+  for (const RunRecord& run : record.runs) {
+    const std::vector<DeviceRecord>& devices = run.devices;
+    const auto agree = [&](size_t a, size_t b) {
+      return devices[a].samples_per_step == devices[b].samples_per_step &&
+             peak_text(devices[a]) == peak_text(devices[b]) && planned_peak(devices[a]) == planned_peak(devices[b]);
+    };
+    if (&run != &record.runs.front()) table.add_rule();
+    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
+      const DeviceRecord& d = devices[set.first()];
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step),
+                     peak_text(d), planned_peak(d)});
+    }
+  }
+  return table;
+}
+
+std::vector<std::string> run_problems(const Record& record) {
+  std::vector<std::string> problems;
+  for (const RunRecord& run : record.runs) {
+    const ReproducedRun& of = *run.reproduced;
+    if (of.state == "diverged") problems.push_back(fmt::format("{} diverged: {}", run.name, run.diverged));
+    if (of.state == "failed") problems.push_back(fmt::format("{} failed: {}", run.name, of.failure));
+  }
+  return problems;
+}
+
+Record measured_runs(const Record& record) {
+  Record measured = record;
+  measured.summaries.clear();  // they refer to the runs of the whole record
+  std::erase_if(measured.runs, [](const RunRecord& run) { return measured_steps(run.devices) == 0; });
+  return measured;
+}
+
+const std::vector<std::string>& published_conditions() {
+  static const std::vector<std::string> conditions = {
+      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer "
+      "state take memory and time for "
+      "nothing. Good practice: one output for each class.",
+      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: "
+      "subtract the mean and divide "
+      "by the deviation of the training set.",
+      "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in "
+      "each epoch.",
+      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short "
+      "one, is mostly noise, and "
+      "training loss does not show overfitting. Good practice: the loss on held-out data.",
+      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All "
+      "modes compute the same gradient, "
+      "so differences in accuracy between them come from rounding and random numbers. Good practice: at least two "
+      "devices.",
+      "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: "
+      "several seeds (--seeds 3)."};
+  return conditions;
+}
+
+std::string format_duration(double seconds) {
+  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  const int64_t minutes = std::llround(seconds / 60.0);
+  return fmt::format("{} h {} min", minutes / 60, minutes % 60);
+}
+
+}  // namespace vitrine::tools

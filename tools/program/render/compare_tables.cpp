@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/units.h"
+#include "tools/program/record/device_sets.h"
+#include "tools/program/record/record_tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// Whether schemes_table() shows the same figures for both.
+bool same_row(const DeviceRecord& a, const DeviceRecord& b) {
+  return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes &&
+         planned_peak(a) == planned_peak(b) && a.held(Category::activations) == b.held(Category::activations);
+}
+
+/// A column: phases that serve one purpose.
+struct PhaseGroup {
+  const char* title;
+  std::vector<Phase> phases;
+
+  double seconds(const PhaseTable& table) const { return per_step(seconds_in(table, phases), table); }
+};
+
+std::string describe_difference(const RunRecord& run) {
+  return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
+}
+
+}  // namespace
+
+std::string rounding_hint(const std::vector<RunRecord>& runs) {
+  std::string text =
+      "Gradient difference: relative to one device's f32 gradient of the first step; rounding alone gives about 1e-6";
+  const auto any = [&](DType dtype) {
+    return std::any_of(runs.begin(), runs.end(), [=](const auto& r) { return r.precision.compute == dtype; });
+  };
+  if (any(DType::f16)) text += ", in fp16 1e-2";
+  if (any(DType::bf16)) text += ", in bf16 5e-2";
+  return text + ".";
+}
+
+Table schemes_table(const Record& record) {
+  using Align = Table::Align;
+  const bool skips =
+      std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& r) { return r.steps.skipped() > 0; });
+  Table table({{"mode", Align::left},
+               {skips ? "samples/s (skipped)" : "samples/s"},
+               {"gradient difference"},
+               {"device", Align::left},
+               {"samples/step"},
+               {"peak memory"},
+               {"planned"},
+               {"activations"}},
+              "The same steps under each scheme");
+  for (const RunRecord& run : record.runs) {
+    if (&run != &record.runs.front()) table.add_rule();
+    const std::string rate =
+        run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped()) : run.rates.str();
+    const auto agree = [&](size_t a, size_t b) { return same_row(run.devices[a], run.devices[b]); };
+    for (const DeviceSet& set : group_devices(run.devices.size(), agree)) {
+      const DeviceRecord& d = run.devices[set.first()];
+      const bool first = set.first() == 0;
+      table.add_row({first ? run.name : "", first ? rate : "", first ? describe_difference(run) : "",
+                     set.name(names_of(run.devices)), format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes),
+                     planned_peak(d), format_bytes(d.held(Category::activations))});
+    }
+  }
+  table.set_hint(rounding_hint(record.runs));
+  return table;
+}
+
+Table speeds_table(const Record& record) {
+  Table table({{"", Table::Align::left},
+               {"samples/s, median of rounds"},
+               {"against the first"},
+               {"skipped steps"},
+               {"gradient difference"},
+               {"samples of each device"}});
+  const double first = record.run().rates.median();
+  for (const RunRecord& run : record.runs) {
+    table.add_row({run.name, run.rates.str(), first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–",
+                   format_count(run.steps.skipped()), describe_difference(run), run.batch});
+  }
+  return table;
+}
+
+Table scheme_times_table(const Record& record) {
+  std::vector<PhaseGroup> groups = {{"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}},
+                                    {"replicate", {Phase::replicate, Phase::broadcast}},
+                                    {"forward", {Phase::forward}},
+                                    {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
+                                    {"backward", {Phase::backward}},
+                                    {"recompute", {Phase::recompute}},
+                                    {"reduce", {Phase::reduce, Phase::decide}},
+                                    {"update", {Phase::optimizer, Phase::cast}},
+                                    {"wait", {Phase::wait}}};
+  const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {
+    return std::any_of(run.devices.begin(), run.devices.end(),
+                       [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
+  });
+  if (!recomputes)
+    std::erase_if(groups, [](const PhaseGroup& group) { return group.phases.front() == Phase::recompute; });
+  std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
+  for (const PhaseGroup& group : groups) columns.push_back({group.title});
+  columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
+  Table table(columns, "Where a step's time went (ms)");
+  table.set_key_columns(2);
+  for (const RunRecord& run : record.runs) {
+    if (&run != &record.runs.front()) table.add_rule();
+    DeviceSet timed;
+    for (size_t d = 0; d < run.devices.size(); ++d) {
+      if (run.devices[d].phases.steps > 0) timed.members.push_back(d);
+    }
+    std::string mode = run.name;
+    // pick: the value of one device, or the one of several that stands for them
+    const auto add_row = [&](const std::string& device, const std::string& waits_for, const auto& pick) {
+      std::vector<std::string> cells = {std::exchange(mode, ""), device};
+      for (const PhaseGroup& group : groups)
+        cells.push_back(format_ms(pick([&](size_t d) { return group.seconds(run.devices[d].phases); })));
+      cells.push_back(format_ms(
+          pick([&](size_t d) { return per_step(run.devices[d].phases.wall_seconds, run.devices[d].phases); })));
+      cells.push_back(waits_for);
+      table.add_row(cells);
+    };
+    if (timed.members.size() > kDevicesApart) {
+      add_row(fmt::format("{} devices: min", timed.members.size()), "",
+              [&](const auto& value) { return spread_of(timed, value).least; });
+      add_row("median", "", [&](const auto& value) { return spread_of(timed, value).median; });
+      add_row("max", "", [&](const auto& value) { return spread_of(timed, value).most; });
+      continue;
+    }
+    for (const size_t d : timed.members) {
+      const std::vector<WaitRow>& waits = run.devices[d].phases.waits;
+      add_row(run.devices[d].device, waits.empty() ? "" : waits.front().cause,
+              [&](const auto& value) { return value(d); });
+    }
+  }
+  table.set_hint(
+      "input: data, stage, scatter, preprocess. replicate: with broadcast. loss: with gather and scatter_grad. A "
+      "device's row adds up to its step.");
+  return table;
+}
+
+}  // namespace vitrine::tools

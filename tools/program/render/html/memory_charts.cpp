@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/program/record/device_sets.h"
+#include "tools/program/render/html/charts.h"
+#include "tools/program/text/scale.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools::html {
+
+namespace {
+
+// A block below this share of the peak is drawn with the others of its category, and so are all but the largest ones.
+constexpr double kShareDrawn = 0.01;
+constexpr size_t kBlocksDrawn = 400, kHoldersShown = 8;
+// A capacity beyond this many times the peak has no line: it would flatten the chart.
+constexpr int64_t kCapacityDrawn = 3;
+// What precedes forward: its name, and the phase whose color it has.
+constexpr const char* kStart = "start";
+constexpr Phase kStartPaint = Phase::stage;
+
+/// From the bottom up: what stays, then what comes and goes. Fragmentation is drawn behind them.
+constexpr Category kStack[] = {Category::parameters,    Category::optimizer,  Category::gradients,
+                               Category::dataset,       Category::workspace,  Category::staging,
+                               Category::communication, Category::activations};
+
+int64_t largest_sum(const MemoryTimeline& timeline) {
+  return allocated_bytes(timeline.moments[timeline.peak].by_category);
+}
+
+/// How far the axis of a device's chart must go.
+int64_t largest_bytes(const DeviceRecord& d) {
+  const int64_t peak = d.memory->peak_bytes;
+  return std::max(
+      {peak, d.plan.peak_bytes, d.pool.capacity_bytes <= kCapacityDrawn * peak ? d.pool.capacity_bytes : int64_t{0}});
+}
+
+bool same_chart(const DeviceRecord& a, const DeviceRecord& b) {
+  const auto same = [](const MemoryMoment& x, const MemoryMoment& y) {
+    return x.by_category == y.by_category && x.extent_bytes == y.extent_bytes && x.phase == y.phase;
+  };
+  return a.pool.capacity_bytes == b.pool.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes &&
+         std::equal(a.memory->moments.begin(), a.memory->moments.end(), b.memory->moments.begin(),
+                    b.memory->moments.end(), same);
+}
+
+/// The blocks that are drawn one by one, in the order in which they were taken.
+std::vector<const HeldBlock*> large_blocks(const MemoryTimeline& timeline) {
+  std::vector<const HeldBlock*> large;
+  for (const HeldBlock& block : timeline.blocks) {
+    if (static_cast<double>(block.bytes) >= kShareDrawn * static_cast<double>(timeline.peak_bytes))
+      large.push_back(&block);
+  }
+  if (large.size() > kBlocksDrawn) {
+    std::nth_element(large.begin(), large.begin() + kBlocksDrawn, large.end(),
+                     [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+    large.resize(kBlocksDrawn);
+  }
+  std::sort(large.begin(), large.end(), [](const auto* a, const auto* b) {
+    return a->first != b->first ? a->first < b->first : a->offset < b->offset;
+  });
+  return large;
+}
+
+/// [[moment, bytes], ...] at each moment at which bytes_at(moment) changes.
+template <class BytesAt>
+Json changes_json(const MemoryTimeline& timeline, const BytesAt& bytes_at) {
+  Json changes = Json::array();
+  for (size_t m = 0; m < timeline.moments.size(); ++m) {
+    if (m == 0 || bytes_at(timeline.moments[m]) != bytes_at(timeline.moments[m - 1]))
+      changes.push_back({m, bytes_at(timeline.moments[m])});
+  }
+  return changes;
+}
+
+int64_t held_at(const MemoryMoment& moment, Category category) {
+  return moment.by_category[static_cast<size_t>(category)];
+}
+
+int64_t most_held(const MemoryTimeline& timeline, Category category) {
+  int64_t most = 0;
+  for (const MemoryMoment& moment : timeline.moments) most = std::max(most, held_at(moment, category));
+  return most;
+}
+
+/// [{"category", "blocks": [...], "totals": [[moment, bytes], ...], "rest": text}], from the bottom up. Totals are
+/// given where they change.
+Json layers_json(const MemoryTimeline& timeline) {
+  const std::vector<const HeldBlock*> large = large_blocks(timeline);
+  Json layers = Json::array();
+  for (const Category category : kStack) {
+    Json blocks = Json::array();
+    for (const HeldBlock* block : large) {
+      if (block->category != category) continue;
+      const std::string holder =
+          block->layer.empty() ? block->tensor : fmt::format("{}, layer {}", block->tensor, block->layer);
+      blocks.push_back({{"first", block->first},
+                        {"end", block->end},
+                        {"bytes", block->bytes},
+                        {"title", fmt::format("{} {}: {}. Allocated in {}, held over changes {} to {}",
+                                              category_name(category), short_bytes(block->bytes), holder,
+                                              phase_name(block->phase), block->first, block->end - 1)}});
+    }
+    const int64_t most = most_held(timeline, category);
+    if (most == 0) continue;
+    layers.push_back(
+        {{"category", category_name(category)},
+         {"blocks", blocks},
+         {"totals", changes_json(timeline, [&](const MemoryMoment& moment) { return held_at(moment, category); })},
+         {"rest", fmt::format("{}: smaller blocks, at most {}", category_name(category), short_bytes(most))}});
+  }
+  return layers;
+}
+
+/// {"category", "totals": [[moment, bytes], ...], "title"}: the end of the highest block where it lies above the
+/// largest sum of blocks, elsewhere 0. It is drawn behind the layers. Other gaps cost nothing. null without gaps that
+/// do.
+Json extent_json(const MemoryTimeline& timeline) {
+  const int64_t sum = largest_sum(timeline);
+  if (timeline.peak_bytes <= sum) return {};
+  const char* name = category_name(Category::fragmentation);
+  return {{"category", name},
+          {"totals", changes_json(timeline,
+                                  [sum](const MemoryMoment& moment) {
+                                    return moment.extent_bytes > sum ? moment.extent_bytes : 0;
+                                  })},
+          {"title", fmt::format("{}: gaps between blocks, {} beyond the largest sum of blocks", name,
+                                short_bytes(timeline.peak_bytes - sum))}};
+}
+
+/// [{"paint", "begin", "end", "name", "title"}]
+Json bands_json(const std::vector<MemoryMoment>& moments) {
+  Json bands = Json::array();
+  for (size_t begin = 0; begin < moments.size();) {
+    const Phase phase = moments[begin].phase;
+    size_t end = begin + 1;
+    while (end < moments.size() && moments[end].phase == phase) ++end;
+    const bool start = phase == Phase::step;
+    const char* name = start ? kStart : phase_name(phase);
+    bands.push_back({{"paint", phase_paint(start ? kStartPaint : phase)},
+                     {"begin", begin},
+                     {"end", end},
+                     {"name", name},
+                     {"title", fmt::format("{}: changes {} to {}", name, begin, end - 1)}});
+    begin = end;
+  }
+  return bands;
+}
+
+std::string caption_of(const DeviceRecord& d) {
+  const int64_t peak = d.memory->peak_bytes;
+  std::string caption = "Peak in this step: " + short_bytes(peak);
+  if (d.pool.capacity_bytes > 0) {
+    caption += fmt::format(", {} of the capacity of {}", percent(d.share_of_capacity(peak)),
+                           short_bytes(d.pool.capacity_bytes));
+  }
+  if (d.plan.peak_bytes > peak) {
+    caption += fmt::format("; the plan's peak of {} (dashed) is reached in another step or in evaluation",
+                           short_bytes(d.plan.peak_bytes));
+  }
+  return caption + ".";
+}
+
+/// The largest blocks at the peak.
+Table peak_holders(const MemoryTimeline& timeline) {
+  std::vector<const HeldBlock*> held;
+  for (const HeldBlock& block : timeline.blocks) {
+    if (timeline.holds_at_peak(block)) held.push_back(&block);
+  }
+  std::stable_sort(held.begin(), held.end(),
+                   [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
+  Table table({{"tensor", Table::Align::left},
+               {"bytes"},
+               {"category", Table::Align::left},
+               {"layer", Table::Align::left},
+               {"allocated in", Table::Align::left}});
+  int64_t rest = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const HeldBlock& block = *held[i];
+    if (i >= kHoldersShown) {
+      rest += block.bytes;
+    } else {
+      table.add_row({block.tensor, short_bytes(block.bytes), category_name(block.category), block.layer,
+                     phase_name(block.phase)});
+    }
+  }
+  if (held.size() > kHoldersShown)
+    table.add_row({fmt::format("{} more", held.size() - kHoldersShown), short_bytes(rest)});
+  return table;
+}
+
+Json chart_json(const std::string& name, const DeviceRecord& d, int64_t scale) {
+  const MemoryTimeline& timeline = *d.memory;
+  const MemoryMoment& peak = timeline.moments[timeline.peak];
+  const std::string place = place_name(peak.phase, peak.layer);
+  Json axis = Json::array();
+  for (const int64_t tick : byte_ticks(scale)) {
+    if (tick <= scale) axis.push_back({tick, short_bytes(tick)});
+  }
+  Json json = {{"kind", "memory"},
+               {"device", name},
+               {"label", "Memory of " + name + " over one step, by category"},
+               {"moments", timeline.moments.size()},
+               {"changes", fmt::format("{} changes", format_count(static_cast<int64_t>(timeline.moments.size()) - 1))},
+               {"scale", scale},
+               {"ticks", axis},
+               {"bands", bands_json(timeline.moments)},
+               {"layers", layers_json(timeline)},
+               {"extent", extent_json(timeline)},
+               {"peak",
+                {{"moment", timeline.peak},
+                 {"bytes", timeline.peak_bytes},
+                 {"text", fmt::format("peak {} in {}", short_bytes(timeline.peak_bytes), place)},
+                 {"title", fmt::format("peak: {} ({} bytes) in {}", short_bytes(timeline.peak_bytes),
+                                       format_count(timeline.peak_bytes), place)}}},
+               {"planned", d.plan.peak_bytes},
+               {"caption", caption_of(d)},
+               {"holders", peak_holders(timeline).json()}};
+  if (d.pool.capacity_bytes > 0 && d.pool.capacity_bytes <= scale) {
+    json["capacity"] = {{"bytes", d.pool.capacity_bytes}, {"text", "capacity " + short_bytes(d.pool.capacity_bytes)}};
+  }
+  return json;
+}
+
+/// Where the parts of a step lie on the axis that all schemes share.
+constexpr struct {
+  const char* name;
+  Phase paint;
+  double begin, end;
+} kParts[] = {{kStart, kStartPaint, 0.0, 0.1},
+              {"forward and loss", Phase::forward, 0.1, 0.5},
+              {"backward", Phase::backward, 0.5, 0.9},
+              {"update", Phase::optimizer, 0.9, 1.0}};
+
+/// The first moment of each part, and the number of moments; empty for a step without forward or backward.
+std::vector<size_t> parts_of(const MemoryTimeline& timeline) {
+  const auto& moments = timeline.moments;
+  const auto in = [](Phase phase) { return [phase](const MemoryMoment& m) { return m.phase == phase; }; };
+  const auto forward = std::find_if(moments.begin(), moments.end(), in(Phase::forward));
+  const auto backward = std::find_if(forward, moments.end(), in(Phase::backward));
+  if (backward == moments.end()) return {};
+  const auto after = std::find_if(moments.rbegin(), moments.rend(), in(Phase::backward)).base();
+  const auto at = [&](auto moment) { return static_cast<size_t>(moment - moments.begin()); };
+  return {0, at(forward), at(backward), at(after), moments.size()};
+}
+
+/// Bytes over the shared axis. Within a part, changes lie at equal distances.
+std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
+  const std::vector<size_t> parts = parts_of(timeline);
+  std::vector<CurvePoint> points;
+  for (size_t p = 0; p + 1 < parts.size(); ++p) {
+    const double width = (kParts[p].end - kParts[p].begin) / static_cast<double>(parts[p + 1] - parts[p]);
+    for (size_t m = parts[p]; m < parts[p + 1]; ++m) {
+      points.push_back({kParts[p].begin + width * static_cast<double>(m - parts[p]),
+                        static_cast<double>(allocated_bytes(timeline.moments[m].by_category))});
+    }
+  }
+  if (!points.empty()) points.push_back({1.0, points.back().y});
+  return points;
+}
+
+}  // namespace
+
+std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
+  CurveChart fullest{"Bytes in use over one step on the device that holds most, under each scheme", {}},
+      emptiest = fullest;
+  emptiest.label = "Bytes in use over one step on the device that holds least, under each scheme";
+  fullest.bytes = emptiest.bytes = true;
+  for (const auto& part : kParts) fullest.bands.push_back({part.name, phase_paint(part.paint), part.begin, part.end});
+  emptiest.bands = fullest.bands;
+  bool differ = false;
+  LineStyles styles;
+  const auto holds_less = [](const DeviceRecord* a, const DeviceRecord* b) {
+    return largest_sum(*a->memory) < largest_sum(*b->memory);
+  };
+  for (const RunRecord& run : runs) {
+    std::vector<const DeviceRecord*> devices;
+    for (const DeviceRecord& d : run.devices) {
+      if (d.memory && d.memory->moments.size() > 1) devices.push_back(&d);
+    }
+    if (devices.empty()) continue;
+    const DeviceRecord& most = **std::max_element(devices.begin(), devices.end(), holds_less);
+    const DeviceRecord& least = **std::min_element(devices.begin(), devices.end(), holds_less);
+    // "ddp fp16": a scheme has a color, a precision a kind of line.
+    const size_t space = std::min(run.name.find(' '), run.name.size());
+    const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));
+    const auto add = [&](CurveChart& chart, const DeviceRecord& d) {
+      chart.curves.push_back({fmt::format("{}, {}", run.name, d.device), style.paint, overlay_points(*d.memory), false,
+                              true, style.dashes});
+    };
+    add(fullest, most);
+    add(emptiest, least);
+    emptiest.high = std::max(emptiest.high, static_cast<double>(largest_sum(*most.memory)));
+    differ = differ || !same_chart(most, least);
+  }
+  std::vector<Json> charts;
+  for (const CurveChart& chart : {fullest, emptiest}) {
+    Json json = curve_chart(chart);
+    if (!json.is_null() && (charts.empty() || differ)) charts.push_back(std::move(json));
+  }
+  return charts;
+}
+
+std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices) {
+  std::vector<DeviceRecord> shown;
+  int64_t scale = 0;
+  for (const DeviceRecord& d : devices) {
+    if (!d.memory || d.memory->moments.size() < 2) continue;
+    scale = std::max(scale, largest_bytes(d));
+    shown.push_back(d);
+  }
+  const std::vector<std::string> names = names_of(shown);
+  std::vector<Json> charts;
+  for (const DeviceSet& set :
+       group_devices(shown.size(), [&](size_t a, size_t b) { return same_chart(shown[a], shown[b]); })) {
+    charts.push_back(chart_json(set.name(names), shown[set.first()], scale));
+  }
+  return charts;
+}
+
+}  // namespace vitrine::tools::html

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/program/record/device_sets.h"
+#include "tools/program/render/html/charts.h"
+#include "tools/program/text/scale.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools::html {
+
+namespace {
+
+// With more devices, those that take the same part share a column.
+constexpr size_t kColumnsApart = 8;
+
+/// From where to where a phase moves bytes.
+enum class Way {
+  host_to_devices,
+  first_to_others,
+  output_to_others,
+  others_to_output,
+  others_to_first,
+  among_all,
+  none
+};
+
+Way way_of(Phase phase, const Scheme& scheme) {
+  switch (phase) {
+    case Phase::stage:
+      return Way::host_to_devices;
+    case Phase::scatter:
+    case Phase::replicate:
+    case Phase::broadcast:
+      return Way::first_to_others;
+    case Phase::gather:
+      return Way::others_to_output;
+    case Phase::scatter_grad:
+      return Way::output_to_others;
+    case Phase::reduce:
+      return scheme.reduce == Reduce::gpu0 ? Way::others_to_first : Way::among_all;
+    default:
+      return Way::none;
+  }
+}
+
+/// What a phase's arrows carry.
+const char* meaning_of(Phase phase) {
+  switch (phase) {
+    case Phase::stage:
+      return "samples, from the host's memory";
+    case Phase::scatter:
+      return "each device's samples";
+    case Phase::replicate:
+    case Phase::broadcast:
+      return "parameters";
+    case Phase::gather:
+      return "outputs of all devices, for the loss";
+    case Phase::scatter_grad:
+      return "gradients of the outputs";
+    case Phase::reduce:
+      return "sums of gradients";
+    default:
+      return "bytes";
+  }
+}
+
+constexpr Phase kShown[] = {Phase::stage,  Phase::scatter,   Phase::replicate,    Phase::forward,
+                            Phase::gather, Phase::loss,      Phase::scatter_grad, Phase::backward,
+                            Phase::reduce, Phase::optimizer, Phase::broadcast};
+
+/// The columns of devices; the host's comes before them.
+struct Columns {
+  std::vector<DeviceSet> sets;
+
+  std::vector<size_t> without(size_t device) const {
+    std::vector<size_t> columns;
+    for (size_t s = 0; s < sets.size(); ++s) {
+      if (sets[s].first() != device) columns.push_back(s + 1);
+    }
+    return columns;
+  }
+  size_t of(size_t device) const {
+    for (size_t s = 0; s < sets.size(); ++s) {
+      if (sets[s].first() == device) return s + 1;
+    }
+    return 1;
+  }
+};
+
+Columns columns_of(const RunRecord& run) {
+  const auto special = [&](size_t d) { return d == 0 || static_cast<int>(d) == run.scheme.output_device; };
+  const auto agree = [&](size_t a, size_t b) {
+    if (a == b) return true;
+    if (run.devices.size() <= kColumnsApart || special(a) || special(b)) return false;
+    return run.devices[a].samples_per_step == run.devices[b].samples_per_step;
+  };
+  return {group_devices(run.devices.size(), agree)};
+}
+
+/// A row of arrows; null if nothing moves.
+Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way way) {
+  const auto output = static_cast<size_t>(run.scheme.output_device);
+  std::vector<size_t> sources, sinks;
+  if (way == Way::host_to_devices) {
+    sources = {0};
+    sinks = columns.without(run.devices.size());
+  } else if (way == Way::among_all) {
+    sources = sinks = columns.without(run.devices.size());
+  } else {
+    const size_t center = way == Way::first_to_others || way == Way::others_to_first ? 0 : output;
+    const bool inwards = way == Way::others_to_first || way == Way::others_to_output;
+    sources = {columns.of(center)};
+    sinks = columns.without(center);
+    if (inwards) std::swap(sources, sinks);
+  }
+  // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink
+  // counts them.
+  const auto bytes_at = [&](size_t column) {
+    return column == 0 ? int64_t{0} : moved_bytes(run, columns.sets[column - 1].first(), phase);
+  };
+  const auto idle = [&](size_t column) { return bytes_at(column) == 0; };
+  const bool at_sink_only = way == Way::others_to_output;
+  std::vector<size_t>& marked = way == Way::others_to_first ? sources : sinks;
+  if (!at_sink_only) std::erase_if(marked, idle);
+  Json marks = Json::array();
+  for (const size_t column : marked) {
+    if (bytes_at(column) > 0) marks.push_back({{"column", column}, {"text", short_bytes(bytes_at(column))}});
+  }
+  if (marks.empty()) return {};
+  return {{"name", phase_name(phase)},
+          {"paint", phase_paint(phase)},
+          {"sources", sources},
+          {"sinks", sinks},
+          {"marks", marks},
+          {"title", fmt::format("{}: {}", phase_name(phase), meaning_of(phase))}};
+}
+
+/// A row of boxes: the devices that work, with their time; null if none does.
+Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
+  Json boxes = Json::array();
+  const char* name = phase == Phase::optimizer ? "update" : phase_name(phase);
+  for (size_t s = 0; s < columns.sets.size(); ++s) {
+    const DeviceRecord& device = run.devices[columns.sets[s].first()];
+    const double seconds = per_step(phase_row(device.phases, phase).seconds, device.phases);
+    if (!(seconds > 0)) continue;
+    boxes.push_back({{"column", s + 1},
+                     {"text", short_seconds(seconds)},
+                     {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
+  }
+  return boxes.empty() ? Json() : Json{{"name", name}, {"paint", phase_paint(phase)}, {"boxes", boxes}};
+}
+
+}  // namespace
+
+Json movement_chart(const RunRecord& run) {
+  if (run.devices.size() < 2 || measured_steps(run.devices) == 0) return {};
+  const Columns columns = columns_of(run);
+  const std::vector<std::string> names = names_of(run.devices);
+  Json heads = Json::array({{{"name", "host"}, {"note", ""}}});
+  for (const DeviceSet& set : columns.sets) {
+    heads.push_back({{"name", set.name(names)},
+                     {"note", fmt::format("{} samples{}", format_count(run.devices[set.first()].samples_per_step),
+                                          set.single() ? "" : " each")}});
+  }
+  Json rows = Json::array();
+  for (const Phase phase : kShown) {
+    const Way way = way_of(phase, run.scheme);
+    const Json row = way == Way::none ? boxes_json(run, columns, phase) : arrows_json(run, columns, phase, way);
+    if (!row.is_null()) rows.push_back(row);
+  }
+  return rows.empty() ? Json()
+                      : Json{{"kind", "movement"},
+                             {"label", "What moves where in a step, phase by phase"},
+                             {"columns", heads},
+                             {"rows", rows}};
+}
+
+}  // namespace vitrine::tools::html

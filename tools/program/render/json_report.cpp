@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/render/json_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/program/flags/advice.h"
+#include "tools/program/record/reproduction.h"
+#include "tools/program/text/json_text.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// A float in its shortest form: 0.1, not 0.10000000149011612.
+Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
+
+Json training_json(const Options& o, const Job& job) {
+  Json json;
+  const OptimizerConfig optimizer = resolve_optimizer(o);
+  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
+  json["accumulate"] = o.accumulate;
+  json["recompute_segments"] = resolve_recompute_segments(o, job.model);
+  json["recompute"] = parse_recompute(o.recompute);
+  json["loss_gradient"] = o.loss_gradient;
+  json["batch_norm"] = o.batch_norm;
+  json["optimizer"] = optimizer.name();
+  json["lr"] = optimizer.learning_rate();
+  json.update(schedule_json(o.schedule));
+  json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
+  if (sgd) {
+    json["momentum"] = optimizer.sgd.momentum;
+    json["nesterov"] = optimizer.sgd.nesterov;
+  } else {
+    json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
+    json["eps"] = optimizer.adam_kernel().eps;
+  }
+  json.update(recipe_json(o.recipe));
+  json["clip_norm"] = value_or_null(o.clip_norm);
+  json["allow_non_finite"] = o.allow_non_finite;
+  json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
+  json["seed"] = o.seed;
+  json["shuffle"] = o.shuffle;
+  json["drop_last"] = o.drop_last;
+  json["init_weights"] = text_or_null(o.init_weights);
+  return json;
+}
+
+Json bytes_by_category_json(const BytesByCategory& bytes) {
+  Json json;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c)
+    json[category_name(static_cast<Category>(c))] = bytes[c];
+  return json;
+}
+
+Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
+  Json json;
+  json["split"] = scheme.split.str();
+  json["staging"] = staging_name(scheme.staging);
+  json["loss_at"] = loss_at_name(scheme.loss_at);
+  json["reduce"] = reduce_name(scheme.reduce);
+  json["output_device"] =
+      scheme.loss_at == LossAt::gathered ? Json(devices[static_cast<size_t>(scheme.output_device)].str()) : Json();
+  return json;
+}
+
+Json precision_json(const Precision& precision) {
+  Json json;
+  json["precision"] = precision_name(precision.compute);
+  json["loss_scale"] = loss_scale_name(precision.loss_scaling);
+  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
+  return json;
+}
+
+Json staging_json(const StagingBytes& staging) {
+  Json json = Json::object();
+  for (const auto& [name, bytes] : staging) json[name] = bytes;
+  return json;
+}
+
+Json checkpoints_json(const std::optional<CheckpointRecord>& checkpoints) {
+  if (!checkpoints) return {};
+  return {{"folder", checkpoints->folder},
+          {"newest", text_or_null(checkpoints->newest)},
+          {"saved", checkpoints->saved},
+          {"failed", checkpoints->failed},
+          {"bytes", checkpoints->bytes},
+          {"stall_seconds", checkpoints->stall_seconds},
+          {"write_seconds", checkpoints->write_seconds},
+          {"staging_bytes", staging_json(checkpoints->staging)},
+          {"planned_staging_bytes", staging_json(checkpoints->planned_staging)}};
+}
+
+Json epochs_json(const std::vector<EpochRecord>& epochs) {
+  Json json = Json::array();
+  for (const EpochRecord& e : epochs) {
+    json.push_back({{"epoch", e.epoch},
+                    {"train_loss", e.totals.mean_loss()},
+                    {"test_loss", value_or_null(e.test_loss)},
+                    {"test_accuracy", value_or_null(e.test_accuracy)},
+                    {"test_top5_accuracy", value_or_null(e.test_top5)},
+                    {"samples", e.samples},
+                    {"steps", e.steps},
+                    {"interrupted", !e.whole()},
+                    {"seconds", e.seconds},
+                    {"samples_per_second", e.samples_per_second()}});
+  }
+  return json;
+}
+
+/// null without --frontier.
+Json frontier_json(const Record& record) {
+  if (!record.frontier) return {};
+  Json json = Json::array();
+  for (const RecomputationRecord& row : *record.frontier) {
+    json.push_back({{"recompute", row.recompute},
+                    {"peak_bytes", row.peak_bytes},
+                    {"added_time", row.added_time},
+                    {"fits", value_or_null(row.fits)}});
+  }
+  return json;
+}
+
+Json spread_json(const SeedSpread& spread) {
+  if (spread.count == 0) return {};
+  return {{"mean", spread.mean},
+          {"least", spread.least},
+          {"most", spread.most},
+          {"deviation", value_or_null(spread.deviation)}};
+}
+
+Json graphs_json(const std::string& state, const GraphCounts& counts) {
+  return {{"state", text_or_null(state)},           {"launched", counts.launched},
+          {"issued_first_uses", counts.first_uses}, {"issued_recorded", counts.recorded},
+          {"issued_moved", counts.moved},           {"issued_beyond", counts.beyond}};
+}
+
+Json measurements_json(const std::vector<DeviceRecord>& devices) {
+  Json json;
+  json["devices"] = devices_json(devices);
+  json["phases"] = phases_json(devices);
+  json["waits"] = waits_json(devices);
+  json["communication"] = communication_json(devices);
+  return json;
+}
+
+}  // namespace
+
+Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices,
+                 std::optional<int> world_size) {
+  Json json;
+  json["model"] = job.model.name;
+  json["data"] = o.data;
+  json["image_size"] = job.model.height;
+  json["channels"] = job.model.channels;
+  json["classes"] = job.model.classes;
+  json["preprocess"] = o.preprocess;
+  json["normalize"] = text_or_null(o.normalize);
+  json["limit_samples"] = value_or_null(o.limit_samples);
+  json["workers"] = o.workers;
+  for (const DeviceId& device : devices) json["devices"].push_back(device.str());
+  json["device_memory"] = parse_memory_list(o.device_memory);
+  json["threads_per_device"] = parse_thread_list(o.threads_per_device);
+  json["workspace"] = value_or_null(parse_workspace(o));
+  json["tf32"] = o.tf32;
+  json["nccl_defaults"] = o.nccl_defaults;
+  if (o.command == Options::Command::train) json["autotune"] = o.autotune.has_value();
+  json["batch_size"] = o.batch_size;
+  if (o.command == Options::Command::eval) {
+    json["precision"] = o.precision;
+    json["weights"] = o.weights;
+    json["save_logits"] = text_or_null(o.save_logits);
+    return json;
+  }
+  json["cuda_graph"] = o.cuda_graph;
+  json.update(training_json(o, job));
+  if (o.precisions.empty()) {
+    json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
+  } else {
+    for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
+  }
+  json["loss_scale_growth_interval"] = value_or_null(o.loss_scale_growth_interval);
+  json["reduce_dtype"] = o.reduce_dtype;
+  if (o.command == Options::Command::reproduce) {
+    json["modes"] = o.reproduce.modes;
+    json["epochs"] = *o.epochs;
+    json["seeds"] = o.reproduce.seeds;
+    json["as_published"] = o.reproduce.as_published;
+    json["keep_last"] = value_or_null(o.checkpoints.keep_last);
+    json["out"] = o.reproduce.out;
+  }
+  if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
+  json["data_on_device"] = o.images_on_device();
+  json["bucket_mb"] = o.bucket_mb;
+  json["first_bucket_mb"] = o.first_bucket_mb;
+  json["mode"] = o.mode_name();
+  json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
+  json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
+  json["steps"] = value_or_null(o.steps);
+  json["evaluate"] = o.evaluate;
+  if (o.command == Options::Command::plan) return json;
+  json["save"] = text_or_null(o.save);
+  json["checkpoint_dir"] = text_or_null(o.checkpoints.directory);
+  json["checkpoint_every"] = o.checkpoints.directory.empty() ? Json() : Json(o.checkpoints.every.value_or("epoch"));
+  json["trace"] = text_or_null(o.trace);
+  json["trace_level"] = o.trace_level;
+  return json;
+}
+
+Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
+  Json json = Json::array();
+  for (const SavedEpoch& s : saved) {
+    json.push_back({{"epoch", s.epoch},
+                    {"checkpoint", s.checkpoint},
+                    {"test_loss", s.test_loss},
+                    {"test_accuracy", s.test_accuracy},
+                    {"test_top5_accuracy", value_or_null(s.test_top5)}});
+  }
+  return json;
+}
+
+Json run_json(const Record& record) {
+  const RunRecord& run = record.run();
+  Json json;
+  json["config"] = Json::parse(record.config);
+  json["notes"] = record.notes;
+  json["processes"] = record.processes;
+  json["resumed_from"] = text_or_null(record.resumed_from);
+  json["first_step"] = run.first_step;
+  json["step_losses"] = run.step_losses;
+  json["loss_scale"] = run.steps.loss_scale_json();
+  json["reduction_error"] = run.steps.reduction_error_json();
+  json["gradient_norms"] = run.steps.gradient_norms_json();
+  json["epochs"] = epochs_json(run.epochs);
+  json["confusion"] = run.confusion ? run.confusion->json() : Json();
+  json.update(measurements_json(run.devices));
+  json["communicator"] = record.communicator;
+  json["cuda_graphs"] = graphs_json(record.cuda_graphs, record.graph_counts);
+  json["tuned_plans"] = record.plans.empty() ? Json() : Json::parse(record.plans);
+  json["convolutions"] = Json::array();
+  for (const Conv2dChoice& choice : record.convolutions) {
+    json["convolutions"].push_back({{"operation", choice.operation},
+                                    {"implementation", choice.implementation},
+                                    {"reason", in_program_words(choice.reason)}});
+  }
+  json["checkpoints"] = checkpoints_json(record.checkpoints);
+  json["interrupted"] = record.interrupted;
+  json["diverged"] = text_or_null(run.diverged);
+  return json;
+}
+
+Json comparison_json(const Record& record, const std::vector<DeviceId>& devices) {
+  Json json;
+  json["config"] = Json::parse(record.config);
+  json["config"]["steps"] = record.compared_steps;
+  json["config"]["rounds"] = record.rounds;
+  json["modes"] = Json::object();
+  for (const RunRecord& run : record.runs) {
+    Json& mode = json["modes"][run.name];
+    mode = precision_json(run.precision);
+    mode["skipped_steps"] = run.steps.skipped();
+    mode["scheme"] = scheme_json(run.scheme, devices);
+    mode["samples_per_second"] = run.rates.median();
+    mode["samples_per_second_of_rounds"] = run.rates.rounds;
+    mode.update(measurements_json(run.devices));
+    mode["max_gradient_difference"] = run.gradient_difference;
+  }
+  json["speed"] = record.speed ? Json(record.speed->text) : Json();
+  json["interrupted"] = record.interrupted;
+  return json;
+}
+
+Json reproduction_json(const Record& record) {
+  Json json;
+  json["config"] = Json::parse(record.config);
+  json["runs"] = Json::array();
+  const std::vector<ConfigurationSummary>& summaries = record.summaries;
+  for (const RunRecord& run : record.runs) {
+    const ReproducedRun& of = *run.reproduced;
+    Json& one = json["runs"].emplace_back();
+    one["name"] = run.name;
+    one["mode"] = of.mode;
+    one["precision"] = of.precision;
+    one["seed"] = of.seed;
+    one["folder"] = of.folder;
+    one["state"] = of.state;
+    one["failure"] = text_or_null(of.failure);
+    one["diverged"] = text_or_null(run.diverged);
+    one["seconds"] = value_or_null(training_seconds(run));
+    one["samples_per_second"] = value_or_null(training_rate(run));
+    const auto summary =
+        std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
+    one["speed_up"] = of.state == "complete" ? value_or_null(summary->speed_up) : Json();
+    one["test_accuracy"] = value_or_null(final_accuracy(run));
+    one["skipped_steps"] = of.skipped_steps;
+    one["epochs"] = epochs_json(run.epochs);
+    one["saved_epochs"] = saved_epochs_json(of.saved);
+    one.update(measurements_json(run.devices));
+    if (has_measurements(run)) continue;
+    for (Json& device : one["devices"]) {
+      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"})
+        device[name] = nullptr;
+    }
+  }
+  json["configurations"] = Json::array();
+  for (const ConfigurationSummary& summary : summaries) {
+    const PublishedFigure* published = record.as_published ? summary.published : nullptr;
+    json["configurations"].push_back(
+        {{"name", summary.name},
+         {"complete_runs", summary.complete},
+         {"test_accuracy", spread_json(summary.accuracy)},
+         {"seconds", spread_json(summary.seconds)},
+         {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
+         {"speed_up", value_or_null(summary.speed_up)},
+         {"published", published == nullptr ? Json()
+                                            : Json{{"test_accuracy", value_or_null(published->accuracy)},
+                                                   {"minutes", value_or_null(published->minutes)}}}});
+  }
+  json["notes"] = record.notes;
+  json["departures"] = record.departures;
+  json["published_conditions"] = record.as_published ? Json(published_conditions()) : Json::array();
+  json["interrupted"] = record.interrupted;
+  return json;
+}
+
+Json plan_json(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  Json json;
+  json["config"] = Json::parse(record.config);
+  json["processes"] = record.processes;
+  json["devices"] = devices_json(devices);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceRecord& d = devices[i];
+    Json& device = json["devices"][i];
+    device.erase("outside_bytes");
+    device.erase("outside_bytes_by_owner");
+    if (d.pool.capacity_bytes == 0) device["capacity_bytes"] = Json();
+    device["fits"] = d.fits();
+    device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
+    device["held"] = Json::array();
+    for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
+  }
+  json["frontier"] = frontier_json(record);
+  json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
+  json["notes"] = record.notes;
+  json["fits"] = all_fit(devices);
+  json["remedies"] = text_or_null(record.remedies);
+  return json;
+}
+
+Json devices_json(const std::vector<DeviceRecord>& devices) {
+  Json json = Json::array();
+  for (const DeviceRecord& d : devices) {
+    json.push_back({{"device", d.device},
+                    {"samples_per_step", d.samples_per_step},
+                    {"peak_bytes", d.pool.peak_bytes},
+                    {"peak_bytes_by_category", bytes_by_category_json(d.pool.peak_by_category)},
+                    {"lower_bound_bytes", allocated_bytes(d.pool.peak_by_category)},
+                    {"planned_peak_bytes", d.plan.peak_bytes},
+                    {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
+                    {"capacity_bytes", d.pool.capacity_bytes},
+                    {"outside_bytes", d.outside_bytes},
+                    {"outside_bytes_by_owner", d.outside_by_owner}});
+  }
+  return json;
+}
+
+Json phases_json(const std::vector<DeviceRecord>& devices) {
+  Json json = Json::array();
+  for (const DeviceRecord& d : devices) {
+    for (const PhaseRow& row : d.phases.rows) {
+      json.push_back({{"phase", phase_name(row.phase)},
+                      {"device", d.device},
+                      {"seconds", row.seconds},
+                      {"share", row.share},
+                      {"bytes", row.bytes},
+                      {"calls", row.calls},
+                      {"hidden_seconds", row.hidden_seconds}});
+    }
+  }
+  return json;
+}
+
+Json waits_json(const std::vector<DeviceRecord>& devices) {
+  Json json = Json::array();
+  for (const DeviceRecord& d : devices) {
+    for (const WaitRow& row : d.phases.waits) {
+      json.push_back({{"device", d.device}, {"cause", row.cause}, {"seconds", row.seconds}, {"share", row.share}});
+    }
+  }
+  return json;
+}
+
+Json communication_json(const std::vector<DeviceRecord>& devices) {
+  const auto gigabytes = [](double bandwidth) { return bandwidth > 0 ? Json(bandwidth * 1e-9) : Json(); };
+  Json json = Json::array();
+  for (const DeviceRecord& d : devices) {
+    for (const CommunicationRow& row : d.communication.rows) {
+      json.push_back({{"name", row.name()},
+                      {"phase", phase_name(row.phase)},
+                      {"device", d.device},
+                      {"bytes_per_step", per_step(row.buffer_bytes, d.communication)},
+                      {"calls", row.calls},
+                      {"seconds", row.seconds()},
+                      {"hidden_seconds", row.hidden_seconds},
+                      {"exposed_seconds", row.exposed_seconds},
+                      {"late_hidden_seconds", row.late_hidden_seconds},
+                      {"late_exposed_seconds", row.late_exposed_seconds},
+                      {"algbw", gigabytes(row.algbw())},
+                      {"busbw", gigabytes(row.busbw())}});
+    }
+  }
+  return json;
+}
+
+void print_json(const Json& json) {
+  const std::string text = json_text(json).append(1, '\n');
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tools/program/record/record.h"
+#include "tools/program/run/run.h"
+
+/// A record as the JSON object that --json prints. docs/json.md describes the keys.
+namespace vitrine::tools {
+
+/// The resolved options with the scheme's axes; in a comparison of precisions, the precisions' names.
+///   world_size  devices of all processes, if there are several
+Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
+                 std::optional<int> world_size = {});
+
+Json saved_epochs_json(const std::vector<SavedEpoch>& saved);
+Json run_json(const Record& record);
+Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
+Json reproduction_json(const Record& record);
+Json plan_json(const Record& record);
+
+Json devices_json(const std::vector<DeviceRecord>& devices);
+/// Seconds, bytes and calls are sums over all steps.
+Json phases_json(const std::vector<DeviceRecord>& devices);
+Json waits_json(const std::vector<DeviceRecord>& devices);
+/// Seconds and calls are sums over all steps, bytes those of one step; algbw and busbw are in GB/s, null if there is
+/// none.
+Json communication_json(const std::vector<DeviceRecord>& devices);
+
+/// Prints one line on stdout. NaN becomes null.
+void print_json(const Json& json);
+
+}  // namespace vitrine::tools

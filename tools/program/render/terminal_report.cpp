@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/render/terminal_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "runtime/units.h"
+#include "tools/program/flags/advice.h"
+#include "tools/program/record/record_tables.h"
+#include "tools/program/record/reproduction.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// How a GPU computes convolutions (the first one stands for all), and why cuDNN is not used where it is not. Empty on
+/// CPU devices.
+std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
+  if (choices.empty()) return {};
+  std::map<std::string, int> by_implementation;
+  for (const Conv2dChoice& choice : choices) ++by_implementation[choice.implementation];
+  std::string text = "Convolutions:";
+  for (const auto& [implementation, count] : by_implementation)
+    text += fmt::format(" {} by {};", count, implementation);
+  text.back() = '\n';
+  for (const Conv2dChoice& choice : choices) {
+    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, in_program_words(choice.reason));
+  }
+  return text;
+}
+
+std::string graph_report(const std::string& graphs) {
+  return graphs.empty() ? std::string() : fmt::format("CUDA graphs: {}\n", graphs);
+}
+
+/// What checkpoints take in host memory, and how the saves went.
+std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints) {
+  if (!checkpoints) return {};
+  const auto total = [](const StagingBytes& staging) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : staging) sum += bytes;
+    return sum;
+  };
+  const StagingBytes& staging = checkpoints->staging.empty() ? checkpoints->planned_staging : checkpoints->staging;
+  std::string parts;
+  for (const auto& [name, bytes] : staging)
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, format_bytes(bytes));
+  const bool planned = checkpoints->staging.empty();
+  std::string text = fmt::format(
+      "Checkpoint staging in host memory{}: {}{}: {}\n", planned ? ", planned" : "", format_bytes(total(staging)),
+      planned ? "" : fmt::format(", planned {}", format_bytes(total(checkpoints->planned_staging))), parts);
+  if (planned) return text;
+  text += fmt::format("Checkpoints: {} saved", checkpoints->saved);
+  if (checkpoints->failed > 0) text += fmt::format(", {} failed", checkpoints->failed);
+  if (checkpoints->saved > 0) {
+    text +=
+        fmt::format(", training waited {:.3f} s for them, writing took {:.3f} s; the newest is {}/{}",
+                    checkpoints->stall_seconds, checkpoints->write_seconds, checkpoints->folder, checkpoints->newest);
+  }
+  return text + "\n";
+}
+
+std::string without_backquotes(std::string text) {
+  std::erase(text, '`');
+  return text;
+}
+
+}  // namespace
+
+std::string memory_report(const Record& record, const Style& style) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  return memory_table(devices).str(style) +
+         style.dim(wrap(describe_outside(devices, record.dataset_bytes, record.processes), style.width)) + "\n";
+}
+
+std::string run_report(const Record& record, const Style& style) {
+  const RunRecord& run = record.run();
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) text.append("\n").append(part);
+  };
+  for (const Table& table : time_tables(run.devices)) add(table.str(style));
+  if (const auto communication = communication_table(run.devices)) add(communication->str(style));
+  add(memory_report(record, style));
+  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions),
+                                  graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
+    add(style.prose(part));
+  }
+  return text;
+}
+
+std::string comparison_report(const Record& record, const Style& style) {
+  if (record.runs.empty()) return {};
+  size_t width = 10;
+  for (const RunRecord& run : record.runs) width = std::max(width, run.name.size());
+  std::string text;
+  for (const RunRecord& run : record.runs)
+    text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
+  text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
+  if (record.speed) {
+    const std::string remedy = without_backquotes(record.speed->remedy);
+    text += fmt::format(
+        "\n{}\n", style.prose(remedy.empty() ? record.speed->text : fmt::format("{} {}", record.speed->text, remedy)));
+  }
+  return text;
+}
+
+std::string reproduction_report(const Record& record, const Style& style) {
+  std::string text = reproduction_table(record).str(style);
+  const auto add = [&](const std::optional<Table>& table) {
+    if (table) text += fmt::format("\n{}", table->str(style));
+  };
+  add(published_table(record));
+  add(seeds_table(record));
+  add(saved_epochs_table(record));
+  const Record measured = measured_runs(record);
+  if (!measured.runs.empty()) text += fmt::format("\n{}", scheme_times_table(measured).str(style));
+  const auto list = [&](const char* title, const std::vector<std::string>& lines) {
+    if (!lines.empty()) text += fmt::format("\n{}\n", title);
+    for (const std::string& line : lines) text += fmt::format("{}\n", wrap("  " + line, style.width));
+  };
+  list("Problems:", run_problems(record));
+  list("Notes:", record.notes);
+  if (record.as_published) {
+    list("This reproduction differs from the published conditions:", record.departures);
+    list("The published conditions differ from good practice:", published_conditions());
+  }
+  return text;
+}
+
+std::string plan_report(const Record& record, const Style& style) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
+  if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
+  if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));
+  if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
+  if (!record.remedies.empty()) text += fmt::format("\n{}\n", style.prose("It does not fit. " + record.remedies));
+  return text;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "runtime/units.h"
+#include "tools/program/record/device_sets.h"
+#include "tools/program/record/record_tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// More sets of devices than this are shown as one.
+constexpr size_t kSetsApart = 3;
+// Causes of waiting below this share of every step have no row, and only the longest ones have.
+constexpr double kWaitShareShown = 0.001;
+constexpr size_t kWaitCausesShown = 6;
+
+/// The causes of waiting that have a row, longest first.
+std::vector<std::string> wait_causes(const std::vector<const DeviceRecord*>& devices) {
+  std::map<std::string, double> seconds;
+  for (const DeviceRecord* d : devices) {
+    for (const WaitRow& wait : d->phases.waits) {
+      if (wait.share >= kWaitShareShown) seconds[wait.cause] += wait.seconds;
+    }
+  }
+  std::vector<std::string> causes;
+  for (const auto& [cause, total] : seconds) causes.push_back(cause);
+  std::stable_sort(causes.begin(), causes.end(),
+                   [&](const std::string& a, const std::string& b) { return seconds[a] > seconds[b]; });
+  causes.resize(std::min(causes.size(), kWaitCausesShown));
+  return causes;
+}
+
+/// A row, and its figures for a device.
+struct TimeRow {
+  std::string name;
+  std::function<PhaseRow(const PhaseTable&)> of;
+};
+
+/// Every phase of any device, waits with their causes, and last the step.
+std::vector<TimeRow> time_rows(const std::vector<const DeviceRecord*>& devices) {
+  std::vector<TimeRow> rows;
+  for (int p = 0; p < kPhaseCount; ++p) {
+    const auto phase = static_cast<Phase>(p);
+    const auto has = [&](const DeviceRecord* d) {
+      return std::any_of(d->phases.rows.begin(), d->phases.rows.end(),
+                         [&](const PhaseRow& row) { return row.phase == phase; });
+    };
+    if (std::none_of(devices.begin(), devices.end(), has)) continue;
+    rows.push_back({phase_name(phase), [phase](const PhaseTable& t) { return phase_row(t, phase); }});
+    if (phase != Phase::wait) continue;
+    for (const std::string& cause : wait_causes(devices)) {
+      rows.push_back({"  for " + cause, [cause](const PhaseTable& t) {
+                        const WaitRow wait = wait_row(t, cause);
+                        return PhaseRow{Phase::wait, t.ordinal, wait.seconds, wait.share};
+                      }});
+    }
+  }
+  rows.push_back({"step", [](const PhaseTable& t) {
+                    return PhaseRow{Phase::step, t.ordinal, t.wall_seconds, t.named_share};
+                  }});
+  return rows;
+}
+
+/// Four columns for each device.
+Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::string& title) {
+  std::vector<Table::Column> columns = {{"ms per step", Table::Align::left}};
+  for (const DeviceRecord* d : devices) {
+    columns.push_back({d->device});
+    for (const char* figure : {"share", "hidden", "moved"}) columns.push_back({figure, Table::Align::right, true});
+  }
+  Table table(columns, title);
+  const std::vector<TimeRow> rows = time_rows(devices);
+  for (const TimeRow& row : rows) {
+    if (&row == &rows.back()) table.add_rule_above_total();
+    std::vector<std::string> cells = {row.name};
+    for (const DeviceRecord* d : devices) {
+      const PhaseTable& t = d->phases;
+      const PhaseRow figures = row.of(t);
+      cells.insert(cells.end(),
+                   {format_ms(per_step(figures.seconds, t)), format_share(figures.share),
+                    format_ms(per_step(figures.hidden_seconds, t)), bytes_or_nothing(per_step(figures.bytes, t))});
+    }
+    table.add_row(cells);
+  }
+  table.set_hint(
+      "Each device's column adds up to its step. 'hidden' is time that ran beside other work and cost nothing.");
+  return table;
+}
+
+/// One table for devices that run the same phases.
+Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& devices, const std::string& title) {
+  const std::vector<std::string> names = names_of(devices);
+  Table table(
+      {{"ms per step", Table::Align::left}, {"min"}, {"median"}, {"max"}, {"max at"}, {"share"}, {"hidden"}, {"moved"}},
+      fmt::format("{}: {}", title, set.name(names)));
+  std::vector<const DeviceRecord*> members;
+  for (const size_t member : set.members) members.push_back(&devices[member]);
+  const std::vector<TimeRow> rows = time_rows(members);
+  for (const TimeRow& row : rows) {
+    if (&row == &rows.back()) table.add_rule_above_total();
+    const auto spread = [&](const auto& value) {
+      return spread_of(set, [&](size_t d) { return value(row.of(devices[d].phases), devices[d].phases); });
+    };
+    const Spread ms = spread([](const PhaseRow& r, const PhaseTable& t) { return per_step(r.seconds, t); });
+    table.add_row(
+        {row.name, format_ms(ms.least), format_ms(ms.median), format_ms(ms.most),
+         ms.most > 0 ? names[ms.most_at] : std::string(),
+         format_share(spread([](const PhaseRow& r, const PhaseTable&) { return r.share; }).median),
+         format_ms(spread([](const PhaseRow& r, const PhaseTable& t) { return per_step(r.hidden_seconds, t); }).median),
+         bytes_or_nothing(std::llround(spread([](const PhaseRow& r, const PhaseTable& t) {
+                                         return static_cast<double>(per_step(r.bytes, t));
+                                       }).median))});
+  }
+  table.set_hint(
+      "share, hidden and moved are medians over the devices. 'hidden' is time that ran beside other work and cost "
+      "nothing.");
+  return table;
+}
+
+/// Whether two devices run the same phases. Waits do not count: they depend on which device is late.
+bool same_phases(const PhaseTable& a, const PhaseTable& b) {
+  const auto phases = [](const PhaseTable& table) {
+    std::vector<Phase> all;
+    for (const PhaseRow& row : table.rows) {
+      if (row.phase != Phase::wait && row.phase != Phase::data) all.push_back(row.phase);
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  return phases(a) == phases(b);
+}
+
+}  // namespace
+
+std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart) {
+  if (measured_steps(devices) == 0) return {};
+  const std::string title =
+      fmt::format("Where the time went ({} after the first)", counted(measured_steps(devices), "step"));
+  if (devices.size() <= apart) {
+    std::vector<const DeviceRecord*> all;
+    for (const DeviceRecord& d : devices) all.push_back(&d);
+    return {times_apart(all, title)};
+  }
+  std::vector<DeviceSet> sets = group_devices(
+      devices.size(), [&](size_t a, size_t b) { return same_phases(devices[a].phases, devices[b].phases); });
+  if (sets.size() > kSetsApart) sets = {all_devices(devices.size())};
+  std::vector<Table> tables;
+  for (const DeviceSet& set : sets) {
+    tables.push_back(set.single() ? times_apart({&devices[set.first()]}, title) : times_of_set(set, devices, title));
+  }
+  return tables;
+}
+
+std::optional<Table> communication_table(const std::vector<DeviceRecord>& devices) {
+  const DeviceRecord* slowest = least_late(devices);
+  if (slowest == nullptr) return std::nullopt;
+  const CommunicationTable& communication = slowest->communication;
+  Table table({{"ms per step", Table::Align::left},
+               {"size"},
+               {"time"},
+               {"hidden"},
+               {"exposed"},
+               {"late peers"},
+               {"of it exposed"},
+               {"algbw GB/s"},
+               {"busbw GB/s"}},
+              fmt::format("Communication of {}, which waited least for its peers", slowest->device));
+  const auto add = [&](const std::string& name, const CommunicationRow& row) {
+    const auto bandwidth = [](double value) { return value > 0 ? fmt::format("{:.2f}", value * 1e-9) : "-"; };
+    const auto ms = [&](double seconds) { return format_ms(per_step(seconds, communication)); };
+    table.add_row({name, format_bytes(per_step(row.buffer_bytes, communication)), ms(row.seconds()),
+                   format_share(row.hidden_share()), ms(row.exposed_seconds), ms(row.late_seconds()),
+                   ms(row.late_exposed_seconds), bandwidth(row.algbw()), bandwidth(row.busbw())});
+  };
+  for (const CommunicationRow& row : communication.rows) add(row.name(), row);
+  table.add_rule_above_total();
+  add("all", communication.total());
+  table.set_hint(
+      "time: from the arrival of the last device until all are done. 'hidden' ran beside forward, backward or update; "
+      "during 'exposed' the device "
+      "could do nothing else. 'late peers': the wait before that. algbw: size / time; busbw: what one link carries (as "
+      "in nccl-tests).");
+  return table;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/autotune.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "nn/atomic_file.h"
+#include "nn/tuned_plans_file.h"
+#include "runtime/error.h"
+#include "tools/program/run/warnings.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// The plans of the file that --autotune names; nothing if there is no file yet.
+std::optional<TunedPlans> read_file(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw DataError(fmt::format("--autotune {}: it cannot be read", path));
+  return parse_tuned_plans("--autotune " + path, text);
+}
+
+void write_file(const std::string& path, const TunedPlans& plans) {
+  try {
+    AtomicFile file(path);
+    file.write(tuned_plans_json(plans, 1) + "\n");
+    file.commit();
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), "--autotune ");
+  }
+}
+
+}  // namespace
+
+void add_autotune_option(CLI::App& app, Options& o) {
+  const auto set = [&o](const CLI::results_t& values) {
+    o.autotune = values.empty() ? std::string() : values.front();
+    if (o.autotune == "{}") o.autotune = "";  // CLI11's word for a flag without a value
+    return true;
+  };
+  app.add_option("--autotune", set,
+                 "Before the first step, time the plans that cuDNN and cuBLASLt have for each convolution and product, "
+                 "and train with the fastest; "
+                 "with FILE.json: take the plans in the file if there is one, and write those in use to it. "
+                 "Checkpoints keep the plans for --resume")
+      ->expected(0, 1)
+      ->type_name("[FILE.json]")
+      ->group("Training");
+}
+
+void check_autotune(const Options& options, const std::vector<DeviceId>& devices) {
+  if (!options.autotune || devices.front().backend == Backend::cuda) return;
+  throw ConfigError("--autotune has nothing to time on CPU devices; leave it out, or use cuda devices");
+}
+
+Autotune resolve_autotune(const Options& options, const Processes& processes) {
+  Autotune autotune;
+  autotune.enabled = options.autotune.has_value();
+  if (!autotune.enabled || !processes.leads()) return autotune;
+  std::optional<TunedPlans> known = stored_plans(options);
+  if (!known) known = read_file(*options.autotune);
+  if (known) autotune.known = std::make_shared<const TunedPlans>(std::move(*known));
+  return autotune;
+}
+
+void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed,
+                       const Processes& processes) {
+  const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
+  if (!plans || !processes.leads()) return;
+  std::vector<std::string> warnings = engine.autotune_report().warnings;
+  if (resumed && resumed->state.plans && resumed->state.plans != *plans) {
+    warnings.push_back(
+        resumed->folder +
+        " has other plans than those in use, so results may differ from those of an uninterrupted run by rounding");
+  }
+  for (std::string& warning : warnings) warning.insert(0, "--autotune: ");
+  print_warnings(options, warnings);
+  fmt::print(stderr, "vitrine: --autotune: {}\n", describe_autotune(engine));
+  std::fflush(stderr);
+  const std::string& path = *options.autotune;
+  if (!path.empty() && read_file(path) != *plans) write_file(path, *plans);
+}
+
+std::string describe_autotune(const Engine& engine) {
+  const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
+  if (!plans) return {};
+  const AutotuneReport& report = engine.autotune_report();
+  const auto faster = std::count_if(plans->plans.begin(), plans->plans.end(),
+                                    [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
+  std::string text = fmt::format("{} kinds of operations timed in {:.2f} s", report.timed, report.seconds);
+  if (report.reused > 0) text += fmt::format(", {} with stored plans", report.reused);
+  return text + fmt::format("; {} of {} run by a faster plan than the library's choice", faster, plans->plans.size());
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/interrupt.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "tools/program/flags/options.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// A signal handler can reach nothing but a global.
+std::atomic<int> signals_received{0};
+std::atomic<int> first_signal{0};
+std::atomic<bool> quiet{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+extern "C" void on_signal(int number) {
+  if (signals_received.fetch_add(1) > 0) _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
+  first_signal.store(number, std::memory_order_relaxed);
+  if (quiet.load(std::memory_order_relaxed)) return;
+  constexpr char message[] = "\nvitrine: stopping after the current step; interrupt again to stop immediately\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
+}
+
+}  // namespace
+
+void install_interrupt_handler() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
+
+bool interrupted() { return signals_received.load(std::memory_order_relaxed) > 0; }
+
+bool terminated() { return first_signal.load(std::memory_order_relaxed) == SIGTERM; }
+
+int interrupt_status() { return terminated() ? kExitTerminated : kExitInterrupted; }
+
+}  // namespace vitrine::tools

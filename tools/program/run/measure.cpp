@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/measure.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "runtime/error.h"
+
+namespace vitrine::tools {
+
+PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep) : devices_(*run.devices) {
+  const CommunicationGroup group{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce};
+  for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(d, group, keep);
+}
+
+void PhaseRecorder::poll(std::vector<SpanRecord>&& host, int64_t first_step) {
+  for (int d = 0; d < devices_.size(); ++d) {
+    const auto poll = [](ExecContext& ctx) { return ctx.stream().poll_spans(); };
+    Device& device = devices_[d];
+    recorders_[static_cast<size_t>(d)].add(
+        {d, poll(device.compute()), poll(device.copy()), poll(device.communication()), host}, first_step);
+  }
+}
+
+void PhaseRecorder::collect(std::vector<SpanRecord>&& host, int64_t first_step) {
+  for (int d = 0; d < devices_.size(); ++d) devices_[d].compute().mark_step();
+  devices_.synchronize();
+  for (int d = 0; d < devices_.size(); ++d) {
+    const auto take = [](ExecContext& ctx) { return ctx.stream().take_spans(); };
+    Device& device = devices_[d];
+    StepRecorder& recorder = recorders_[static_cast<size_t>(d)];
+    recorder.add({d, take(device.compute()), take(device.copy()), take(device.communication()), host}, first_step);
+    recorder.finish(first_step);
+  }
+}
+
+void PhaseRecorder::discard() {
+  devices_.synchronize();
+  for (int d = 0; d < devices_.size(); ++d) {
+    devices_[d].compute().stream().take_spans();
+    devices_[d].copy().stream().take_spans();
+    devices_[d].communication().stream().take_spans();
+    recorders_[static_cast<size_t>(d)].discard();
+  }
+}
+
+std::vector<PhaseTable> PhaseRecorder::tables() const {
+  std::vector<PhaseTable> tables;
+  for (const StepRecorder& recorder : recorders_) tables.push_back(recorder.phases());
+  return tables;
+}
+
+void PhaseRecorder::add_to(std::vector<DeviceRecord>& devices) const {
+  for (size_t d = 0; d < recorders_.size(); ++d) {
+    const auto add = [](auto& table, auto&& more, const auto& sum) {
+      if (table.steps == 0) {
+        table = more;
+      } else {
+        sum(table, more);
+      }
+    };
+    add(devices[d].phases, recorders_[d].phases(), add_phase_table);
+    add(devices[d].communication, recorders_[d].communication(), add_communication_table);
+  }
+}
+
+std::vector<DeviceSpans> PhaseRecorder::kept_spans() const {
+  std::vector<DeviceSpans> kept;
+  for (const StepRecorder& recorder : recorders_) kept.push_back(recorder.kept());
+  return kept;
+}
+
+namespace {
+
+/// What a GPU has in use beyond the pools on it, divided among the logical devices that share it.
+void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& figures) {
+  std::map<int, std::vector<size_t>> sharing;
+  for (int d = 0; d < devices.size(); ++d) sharing[devices[d].id().index].push_back(static_cast<size_t>(d));
+  for (const auto& [gpu, members] : sharing) {
+    int64_t outside = devices[static_cast<int>(members[0])].gpu_used_bytes();
+    for (const size_t d : members) outside -= figures[d].pool.reserved_bytes;
+    const std::vector<int64_t> parts = equal_parts(std::max<int64_t>(0, outside), static_cast<int>(members.size()));
+    std::map<std::string, int64_t> owners;
+    for (const size_t d : members) {
+      for (const OutsideBytes& owner : devices[static_cast<int>(d)].outside_bytes()) {
+        // All of them found the same context.
+        owners[owner.owner] =
+            owner.owner == std::string_view("context") ? owner.bytes : owners[owner.owner] + owner.bytes;
+      }
+    }
+    for (size_t i = 0; i < members.size(); ++i) {
+      DeviceRecord& figure = figures[members[i]];
+      figure.outside_bytes = parts[i];
+      int64_t rest = parts[i];
+      for (const auto& [owner, bytes] : owners) {
+        const int64_t part = equal_parts(bytes, static_cast<int>(members.size()))[i];
+        figure.outside_by_owner[owner] = part;
+        rest -= part;
+      }
+      figure.outside_by_owner["other"] = std::max<int64_t>(0, rest);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<DeviceRecord> measure_devices(Run& run) {
+  DeviceGroup& devices = *run.devices;
+  std::vector<DeviceRecord> figures;
+  int64_t pools = 0;
+  for (int d = 0; d < devices.size(); ++d) {
+    DeviceRecord device;
+    device.device = devices[d].name();
+    device.samples_per_step = run.engine->batch_plan().device_samples(run.first_rank() + d);
+    device.plan = run.engine->device_plans()[static_cast<size_t>(d)];
+    device.pool = devices[d].pool().statistics();
+    pools += device.pool.reserved_bytes;
+    figures.push_back(device);
+  }
+  if (devices[0].id().backend == Backend::cuda) {
+    measure_outside_on_gpus(devices, figures);
+    return figures;
+  }
+  const std::vector<int64_t> outside = equal_parts(std::max<int64_t>(0, resident_bytes() - pools), devices.size());
+  for (size_t d = 0; d < figures.size(); ++d) figures[d].outside_bytes = outside[d];
+  return figures;
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total_pages = 0, resident_pages = 0;
+  if (!(file >> total_pages >> resident_pages))
+    throw DataError("/proc/self/statm: the resident set cannot be read; is /proc mounted?");
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/step_recorder.h"
+#include "tools/program/record/record.h"
+#include "tools/program/run/run.h"
+
+namespace vitrine::tools {
+
+/// Sums phases and communication of each device over any number of ranges of consecutive steps.
+class PhaseRecorder {
+ public:
+  /// keep  the steps whose spans are kept, for a trace file or a report
+  explicit PhaseRecorder(Run& run, std::optional<StepRange> keep = {});
+
+  /// Steps between calls of poll(), so that few spans are held.
+  static constexpr int64_t kStepsBetweenPolls = 16;
+  /// Adds the finished steps and drops their spans; does not wait. Steps before `first_step` are left out.
+  ///   host  the waits for data since the last call
+  void poll(std::vector<SpanRecord>&& host, int64_t first_step);
+  /// Ends a range of steps: marks its end, waits for the devices, and adds its spans.
+  void collect(std::vector<SpanRecord>&& host, int64_t first_step);
+  /// Waits for the devices and drops their spans (those of an evaluation).
+  void discard();
+
+  /// One for each device.
+  std::vector<PhaseTable> tables() const;
+  /// Adds each device's time and communication to its record.
+  void add_to(std::vector<DeviceRecord>& devices) const;
+  std::vector<DeviceSpans> kept_spans() const;
+
+ private:
+  DeviceGroup& devices_;
+  std::vector<StepRecorder> recorders_;
+};
+
+/// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other
+/// processes). CPU devices share one process: its memory outside the pools is divided equally among them, so that the
+/// devices' pools and outside bytes add up to its resident set.
+std::vector<DeviceRecord> measure_devices(Run& run);
+
+/// Resident set of this process. throws DataError if it cannot be read.
+int64_t resident_bytes();
+
+}  // namespace vitrine::tools

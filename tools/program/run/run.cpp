@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "nn/model_file.h"
+#include "nn/parallel/process_part.h"
+#include "nn/segments.h"
+#include "nn/weights_file.h"
+#include "runtime/error.h"
+#include "runtime/hash.h"
+#include "runtime/parallel_for.h"
+#include "runtime/process_group/agreement.h"
+#include "tools/program/checkpoint/resume.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/recorded_steps.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// Synthetic data do not depend on --seed, which is for weights, order and dropout.
+constexpr uint64_t kDataSeed = 0;
+// The engine holds up to three batches; the rest are loaded ahead.
+constexpr int kQueueBatches = 6;
+
+ImageTransform host_transform(const Options& options, const Job& job) {
+  if (!options.host_preprocess()) return {};
+  const Shape from{job.data.train.height, job.data.train.width, job.data.train.channels};
+  const Shape to{job.model.height, job.model.width, job.model.channels};
+  return [from, to, normalization = job.normalization](std::span<const uint8_t> image, std::span<float> output) {
+    resize_normalize_on_host(normalization, from, image, to, output);
+  };
+}
+
+Backend backend_of(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend; }
+
+/// The rows of this process in batches that are divided into `accumulate` micro-batches.
+ShardFunction shard_of(const Run& run, int accumulate) {
+  if (run.devices->process_count() == 1) return {};
+  // Cached for each batch size: finding them costs time in proportion to the number of processes. Several loader
+  // threads may call it.
+  struct Known {
+    std::mutex mutex;
+    std::map<int64_t, std::vector<RowRange>> rows;
+  };
+  const DeviceGroup& devices = *run.devices;
+  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(),
+          first = devices.first_rank(), size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
+    const std::lock_guard lock(known->mutex);
+    const auto [at, fresh] = known->rows.try_emplace(samples);
+    if (fresh) at->second = part_of_process(plan_batch(split, samples, accumulate, world_size), first, size).rows;
+    return at->second;
+  };
+}
+
+LoaderConfig loader_config(const Options& options, const Job& job) {
+  LoaderConfig config;
+  config.seed = options.seed;
+  config.workers = options.workers;
+  config.queue_batches = kQueueBatches;
+  config.host_memory = backend_of(options) == Backend::cuda ? HostMemory::pinned : HostMemory::pageable;
+  config.transform = host_transform(options, job);
+  if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
+  return config;
+}
+
+/// The training images, for the devices to hold.
+ResidentImages resident_images(const Options& options, const Job& job) {
+  if (!options.images_on_device()) return {};
+  if (job.model.targets_per_sample > 1) {
+    throw ConfigError(fmt::format("--data-on-device on: no data set has samples for {}; leave it out", job.model.name));
+  }
+  const Dataset& train = job.data.train;
+  const auto read = [train](int64_t first, const View& images) {
+    const auto bytes = static_cast<size_t>(train.bytes_per_image());
+    parallel_for(images.shape[0], 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        train.read_image(first + i, std::span(images.as<uint8_t>() + static_cast<size_t>(i) * bytes, bytes));
+      }
+    });
+  };
+  return {train.size(), read};
+}
+
+/// The distinct batch sizes of `count` samples.
+std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_last) {
+  std::vector<int64_t> sizes;
+  if (count >= batch_size) sizes.push_back(batch_size);
+  if (count % batch_size != 0 && !drop_last) sizes.push_back(count % batch_size);
+  return sizes;
+}
+
+/// Keeps the first samples of the training set, and of the test set the same share, rounded up.
+void limit_samples(int64_t count, const std::string& description, DatasetPair& data) {
+  if (description.starts_with("image-folder")) {
+    throw ConfigError(
+        fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack "
+                    "classes; leave it out",
+                    count));
+  }
+  const int64_t all = data.train.size();
+  if (count >= all) return;
+  data.test = first_samples(data.test, std::max<int64_t>(1, (data.test.size() * count + all - 1) / all));
+  data.train = first_samples(data.train, count);
+}
+
+/// A hash of all labels, and of the pixels of some samples.
+uint64_t hash_data(const DatasetPair& data) {
+  uint64_t hash = 0;
+  std::vector<int32_t> labels;
+  for (const Dataset* const set : {&data.train, &data.test}) {
+    const uint64_t pixels = fingerprint(*set);
+    hash = hash_bytes(hash, &pixels, sizeof pixels);
+    labels.clear();
+    labels.reserve(static_cast<size_t>(set->size()));
+    for (int64_t i = 0; i < set->size(); ++i) labels.push_back(set->label(i));
+    hash = hash_bytes(hash, labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
+  }
+  return hash;
+}
+
+/// The model that --model FILE.json describes, and data for it.
+Job open_model_file(const Options& o) {
+  if (o.image_size != 0 || o.classes || o.dropout) {
+    throw ConfigError(fmt::format("--{}: the file {} sets it; leave it out, or change the file",
+                                  o.image_size != 0 ? "image-size"
+                                  : o.classes       ? "classes"
+                                                    : "dropout",
+                                  o.model));
+  }
+  Job job;
+  job.model = read_model_file(o.model);
+  const Model& model = job.model;
+  if (o.data.starts_with("image-folder") && model.height != model.width) {
+    throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}",
+                                  o.data, o.model, model.height, model.width));
+  }
+  job.data = open_dataset(o.data, kDataSeed, model.height);
+  if (o.limit_samples) limit_samples(*o.limit_samples, o.data, job.data);
+  if (o.command == Options::Command::plan && o.data.starts_with("synthetic")) {
+    // Nothing is drawn, so its images may have any channels and its labels any classes.
+    for (Dataset* set : {&job.data.train, &job.data.test}) {
+      for (int64_t c = set->channels; c < model.channels; ++c) {
+        set->mean[static_cast<size_t>(c)] = set->mean[0];
+        set->std[static_cast<size_t>(c)] = set->std[0];
+      }
+      set->channels = model.channels;
+      set->classes = model.classes;
+    }
+  }
+  const Dataset& train = job.data.train;
+  if (train.channels != model.channels) {
+    throw ConfigError(
+        fmt::format("--model {}: its images have {} channels, but those of {} have {}; change \"input\" and the first "
+                    "layer, or choose another --data",
+                    o.model, model.channels, train.name, train.channels));
+  }
+  if (train.classes > model.classes) {
+    throw ConfigError(
+        fmt::format("--model {}: its output has {} classes, but {} has labels of {}; give the last layer at least {} "
+                    "outputs, or choose another --data",
+                    o.model, model.classes, train.name, train.classes, train.classes));
+  }
+  job.normalization = resolve_normalization(o.normalize, train);
+  const std::string layers = model.net->describe();
+  job.model_hash = hash_bytes(0, layers.data(), static_cast<int64_t>(layers.size()));
+  return job;
+}
+
+}  // namespace
+
+std::string identify_model(const Job& job) {
+  return job.model_hash ? fmt::format("{} (layers {:016x})", job.model.name, *job.model_hash) : job.model.name;
+}
+
+std::string identify_data(const Job& job) {
+  const Dataset& train = job.data.train;
+  return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(),
+                     train.height, train.width, train.channels, hash_data(job.data));
+}
+
+Job open_job(const Options& options) {
+  if (options.model.ends_with(".json")) return open_model_file(options);
+  Job job;
+  job.data = open_dataset(options.data, kDataSeed,
+                          options.image_size != 0 ? options.image_size : model_image_size(options.model));
+  if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
+  const Dataset& train = job.data.train;
+  ModelOptions model_options;
+  model_options.image_size = options.image_size;
+  if (options.model == "wide-head" && options.command == Options::Command::plan) {
+    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    return job;
+  }
+  if (options.model == "wide-head") {
+    throw ConfigError(
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each "
+        "image; see its memory with "
+        "vitrine plan, train it from C++, or choose another model");
+  }
+  if (options.image_size == 0 && model_image_size(options.model) == 0) {
+    if (train.height != train.width) {
+      throw ConfigError(fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size",
+                                    train.name, train.height, train.width));
+    }
+    model_options.image_size = train.height;
+  }
+  model_options.channels = train.channels;
+  if (options.classes && *options.classes < train.classes) {
+    throw ConfigError(
+        fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out",
+                    *options.classes, train.name, train.classes));
+  }
+  model_options.classes = options.classes.value_or(train.classes);
+  model_options.dropout = options.dropout;
+  job.model = make_model(options.model, model_options);
+  job.normalization = resolve_normalization(options.normalize, train);
+  return job;
+}
+
+int64_t evaluate_batch_size(const Options& options) {
+  return (options.batch_size + options.accumulate - 1) / options.accumulate;
+}
+
+namespace {
+
+/// What a workload depends on apart from batch size and micro-batches.
+struct WorkloadSource {
+  Options options;
+  std::string data;
+  int64_t train_samples = 0, test_samples = 0;
+  std::optional<int64_t> steps;
+  bool evaluate = false;
+
+  Workload under(int64_t batch_size, int accumulate) const {
+    Options sized = options;
+    sized.batch_size = batch_size;
+    sized.accumulate = accumulate;
+    Workload workload;
+    workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
+    if (workload.train_batches.empty()) {
+      throw ConfigError(
+          fmt::format("{}: {} samples do not fill a batch of {}, and --drop-last drops the rest; lower --batch-size",
+                      data, train_samples, batch_size));
+    }
+    // A run that ends before the short last batch need not plan for it.
+    if (workload.train_batches.size() == 2 && steps && *steps <= train_samples / batch_size)
+      workload.train_batches.pop_back();
+    if (evaluate) workload.evaluate_batches = batch_sizes(test_samples, evaluate_batch_size(sized), false);
+    return workload;
+  }
+};
+
+}  // namespace
+
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
+  const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps,
+                              evaluate};
+  Workload workload = source.under(options.batch_size, options.accumulate);
+  workload.under = [source](const EngineConfig& config) { return source.under(config.batch_size, config.accumulate); };
+  workload.stop = interrupted;
+  return workload;
+}
+
+Workload evaluate_workload(const Options& options, const Job& job) {
+  Workload workload;
+  workload.evaluate_batches = batch_sizes(job.data.test.size(), evaluate_batch_size(options), false);
+  workload.stop = interrupted;
+  return workload;
+}
+
+LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs) {
+  LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
+  config.batch_size = options.batch_size;
+  config.shuffle = options.shuffle;
+  config.drop_last = options.drop_last;
+  config.epochs = epochs;
+  config.sample_indices = run.engine->config().stages_sample_indices();
+  config.images = run.engine->config().resident_images.count == 0;
+  config.shard = shard_of(run, options.accumulate);
+  return config;
+}
+
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run) {
+  LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
+  config.batch_size = evaluate_batch_size(options);
+  config.shuffle = false;
+  config.shard = shard_of(run, 1);
+  return config;
+}
+
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
+                                        std::shared_ptr<ProcessGroup> process_group) {
+  const auto is_meta = [](const DeviceId& id) { return id.backend == Backend::meta; };
+  if (options.command != Options::Command::plan && std::any_of(devices.begin(), devices.end(), is_meta)) {
+    throw ConfigError(
+        "--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda "
+        "devices, or vitrine plan");
+  }
+  const bool on_gpus = devices[0].backend == Backend::cuda;
+  if (on_gpus && !options.threads_per_device.empty()) {
+    throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
+  }
+  if (!on_gpus && options.tf32)
+    throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (!on_gpus && !options.cuda_graph)
+    throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");
+  if (!on_gpus && options.nccl_defaults)
+    throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
+  DeviceGroupOptions group;
+  group.devices = devices;
+  group.process_group = std::move(process_group);
+  group.memory_bytes = parse_memory_list(options.device_memory);
+  group.threads_per_device = parse_thread_list(options.threads_per_device);
+  group.check_order = options.check_order;
+  group.tf32 = options.tf32;
+  group.nccl_defaults = options.nccl_defaults;
+  group.trace = resolve_trace_level(options);
+  return group;
+}
+
+int resolve_recompute_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_recompute_segments(options.recompute_segments);
+  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
+}
+
+Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
+  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
+  if (options.broadcast && *options.broadcast == "half") {
+    throw ConfigError(fmt::format(
+        "--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+  }
+  Precision with_masters = precision;
+  with_masters.broadcasts_masters = true;
+  return with_masters;
+}
+
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
+  EngineConfig config;
+  config.scheme = scheme;
+  config.batch_size = options.batch_size;
+  config.accumulate = options.accumulate;
+  config.recompute_segments = resolve_recompute_segments(options, job.model);
+  config.recompute = parse_recompute(options.recompute);
+  try {
+    find_segments(*job.model.net, config.recompute);
+  } catch (const ConfigError&) {
+    rethrow_with_prefix(std::current_exception(), "--");  // the message begins with "recompute: "
+  }
+  config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
+  config.loss_gradient_in_place = options.loss_gradient == "in-place";
+  config.optimizer = resolve_optimizer(options);
+  apply_recipe(options.recipe, config);
+  try {
+    make_update_ranges(FlatLayout(job.model.net->parameters(), 0), config.parameter_groups, 0.0);
+  } catch (const ConfigError&) {
+    rethrow_with_prefix(std::current_exception(), "--param-group: ");
+  }
+  config.precision = precision_for(options, job.model, precision);
+  config.allow_non_finite = options.allow_non_finite;
+  config.cuda_graph = options.cuda_graph;
+  config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
+  config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
+  config.seed = options.seed;
+  config.normalization = job.normalization;
+  config.workspace_bytes = parse_workspace(options);
+  // No data set has samples for a model that does not take images; they are planned in the model's own shape.
+  const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  if (!ready_made) {
+    check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width),
+                       std::min(job.model.height, job.model.width));
+  }
+  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_height = ready_made ? job.model.height : job.data.train.height;
+  config.image_width = ready_made ? job.model.width : job.data.train.width;
+  config.resident_images = resident_images(options, job);
+  return config;
+}
+
+bool counts_confusion(const Options& options, const Job& job) {
+  constexpr int64_t kMostClasses = 480;
+  return options.confusion || (!options.tensorboard.empty() && job.model.classes <= kMostClasses);
+}
+
+void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
+  const Dataset& train = job.data.train;
+  require_agreement(
+      process_group, "how they train",
+      {{"command", options.command == Options::Command::train ? "train" : "eval"},
+       {"--model", identify_model(job)},
+       {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(),
+                                job.data.test.size(), train.height, train.width, train.channels, train.classes)},
+       {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
+       {"--timeout", fmt::format("{}", options.timeout_seconds)},
+       {"--shuffle", options.shuffle ? "on" : "off"},
+       {"--drop-last", options.drop_last ? "on" : "off"},
+       {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
+       {"--steps", std::to_string(options.steps.value_or(0))},
+       {"--preprocess", options.preprocess},
+       {"evaluation", options.evaluate ? "on" : "off"},
+       {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
+       // Only rank 0 reads the file.
+       {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
+       {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
+       {"--checkpoint-every", options.checkpoints.every.value_or("epoch")},
+       {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
+       {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
+       {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
+       {"--verify-replicas", std::to_string(options.verify_replicas)},
+       // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
+       {"recorded steps (--report, --trace, --memory-history, --record-steps)", RecordedSteps::describe(options)}});
+}
+
+void load_weights(Run& run, const WeightsFile& weights) {
+  const FlatLayout& layout = run.engine->layout();
+  std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+  const BufferLayout& buffer_layout = run.engine->buffer_layout();
+  BufferValues buffers = buffer_layout.initial();
+  const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
+  try {
+    if (run.devices->process() == 0) {
+      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+    }
+  } catch (const NonFiniteWeights& error) {
+    throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), prefix);
+  }
+  run.engine->set_parameters(flat);
+  run.engine->set_buffers(buffers);
+}
+
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload,
+             const WeightsFile& weights, bool record_memory, bool reads_all_samples) {
+  Run run;
+  run.devices = std::move(devices);
+  for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
+  run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
+  if (run.devices->process_count() == 1) {  // otherwise each process loads only its own rows
+    const bool reads_images = !workload.train_batches.empty() && config.resident_images.count == 0;
+    if (reads_images && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
+    if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead(interrupted);
+  }
+  if (!weights.path.empty()) load_weights(run, weights);
+  return run;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "nn/model.h"
+#include "nn/parallel/engine.h"
+#include "runtime/gpu_info.h"
+#include "runtime/process_group/process_group.h"
+#include "tools/program/flags/options.h"
+
+namespace vitrine::tools {
+
+/// The data and the model of a run.
+struct Job {
+  DatasetPair data;
+  Model model;
+  Normalization normalization;
+  std::optional<uint64_t> model_hash;  // of the layers of a model that comes from a file
+};
+
+/// "alexnet"; for a model from a file its name and a hash of its layers.
+std::string identify_model(const Job& job);
+/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The
+/// hash covers all labels of both sets and the pixels of part of their samples (fingerprint()); the path may differ
+/// between machines.   throws  DataError
+std::string identify_data(const Job& job);
+
+/// A model on devices, under a scheme. Its Job must outlive it.
+struct Run {
+  int first_rank() const { return devices->first_rank(); }
+
+  std::unique_ptr<DeviceGroup> devices;
+  std::unique_ptr<Engine> engine;
+};
+
+/// Opens the data and builds the model for it. throws ConfigError, DataError, ShapeError.
+Job open_job(const Options& options);
+
+/// The batch sizes of `steps` training steps (nothing: whole epochs), and of evaluation on the test set.
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate);
+Workload evaluate_workload(const Options& options, const Job& job);
+/// Samples of an evaluation batch: those of a micro-batch.
+int64_t evaluate_batch_size(const Options& options);
+
+/// Configuration of the loader for this process's part of the batches.
+LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs);
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run);
+
+/// throws ConfigError, also for meta devices unless the command is plan.
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
+                                        std::shared_ptr<ProcessGroup> process_group = {});
+/// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
+int resolve_recompute_segments(const Options& options, const Model& model);
+/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for
+/// --broadcast half there.
+Precision precision_for(const Options& options, const Model& model, const Precision& precision);
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
+
+/// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel
+/// per class.
+bool counts_confusion(const Options& options, const Job& job);
+
+/// Checks that all processes agree on what the engine's plan does not cover. throws ConfigError.
+void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group);
+
+/// Initial weights.
+struct WeightsFile {
+  std::string path;  // empty: none
+  bool allow_non_finite = false;
+  std::string option = {};  // that named it: errors begin with it
+};
+
+/// Replaces parameters and buffers by those of a file. With several processes, rank 0 reads them. throws DataError.
+void load_weights(Run& run, const WeightsFile& weights);
+
+/// Plans on the devices and fills the parameters: from `weights` if given (with several processes, rank 0 reads them),
+/// otherwise from the seed.
+///   record_memory      keep the history of the pools, for a trace file
+///   reads_all_samples  the run is long enough to read all of them: what their first read costs is done now
+/// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload,
+             const WeightsFile& weights, bool record_memory = false, bool reads_all_samples = true);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/program/record/record.h"
+#include "tools/program/run/recorded_steps.h"
+
+/// Facts of a run and of the machine, for its record; and the command line that repeats it.
+namespace vitrine::tools {
+
+/// "vitrine train --devices cpu:0-1 ...", quoted for a shell.
+std::string command_line(const Options& options);
+
+/// Model, data, scheme, optimizer, machine.
+Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode);
+/// Date, host, processor and the version of the program.
+Facts program_facts();
+/// The same with devices (threads or GPU, and capacity) and the versions of what was built in.
+Facts machine_facts(DeviceGroup& devices);
+
+/// The configuration of a run; without measurements.
+RunRecord configured_run(const Options& options, const EngineConfig& config, const BatchPlan& batch);
+
+/// Sets RunRecord::image_bytes and ::label_bytes.
+void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config);
+
+/// What a device holds in the steady step of a plan with layers; nothing without one.
+std::optional<MemoryTimeline> steady_step(const DevicePlan& plan);
+
+/// Adds memory and spans of the step that charts show, for this process's devices.
+void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans,
+                       const RecordedSteps& recorded);
+
+}  // namespace vitrine::tools

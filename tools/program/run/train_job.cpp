@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/train_job.h"
+
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "kernels/conv2d_choice.h"
+#include "nn/tuned_plans_file.h"
+#include "runtime/error.h"
+#include "tools/program/checkpoint/resume.h"
+#include "tools/program/checkpoint/save.h"
+#include "tools/program/record/findings.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/run/autotune.h"
+#include "tools/program/run/describe.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/run/recorded_steps.h"
+#include "tools/program/run/run_facts.h"
+#include "tools/program/run/run_log.h"
+#include "tools/program/run/trace_file.h"
+#include "tools/program/run/warnings.h"
+#include "tools/program/text/json_text.h"
+#include "tools/program/text/tables.h"
+#include "tools/program/text/terminal.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// Saves the averages of the weights beside the weights, if there are any. Every process calls it.
+void save_averages(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
+  if (!options.recipe.ema || options.save.empty()) return;
+  const Engine::AverageScope averages(engine);
+  Options beside = options;
+  beside.save = averages_path(options.save);
+  save_weights(beside, model, engine, processes);
+}
+
+/// The exit status of a run that was asked to end: 143 if any process got SIGTERM.
+int agreed_interrupt_status(const Processes& processes) {
+  if (!processes.process_group()) return interrupt_status();
+  return processes.process_group()->sum("the signals", {terminated() ? 1.0 : 0.0})[0] > 0.0 ? kExitTerminated
+                                                                                            : kExitInterrupted;
+}
+
+Record make_record(const Options& options, const std::string& name, const std::vector<std::string>& notes,
+                   const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
+                   const Training& training, const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
+  Record record;
+  record.title = fmt::format("{} on {}, {}", job.model.name, counted(run.devices->world_size(), "device"), name);
+  record.command_line = command_line(options);
+  record.facts = run_facts(options, job, run, name);
+  for (const std::string& note : notes) record.facts.emplace_back("chosen", note);
+  if (resumed)
+    record.facts.emplace_back("continues from", fmt::format("{}, step {}", resumed->folder, resumed->state.step));
+  if (!training.epochs().empty() && !training.epochs().back().whole()) {
+    const EpochRecord& last = training.epochs().back();
+    record.facts.emplace_back("interrupted",
+                              fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
+  }
+  record.config = json_text(config_json(options, job, devices, run.devices->world_size()));
+  record.notes = notes;
+  record.processes = processes.count();
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.interrupted = training.stopped();
+  record.checkpoints = checkpoints.record();
+  if (resumed) record.resumed_from = resumed->folder;
+  record.communicator = run.engine->communicator();
+  record.cuda_graphs = describe_graphs(options, run);
+  record.graph_counts = run.engine->graph_counts();
+  if (run.engine->tuned_plans()) record.plans = tuned_plans_json(*run.engine->tuned_plans());
+  record.convolutions = conv2d_choices((*run.devices)[0].compute());
+  RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
+  add_sample_bytes(of, job.model, run.engine->config());
+  of.steps = training.record();
+  of.diverged = training.diverged();
+  of.first_step = training.first_step();
+  of.step_losses = training.step_losses();
+  of.epochs = training.epochs();
+  if (options.confusion) of.confusion = training.confusion();
+  of.devices = measure_devices(run);
+  training.recorder().add_to(of.devices);
+  if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
+  of.devices = gather_devices(processes, std::move(of.devices));
+  conclude(record);
+  return record;
+}
+
+}  // namespace
+
+Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
+                  Attempts& attempts, const TrainHooks& hooks) {
+  const std::vector<DeviceId>& devices = setup.devices;
+  const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
+  const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
+  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
+  EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  config.autotune = resolve_autotune(options, processes);
+  Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
+                     {options.init_weights, options.allow_non_finite, "--init-weights"}, RecordedSteps::all(options),
+                     !options.steps || *options.steps * options.batch_size >= job.data.train.size());
+  print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
+  const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
+  conclude_autotune(options, *run.engine, resumed, processes);
+  if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
+  std::fflush(stdout);
+
+  RunLog::Target target{
+      .tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
+  target.config = json_text(config_json(options, job, devices, run.devices->world_size()));
+  for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
+  target.processes = &processes;
+  if (!processes.leads()) target.tensorboard = target.file = "";
+  target.steps_before = run.engine->steps_issued();
+  target.run_id = resumed ? resumed->state.run_id : new_run_id();
+  RunLog log(target);
+  Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(setup.checkpoints),
+                          resumed ? resumed->state.best : std::nullopt);
+  Training training(options, job, run, target.run_id, log, checkpoints, resumed, hooks);
+  if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
+  try {
+    training.run();
+  } catch (...) {
+    rescue_weights(options, job.model.name, *run.engine, processes);
+    throw;
+  }
+  Trained trained;
+  trained.status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
+  // A failure here does not prevent the rest; the checkpoint and the weights come first.
+  attempts.run([&] { checkpoints.finish(); });
+  const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
+  if (saved && !options.save.empty()) {
+    trained.files +=
+        fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
+  }
+  if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) &&
+      options.recipe.ema && !options.save.empty()) {
+    trained.files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
+  }
+  attempts.run([&] { log.close(); });
+  attempts.run([&] {
+    training.end();
+    run.engine->finish();
+    if (options.verify_replicas > 0) run.engine->verify_replicas();
+  });
+  const std::string trace = path_of_rank(options.trace, processes),
+                    memory_history = path_of_rank(options.memory_history, processes);
+  if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
+  if (!memory_history.empty())
+    attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
+  attempts.run([&] {
+    trained.record =
+        make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed);
+  });
+  return trained;
+}
+
+}  // namespace vitrine::tools

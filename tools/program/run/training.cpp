@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "data/sampler.h"
+#include "runtime/error.h"
+#include "tools/program/run/describe.h"
+#include "tools/program/run/interrupt.h"
+#include "tools/program/text/progress.h"
+#include "tools/program/text/tables.h"
+#include "tools/program/text/terminal.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+void check_train_schedule(const Options& options) {
+  const LrScheduleConfig schedule =
+      resolve_schedule(options.schedule, std::numeric_limits<int64_t>::max(), options.evaluate && !options.steps);
+  const OptimizerConfig optimizer = resolve_optimizer(options);
+  if (schedule.kind == LrScheduleConfig::Kind::one_cycle && optimizer.kind == OptimizerConfig::Kind::sgd &&
+      optimizer.sgd.momentum == 0.0) {
+    throw ConfigError(
+        "--lr-schedule one-cycle changes the momentum, which sgd does not have without --momentum; give one, for "
+        "example --momentum 0.9");
+  }
+}
+
+Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size) : of_run(state) {
+  if (state == nullptr) return;
+  epoch = state->epoch;
+  const bool whole = state->batch == state->batches_per_epoch;
+  const bool same = state->batches_per_epoch == steps_per_epoch && state->batch_size == batch_size;
+  // Batches of another size begin with the one that contains the next sample.
+  batch = whole  ? steps_per_epoch
+          : same ? state->batch
+                 : std::min(state->batch * state->batch_size / batch_size, steps_per_epoch);
+  shift = epoch * steps_per_epoch + batch - state->step;
+}
+
+Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
+                   Checkpoints& checkpoints, const std::optional<Resumed>& resumed, const TrainHooks& hooks)
+    : options_(options),
+      job_(job),
+      run_(run),
+      run_id_(std::move(run_id)),
+      engine_(*run.engine),
+      steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(),
+                                         options.batch_size)),
+      start_(resumed ? &resumed->state : nullptr, steps_per_epoch_, options.batch_size),
+      total_places_(options.steps ? *options.steps + start_.shift : options.epochs.value_or(1) * steps_per_epoch_),
+      epoch_count_((total_places_ + steps_per_epoch_ - 1) / steps_per_epoch_),
+      first_step_(engine_.steps_issued()),
+      epoch_(start_.epoch),
+      batch_(start_.batch),
+      schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps),
+                resolve_optimizer(options).learning_rate(), steps_per_epoch_),
+      log_(log),
+      checkpoints_(checkpoints),
+      hooks_(hooks),
+      source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
+      recorded_(options, first_step_, total_places_ - start_.shift),
+      recorder_(run, recorded_.spans()),
+      record_() {
+  record_.precision = engine_.config().precision;
+  record_.first_step = first_step_;
+  if (checkpoints.active()) {
+    for (const RunSetting& setting : run_settings(options, job, run))
+      settings_.emplace_back(setting.name, setting.value);
+  }
+  if (!resumed) return;
+  schedule_.restore(resumed->state.schedule);
+  if (!options.steps) {
+    other_sums_ = start_.of_run->run_so_far;
+  } else if (start_.batch > 0) {
+    other_sums_ = start_.of_run->epoch_so_far;
+  }
+  saved_ = {start_.epoch, start_.batch};
+}
+
+std::string Training::describe_completion() const {
+  const int64_t done = options_.steps ? start_.of_run->step : epoch_;
+  const bool within = !options_.steps && batch_ > 0;
+  return fmt::format(
+      "the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to "
+      "continue)",
+      within ? "more than " : "", done, options_.steps ? "step" : "epoch", done == 1 ? "" : "s",
+      done == 1 && !within ? "is" : "are", options_.steps ? "steps" : "epochs",
+      options_.steps ? *options_.steps : options_.epochs.value_or(1));
+}
+
+void Training::run() {
+  if (is_complete()) return;
+  try {
+    run_epochs();
+  } catch (const DivergedError& error) {
+    diverged_ = error.what();
+    for (const StepResult& totals : engine_.take_step_results(false)) add_step(totals);
+    if (!epochs_.empty() && epochs_.back().seconds == epoch_begin_seconds_) epochs_.pop_back();
+    run_.devices->synchronize();
+    recorder_.collect(source_.take_spans(), first_step_ + 1);
+  }
+}
+
+void Training::end() {
+  if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
+}
+
+LoaderConfig Training::loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
+                                   int64_t epoch_count) {
+  LoaderConfig config = train_loader_config(options, job, run, std::max<int64_t>(epoch_count - start.epoch, 0));
+  config.first_epoch = start.epoch;
+  config.first_batch = start.batch;
+  return config;
+}
+
+void Training::run_epochs() {
+  while (epoch_ < epoch_count_ && !stopped_) {
+    // With --steps there is one result for all epochs.
+    if (!options_.steps || epochs_.empty()) begin_result();
+    train_epoch(epochs_.back());
+    const bool ends_here = !options_.steps || epoch_ + 1 == epoch_count_;
+    if (ends_here && options_.evaluate && !stopped_) {
+      std::optional<Evaluation> test = evaluate();
+      stopped_ = !test.has_value();
+      if (test) {
+        epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy,
+        epochs_.back().test_top5 = test->top5;
+        confusion_ = std::move(test->confusion);
+      }
+      recorder_.discard();
+    }
+    if (!stopped_) end_epoch_of_schedule(epochs_.back());
+    if (ends_here || stopped_) {
+      log_epoch(epochs_.back());
+      print_epoch(epochs_.back());
+    }
+    if (ends_here && !stopped_) check_evaluation(epochs_.back());
+    if (!stopped_ && !end_epoch()) break;
+  }
+  // An interrupted run, and a whole one, can be continued from where it ended.
+  if (checkpoints_.active() && saved_ != Place{epoch_, batch_} && engine_.steps_issued() > 0) save();
+}
+
+void Training::check_evaluation(const EpochRecord& result) const {
+  if (options_.allow_non_finite || !result.test_loss || std::isfinite(*result.test_loss)) return;
+  const DType compute = engine_.config().precision.compute;
+  const char* const remedies = compute == DType::f32 ? "lower the learning rate, or clip the gradient's norm"
+                               : compute == DType::f16
+                                   ? "lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"
+                                   : "lower the learning rate, clip the gradient's norm, or compute in f32";
+  throw DivergedError(fmt::format(
+      "training has diverged: the test loss after step {} is not finite, although the weights are. To continue, {}",
+      engine_.steps_issued(), remedies));
+}
+
+void Training::end_epoch_of_schedule(const EpochRecord& result) {
+  const std::string& metric = options_.schedule.metric;
+  const std::optional<double> value = metric == "last-batch" ? result.last_loss
+                                      : metric == "loss"     ? result.test_loss
+                                                             : result.test_accuracy;
+  // The last batch counts only at the end of its epoch; evaluations take place only there.
+  if (value && (metric != "last-batch" || batch_ == steps_per_epoch_)) schedule_.end_epoch(*value);
+}
+
+void Training::begin_result() {
+  EpochRecord& result = epochs_.emplace_back();
+  if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) {
+    result = options_.steps ? start_.of_run->run_so_far : start_.of_run->epoch_so_far;
+  }
+  result.epoch = options_.steps ? 1 : epoch_ + 1;
+  result.steps_before = result.steps;
+  result.last_step = first_step_ + static_cast<int64_t>(step_losses_.size());
+  const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
+  result.steps_wanted = result.steps + rest;
+}
+
+bool Training::end_epoch() {
+  const EpochRecord& result = epochs_.back();
+  const bool due_by_steps = checkpoints_.is_due(engine_.steps_issued());
+  const bool ended = batch_ == steps_per_epoch_;
+  if (ended) ++epoch_, batch_ = 0;
+  if (ended && options_.steps) other_sums_ = {};
+  const bool due_by_epoch = checkpoints_.is_due_after_epoch(engine_.steps_issued(), result.test_accuracy);
+  if (due_by_steps || due_by_epoch) save();
+  return ended;
+}
+
+void Training::save() {
+  log_.flush();  // a checkpoint never has steps whose rows are lost
+  RunState state;
+  state.version = VITRINE_VERSION;
+  state.run_id = run_id_;
+  state.parameters = parameters_hash(engine_.layout());
+  state.epoch = epoch_;
+  state.batch = batch_;
+  state.batches_per_epoch = steps_per_epoch_;
+  state.batch_size = options_.batch_size;
+  state.seed = options_.seed;
+  if (!epochs_.empty()) {
+    state.epoch_so_far = options_.steps ? other_sums_ : epochs_.back();
+    state.run_so_far = options_.steps ? epochs_.back() : other_sums_;
+    state.test_loss = epochs_.back().test_loss;
+    state.test_accuracy = epochs_.back().test_accuracy;
+  }
+  state.schedule = schedule_.state();
+  state.settings = settings_;
+  if (engine_.tuned_plans()) state.plans = *engine_.tuned_plans();
+  saved_ = {epoch_, batch_};
+  checkpoints_.save(std::move(state));
+}
+
+std::optional<Evaluation> Training::evaluate() {
+  std::optional<Engine::AverageScope> averages;
+  if (options_.recipe.ema) averages.emplace(engine_);
+  return evaluate_test_set(options_, job_, run_, "evaluating", counts_confusion(options_, job_));
+}
+
+void Training::add_step(const StepResult& totals) {
+  const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
+  log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(),
+                 rates_[step_losses_.size()],
+                 engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
+  step_losses_.push_back(totals.mean_loss());
+  record_.add(totals);
+}
+
+void Training::train_epoch(EpochRecord& result) {
+  const int64_t steps = steps_of_epoch();
+  Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch_ + 1, epoch_count_) : "training",
+                    steps - batch_, {options_.quiet, options_.log_every});
+  const int64_t begin = steady_now_ns();
+  epoch_begin_seconds_ = result.seconds;
+  const double other_begin_seconds = other_sums_.seconds;
+  const auto take_time = [&] {
+    const double seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9;
+    result.seconds = epoch_begin_seconds_ + seconds;
+    other_sums_.seconds = other_begin_seconds + seconds;
+  };
+  StepResult done;
+  int64_t steps_done = 0;
+  const auto take_totals = [&](bool wait) {
+    for (const StepResult& totals : engine_.take_step_results(wait)) {
+      add_step(totals);
+      for (StepResult* sum : {&done, &result.totals, &other_sums_.totals}) {
+        sum->loss_sum += totals.loss_sum;
+        sum->valid += totals.valid;
+      }
+      stopped_ = stopped_ || totals.stop_votes > 0;
+      for (EpochRecord* record : {&result, &other_sums_}) {
+        record->last_loss = totals.mean_loss();
+        ++record->steps;
+      }
+      ++result.last_step;
+      progress.update(++steps_done, done.valid, done.mean_loss());
+      if (hooks_.steps_done) hooks_.steps_done(static_cast<int64_t>(step_losses_.size()));
+    }
+  };
+  const bool alone = run_.devices->process_count() == 1;
+  while (batch_ < steps && !stopped_) {
+    if (interrupted()) {
+      // Several processes end after the same step: the one whose result carries the vote.
+      if (stopped_ = alone; stopped_) break;
+      engine_.vote_to_stop();
+    }
+    const auto item = source_.next(engine_.steps_issued());
+    VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+    recorded_.before_step(*run_.devices, engine_.steps_issued());
+    set_learning_rate();
+    engine_.train_step(*item);
+    ++batch_;
+    result.samples += item->global_samples;
+    other_sums_.samples += item->global_samples;
+    take_totals(false);
+    if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0)
+      recorder_.poll(source_.take_spans(), first_step_ + 1);
+    if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0)
+      engine_.verify_replicas();
+    // A checkpoint at the end of an epoch follows its evaluation.
+    if (stopped_ || batch_ == steps || !checkpoints_.is_due(engine_.steps_issued())) continue;
+    take_totals(true);
+    take_time();
+    if (!stopped_) save();
+  }
+  take_totals(true);
+  take_time();
+  recorder_.collect(source_.take_spans(), first_step_ + 1);
+}
+
+void Training::set_learning_rate() {
+  const ScheduledValues values = schedule_.at(engine_.steps_issued() + start_.shift);
+  engine_.set_learning_rate(values.lr);
+  if (values.momentum) engine_.set_momentum(*values.momentum);
+  rates_.push_back(values.lr);
+}
+
+void Training::log_epoch(const EpochRecord& result) {
+  RunLog::Epoch epoch;
+  epoch.step = result.last_step;
+  epoch.epoch = result.epoch;
+  epoch.train_loss = result.totals.mean_loss();
+  epoch.samples_per_second = result.samples_per_second();
+  epoch.samples = result.samples, epoch.train_seconds = result.seconds;
+  epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
+  for (int d = 0; d < run_.devices->size(); ++d)
+    epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
+  if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
+  log_.add_epoch(epoch);
+}
+
+void Training::print_epoch(const EpochRecord& result) const {
+  if (options_.json && options_.quiet) return;  // only rank 0 prints on stderr
+  std::string line = options_.steps ? fmt::format("{} step{}", result.steps, result.steps == 1 ? "" : "s")
+                                    : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
+  if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
+  if (result.steps > 0) line += "  train loss " + format_loss(result.totals.mean_loss());
+  if (result.test_loss) {
+    line += fmt::format("  test loss {}  test accuracy {:.4f}", format_loss(*result.test_loss), *result.test_accuracy);
+    line += describe_top5(result.test_top5);
+  }
+  line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
+  fmt::print(options_.json ? stderr : stdout, "{}\n",
+             Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));
+  std::fflush(options_.json ? stderr : stdout);
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/lr_schedule.h"
+#include "tools/program/checkpoint/checkpoints.h"
+#include "tools/program/checkpoint/resume.h"
+#include "tools/program/checkpoint/run_state.h"
+#include "tools/program/record/confusion.h"
+#include "tools/program/record/record.h"
+#include "tools/program/record/step_record.h"
+#include "tools/program/run/batches.h"
+#include "tools/program/run/evaluate.h"
+#include "tools/program/run/measure.h"
+#include "tools/program/run/recorded_steps.h"
+#include "tools/program/run/run.h"
+#include "tools/program/run/run_log.h"
+
+namespace vitrine::tools {
+
+/// What watches a run while it trains.
+struct TrainHooks {
+  /// Called on the thread that trains after the results of a step have been read, with the number of such steps of this
+  /// process.
+  std::function<void(int64_t steps)> steps_done = {};
+};
+
+/// Refuses schedules that the options of the run rule out. throws ConfigError.
+void check_train_schedule(const Options& options);
+
+/// The steps and epochs of one run, with its evaluations, checkpoints and logs. Steps are counted over the whole run; a
+/// run that continues from a checkpoint begins at a later one.
+class Training {
+ public:
+  /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing
+  /// for a run from the start
+  ///   hooks  what watches the steps
+  Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
+           const std::optional<Resumed>& resumed, const TrainHooks& hooks);
+
+  /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do
+  /// then.
+  bool is_complete() const { return start_.of_run != nullptr && (epoch_ >= epoch_count_ || place() > total_places_); }
+  /// "the run is complete: 3 epochs are done, ...". requires is_complete()
+  std::string describe_completion() const;
+  /// Trains to the end, until interrupted, or until training diverges.
+  void run();
+  /// Called when all steps are done.
+  void end();
+
+  /// Whether training stopped early, in all processes at the same step.
+  bool stopped() const { return stopped_; }
+  /// Why training stopped at a value that is not finite; empty if it did not. The engine holds the last finite
+  /// parameters.
+  const std::string& diverged() const { return diverged_; }
+  const std::vector<double>& step_losses() const { return step_losses_; }
+  const std::vector<EpochRecord>& epochs() const { return epochs_; }
+  const PhaseRecorder& recorder() const { return recorder_; }
+  const RecordedSteps& recorded() const { return recorded_; }
+  const StepRecord& record() const { return record_; }
+  const std::optional<ConfusionMatrix>& confusion() const { return confusion_; }
+  int64_t first_step() const { return first_step_; }
+
+ private:
+  /// Where a run begins: a place in its epochs, and what it carries from before.
+  struct Start {
+    Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size);
+    int64_t epoch = 0, batch = 0;
+    /// epoch * steps_per_epoch + batch - optimizer steps so far: 0 unless the checkpoint's epochs had another number of
+    /// steps.
+    int64_t shift = 0;
+    const RunState* of_run;  // null for a run from the start
+  };
+
+  static LoaderConfig loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
+                                  int64_t epoch_count);
+
+  void run_epochs();
+  /// throws DivergedError if the test loss is not finite, unless that is allowed. All processes have the same test
+  /// loss.
+  void check_evaluation(const EpochRecord& result) const;
+  void end_epoch_of_schedule(const EpochRecord& result);
+  void begin_result();
+  /// The place moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the
+  /// epoch.
+  bool end_epoch();
+
+  /// Where the next batch is. A whole epoch that has not been evaluated yet ends at batch steps_per_epoch_.
+  struct Place {
+    int64_t epoch, batch;
+    bool operator==(const Place&) const = default;
+  };
+  int64_t place() const { return epoch_ * steps_per_epoch_ + batch_; }
+  int64_t steps_of_epoch() const { return std::min(steps_per_epoch_, total_places_ - epoch_ * steps_per_epoch_); }
+
+  /// requires that the results of all steps have been taken
+  void save();
+
+  /// The evaluation of the averages of the weights, if there are any.
+  std::optional<Evaluation> evaluate();
+  void add_step(const StepResult& totals);
+  void train_epoch(EpochRecord& result);
+  void set_learning_rate();
+  void log_epoch(const EpochRecord& result);
+  void print_epoch(const EpochRecord& result) const;
+
+  const Options& options_;
+  const Job& job_;
+  Run& run_;
+  std::string run_id_;
+  Engine& engine_;
+  bool stopped_ = false;
+  std::string diverged_;
+  int64_t steps_per_epoch_;
+  Start start_;
+  int64_t total_places_,
+      epoch_count_;  // the end of the run: a number of batches, counted from its start, and the epochs that they begin
+  int64_t first_step_;          // of this process
+  int64_t epoch_, batch_;       // the place of the next batch; epochs count from 0
+  std::optional<Place> saved_;  // the place of the last checkpoint
+  std::vector<std::pair<std::string, std::string>> settings_;
+  double epoch_begin_seconds_ = 0.0;  // of the current result
+  EpochRecord other_sums_;  // with --steps those of the epoch, else those of the run: a run that continues may count
+                            // the other way
+  LrSchedule schedule_;
+  RunLog& log_;
+  Checkpoints& checkpoints_;
+  const TrainHooks& hooks_;
+  std::vector<double> rates_;  // learning rates of the steps issued
+  BatchSource source_;
+  RecordedSteps recorded_;
+  PhaseRecorder recorder_;
+  StepRecord record_;
+  std::vector<double> step_losses_;
+  std::vector<EpochRecord> epochs_;
+  std::optional<ConfusionMatrix> confusion_;  // of the last evaluation
+};
+
+}  // namespace vitrine::tools

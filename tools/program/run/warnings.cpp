@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run/warnings.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "runtime/gpu_info.h"
+#include "runtime/units.h"
+#include "tools/program/flags/advice.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr size_t kShortagesNamed = 4;
+
+/// An option that names a file, and the endings that fit the format.
+struct OutputFile {
+  const char* option;
+  const std::string& path;
+  std::vector<std::string> endings;  // the usual one first
+  const char* format;
+};
+
+/// ".pt" of "a/b.pt"; empty without one.
+std::string ending_of(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos || dot == 0 ? std::string() : name.substr(dot);
+}
+
+}  // namespace
+
+std::vector<std::string> file_warnings(const Options& options) {
+  std::vector<std::string> warnings;
+  for (const OutputFile& file :
+       {OutputFile{"--save", options.save, {".safetensors"}, "safetensors, which torch.load does not read"},
+        {"--report", options.report, {".html", ".htm"}, "HTML"},
+        {"--trace", options.trace, {".json"}, "JSON"},
+        {"--memory-history", options.memory_history, {".pickle", ".pkl"}, "a pickle"},
+        {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
+    const std::string ending = ending_of(file.path);
+    if (ending.empty() || std::find(file.endings.begin(), file.endings.end(), ending) != file.endings.end()) continue;
+    warnings.push_back(fmt::format("{} {}: the format written is {}, whatever the extension; name it {}{}", file.option,
+                                   file.path, file.format, file.path.substr(0, file.path.size() - ending.size()),
+                                   file.endings.front()));
+  }
+  return warnings;
+}
+
+std::vector<std::string> batch_warnings(const Options& options, const Job& job) {
+  const int64_t samples = job.data.train.size();
+  if (options.batch_size <= samples || options.drop_last || job.model.targets_per_sample > 1) return {};
+  const char* const plural = samples == 1 ? "" : "s";
+  return {fmt::format(
+      "--batch-size {}: the training set has {} image{}, so every step has {} sample{}, and an epoch is one step",
+      options.batch_size, format_count(samples), plural, format_count(samples), plural)};
+}
+
+std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
+  const WorkspacePlan& workspace = plan.workspace;
+  std::vector<std::string> warnings;
+  if (!workspace.unknown.empty() && cuda_device_count() > 0) {
+    warnings.push_back(fmt::format("the workspace is {}, because cuDNN could not be asked what convolutions need: {}",
+                                   format_bytes(workspace.bytes), in_program_words(workspace.unknown)));
+  }
+  if (workspace.shortages.empty()) return warnings;
+  std::string text = fmt::format(
+      "the workspace is {}, all that fits, so {} convolution{} slower than with more memory:",
+      format_bytes(workspace.bytes), workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
+  for (size_t i = 0; i < std::min(kShortagesNamed, workspace.shortages.size()); ++i) {
+    const WorkspaceShortage& shortage = workspace.shortages[i];
+    text += fmt::format("\n  {}: the best algorithm needs {}", shortage.operation, format_bytes(shortage.needed_bytes));
+  }
+  if (workspace.shortages.size() > kShortagesNamed)
+    text += fmt::format("\n  and {} more", workspace.shortages.size() - kShortagesNamed);
+  warnings.push_back(std::move(text));
+  return warnings;
+}
+
+void print_warnings(const Options& options, const std::vector<std::string>& warnings) {
+  if (options.quiet) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", warning);
+  std::fflush(stderr);
+}
+
+void print_device_warnings(const Options& options, const DeviceGroup& devices) {
+  const bool first_here = !options.quiet || options.local_rank == 0;
+  for (const std::string& warning : first_here ? devices.warnings() : std::vector<std::string>{}) {
+    fmt::print(stderr, "vitrine: warning: {}{}\n",
+               options.quiet ? fmt::format("rank {}: ", devices.process()) : std::string(), warning);
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/text/standard_streams.h"
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+namespace vitrine::tools {
+
+namespace {
+
+struct StandardStream {
+  int descriptor;
+  std::atomic<int> problem{0};  // errno of the first write that failed
+};
+
+StandardStream standard_output{STDOUT_FILENO}, standard_error{STDERR_FILENO};
+
+ssize_t write_all(void* cookie, const char* text, size_t size) {
+  auto& stream = *static_cast<StandardStream*>(cookie);
+  for (size_t done = 0; done < size && stream.problem == 0;) {
+    const ssize_t written = write(stream.descriptor, text + done, size - done);
+    if (written >= 0) {
+      done += static_cast<size_t>(written);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      pollfd room{stream.descriptor, POLLOUT, 0};
+      poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      stream.problem = errno;
+    }
+  }
+  return static_cast<ssize_t>(size);  // pretends success: a failed write must not end the program
+}
+
+std::FILE* open_stream(StandardStream& stream, int buffering) {
+  cookie_io_functions_t functions{};
+  functions.write = write_all;
+  std::FILE* const file = fopencookie(&stream, "w", functions);
+  if (file != nullptr) std::setvbuf(file, nullptr, buffering, BUFSIZ);
+  return file;
+}
+
+}  // namespace
+
+void keep_standard_streams() {
+  // A write to a closed pipe, or beyond a limit on file sizes, fails with an error instead of ending the program.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  // A stream that the caller closed must not become the first file that is opened; writes to it fail, as they should.
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) < 0) [[maybe_unused]]
+      const int null = open("/dev/null", O_RDONLY);
+  }
+  std::FILE* const output = open_stream(standard_output, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF);
+  std::FILE* const error = open_stream(standard_error, _IONBF);
+  // Out of memory: the streams stay unchanged.
+  if (output != nullptr) stdout = output;
+  if (error != nullptr) stderr = error;
+}
+
+std::string finish_stdout() {
+  std::fflush(stdout);
+  const int problem = standard_output.problem;
+  return problem == 0 ? std::string() : std::strerror(problem);
+}
+
+}  // namespace vitrine::tools

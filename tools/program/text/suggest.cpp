@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/text/suggest.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace vitrine::tools {
+
+namespace {
+
+// Two letters in the wrong order are the most likely error: "--modle" is --model, not --mode.
+constexpr size_t kExchange = 2, kEdit = 3;
+
+/// Cost of the cheapest edits that turn `a` into `b`. source  Damerau 1964, adjacent exchanges, each letter edited once
+size_t edit_cost(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = (i + j) * kEdit;
+        continue;
+      }
+      const size_t change = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : kEdit);
+      cost[i][j] = std::min({cost[i - 1][j] + kEdit, cost[i][j - 1] + kEdit, change});
+      const bool exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && a[i - 1] != a[i - 2];
+      if (exchanged) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + kExchange);
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+/// Dashes, underscores and case do not matter.
+std::string letters(const std::string& word) {
+  std::string text;
+  for (const char c : word) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  const std::string wanted = letters(word);
+  if (wanted.empty()) return {};
+  std::string best;
+  std::vector<std::string> begun;
+  // With more than one error in three letters it is another word.
+  size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::string name = letters(candidate);
+    const size_t cost = edit_cost(wanted, name);
+    if (cost < std::min(best_cost, kEdit * name.size())) best_cost = cost, best = candidate;
+    if (wanted.size() >= 3 && name.rfind(wanted, 0) == 0) begun.push_back(candidate);
+  }
+  if (best_cost <= kEdit) return best;
+  constexpr size_t kMostBegun = 3;
+  return begun.empty() || begun.size() > kMostBegun ? best : fmt::format("{}", fmt::join(begun, " or "));
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_word(word, known);
+  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
+}
+
+}  // namespace vitrine::tools

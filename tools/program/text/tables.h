@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/program/text/terminal.h"
+
+namespace vitrine::tools {
+
+/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII and no line is longer than the
+/// style's width: columns that do not fit follow in further blocks, each with the key columns again, and long cells of
+/// left-aligned columns are wrapped.
+class Table {
+ public:
+  enum class Align { left, right };
+  struct Column {
+    std::string title;
+    Align align = Align::right;
+    bool joined = false;  // stays in a block with the column before it
+  };
+
+  explicit Table(std::vector<Column> columns, std::string title = {});
+  /// One cell for each column; missing ones are empty.
+  void add_row(std::vector<std::string> cells);
+  /// A line across the table.
+  void add_rule();
+  /// A line above the row that is added next, the total of those above it. Pages show that row in bold.
+  void add_rule_above_total();
+  void set_hint(std::string hint) { hint_ = std::move(hint); }
+  /// The first `count` columns name a row, and are repeated in every block; 1 by default.
+  void set_key_columns(size_t count) { key_columns_ = count; }
+  bool is_empty() const { return rows_.empty(); }
+  /// The table as text for the terminal.
+  std::string str(const Style& style) const;
+  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule",
+  /// "total"}], "hint"}; "rule": a line above the row; "total": the total of the rows above.
+  nlohmann::ordered_json json() const;
+
+ private:
+  using Columns = std::vector<size_t>;
+  /// Widths within which every block fits, and the columns of each block.
+  std::vector<Columns> blocks(size_t width, std::vector<size_t>& widths) const;
+  std::string block(const Columns& columns, const std::vector<size_t>& widths, const Style& style) const;
+
+  std::string title_, hint_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
+  std::vector<size_t> totals_;                  // positions in rows_
+  size_t key_columns_ = 1;
+};
+
+/// "12.3 %", "0.4 %"; "" for 0.
+std::string format_share(double share);
+/// Milliseconds with three significant digits: "123", "12.3", "1.23", "0.012"; "" for 0.
+std::string format_ms(double seconds);
+/// "1.5 MiB"; "" for 0.
+std::string bytes_or_nothing(int64_t bytes);
+/// "12,345".
+std::string format_count(int64_t count);
+/// "1 step", "12,345 steps".
+std::string counted(int64_t count, const std::string& unit);
+/// "2.3026"; "nan" without a sign.
+std::string format_loss(double loss);
+
+}  // namespace vitrine::tools
