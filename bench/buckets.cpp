@@ -4,7 +4,7 @@
 // cores, and once with all cores in the teams.
 //
 //   bench_buckets [--device=cuda] --benchmark_repetitions=5 --benchmark_format=json > buckets.json; tools/plot_buckets
-//   buckets.json > buckets.svg
+//     buckets.json > buckets.svg
 //
 // Time: of one step. Counters, for the device that waited least for its peers: communication_ms in the collectives of a
 // step; hidden, the share of it that overlapped compute; exposed_ms, the rest; late_ms, exposed waits for the peer;

@@ -64,21 +64,22 @@ struct DatasetPair {
   Dataset train, test;
 };
 
-/// Opens "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".
-/// Plain files are read when a sample is requested, so a process reads only its own rows; labels and unpacked files
-/// stay in memory. Synthetic images are drawn when they are requested, and kept.
+/// Opens "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]". Plain files are read
+/// when a sample is requested, so a process reads only its own rows; labels and unpacked files stay in memory.
+/// Synthetic images are drawn when they are requested, and kept.
 ///   cifar10        DIR contains data_batch_1..5.bin, test_batch.bin (and optionally batches.meta.txt), or a folder
-///   cifar-10-batches-bin with them fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or
-///   .gz idx            the same files of another set; mean and standard deviation are measured over up to 65,536
-///   training images, evenly spaced image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and
-///   PNG files, a folder per class, classes sorted by name as in
-///                  torchvision's ImageFolder. A file is read when its sample is requested: the shorter side is resized
-///                  to `image_size` and the center cropped, as torchvision's Resize and CenterCrop do. A damaged file
-///                  is a DataError then. Mean and deviation are ImageNet's
+///                  cifar-10-batches-bin with them
+///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz
+///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training
+///                  images, evenly spaced
+///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and PNG files, a folder per class,
+///                  classes sorted by name as in torchvision's ImageFolder. A file is read when its sample is
+///                  requested: the shorter side is resized to `image_size` and the center cropped, as torchvision's
+///                  Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
 ///   image_size  height and width of the images of an image-folder; other kinds ignore it
 /// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or
-/// a missing image size.
+///        a missing image size.
 DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size = 0);
 
 }  // namespace vitrine

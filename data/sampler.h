@@ -18,7 +18,8 @@ struct SamplerConfig {
 ///
 /// A Feistel network keyed by Philox permutes the rectangle [0, rows) x [0, columns), the smallest near-square of at
 /// least `count` places. Places beyond the count are permuted again until they fall within it, fewer than two times on
-/// average. source  Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002
+/// average.
+/// source  Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002
 class EpochOrder {
  public:
   /// requires count >= 0 and 0 <= epoch < 2^40

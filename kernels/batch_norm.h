@@ -11,8 +11,7 @@
 ///
 /// One device:       moments, statistics, forward; then backward_sums, backward_data
 /// Several devices:  moments, sums (all-reduce sums), recenter (all-reduce row 1 of the moments), statistics, forward;
-/// then backward_sums (all-reduce
-///                   sums), backward_data
+///                   then backward_sums (all-reduce sums), backward_data
 ///
 /// All functions throw ShapeError, DtypeError, DeviceError.   source  Ioffe & Szegedy 2015; merging of moments: Chan,
 /// Golub & LeVeque 1983
@@ -38,7 +37,8 @@ void batch_norm_recenter(ExecContext& ctx, int64_t rows, int64_t total_rows, Con
 
 /// statistics (2, C) = mean and 1 / sqrt(biased variance + eps). running_mean and running_var (C), unless empty, become
 /// (1 - momentum) * running + momentum * (mean or unbiased variance); a channel whose batch is not finite keeps its
-/// running statistics. requires  total_rows >= 2
+/// running statistics.
+/// requires  total_rows >= 2
 void batch_norm_statistics(ExecContext& ctx, const BatchNormConfig& config, int64_t total_rows, ConstView moments,
                            View statistics, View running_mean, View running_var);
 

@@ -38,7 +38,7 @@ void no_overlap(const char* operation, const Argument& a, std::initializer_list<
 void same_or_apart(const char* operation, const Argument& a, std::initializer_list<Argument> others);
 
 /// throws OutOfMemory: ctx.workspace() is smaller than the `needed` bytes of an operation, and `proposed` bytes are
-/// enough to run it at speed.
+///        enough to run it at speed.
 ///   what  needs them, such as "f16"; empty: the operation itself
 [[noreturn]] void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what,
                                         int64_t needed, int64_t proposed);

@@ -53,19 +53,18 @@ inline constexpr int64_t kCrossEntropyWorkspaceBytes = int64_t{32} << 10;
 
 /// Softmax, cross-entropy and its gradient for each row, in one pass: computed in f32 relative to the row maximum,
 /// summed in double.
-///   logits (N, C) f32, f16 or bf16   targets (N) i32: 0 <= t < C or ignore_index   grad_logits (N, C) as logits, or
-///   empty; may be logits loss_scale (1) f32, or empty: multiplies grad_scale; read on the device totals
-///   (LossTotals::kCount) f32: kLossSum += sum of losses, kValid += targets not ignored, kCorrect += rows whose first
-///   largest logit is the target, kTop5 += rows with fewer than five logits that are larger than the target's, or equal
-///   and before it
+///   logits (N, C) f32, f16 or bf16   targets (N) i32: 0 <= t < C or ignore_index
+///   grad_logits (N, C) as logits, or empty; may be logits
+///   loss_scale (1) f32, or empty: multiplies grad_scale; read on the device
+///   totals (LossTotals::kCount) f32: kLossSum += sum of losses, kValid += targets not ignored, kCorrect += rows whose
+///     first largest logit is the target, kTop5 += rows with fewer than five logits that are larger than the target's,
+///     or equal and before it
 /// ensures   grad_logits = grad_scale * loss_scale * (softmax(logits) - target distribution); 0 in ignored rows; the
-/// same bits in every run
-///           A target out of range makes totals[kValid] NaN, which optimizers treat as no valid target: no replica
-///           steps before the error is reported.
+///           same bits in every run. A target out of range makes totals[kValid] NaN, which optimizers treat as no valid
+///           target: no replica steps before the error is reported.
 /// workspace kCrossEntropyWorkspaceBytes on CUDA, otherwise none
 /// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace); ConfigError when label_smoothing is not in
-/// 0..1; from the stream DataError
-///           with row and value of a target out of range
+///           0..1; from the stream DataError with row and value of a target out of range
 void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets,
                            ConstView loss_scale, View grad_logits, View totals);
 

@@ -23,7 +23,7 @@ struct DropoutConfig {
 /// requires  x and y have the same shape and dtype; y is x or does not overlap it
 /// ensures   computed in f32, rounded once; the same mask on every device and split of the batch
 /// throws    ShapeError, DtypeError, DeviceError; ConfigError when p is not in [0, 1)      source  Srivastava et al.
-/// 2014
+///           2014
 void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y, ConstView values = {});
 
 }  // namespace vitrine

@@ -11,7 +11,7 @@ namespace vitrine {
 /// dtypes    x and y of the same, any      aliasing  y overlaps neither x nor rows      determinism  yes
 /// ensures   a row out of range gives zeros before the error is reported
 /// throws    ShapeError, DtypeError, DeviceError; from the stream DataError with place and value of a row that is out
-/// of range
+///           of range
 void gather_rows(ExecContext& ctx, ConstView x, ConstView rows, View y);
 
 }  // namespace vitrine

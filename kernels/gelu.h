@@ -11,8 +11,9 @@ namespace vitrine {
 void gelu_forward(ExecContext& ctx, ConstView x, View y);
 
 /// grad_x = grad_y * (P(x) + x * p(x)), where P and p are the distribution and the density of the standard normal, and
-/// x the input of forward. requires  x, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps
-/// neither throws    ShapeError, DtypeError, DeviceError
+/// x the input of forward.
+/// requires  x, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps neither
+/// throws    ShapeError, DtypeError, DeviceError
 void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
 
 }  // namespace vitrine

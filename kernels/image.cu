@@ -230,7 +230,7 @@ constexpr int64_t kMostTaps = 4096;
 /// needs of the image downwards, once for all elements that sample it, then across. The operations on each element are
 /// those of resize_kernel.
 ///   cells  images without a form have blocks of one pixel      rows  of cells of all images      V  elements per
-///   access: divides those of a row
+///          access: divides those of a row
 template <class T, int V, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     resize_rows_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Cells<Index> cells,

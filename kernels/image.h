@@ -19,8 +19,7 @@ struct Normalization {
 ///   images (N, h, w, C) u8, C <= 4      y (N, H, W, C) f32, f16 or bf16 (the f32 result rounded), any H, W
 ///   form   of y, if not empty: y is what pack_images() makes of (N, H, W, C), with the same bits
 /// ensures   samples like torch.nn.functional.interpolate(mode="bilinear", align_corners=False, antialias=False); the
-/// same bits as
-///           resize_normalize_on_host on every backend
+///           same bits as resize_normalize_on_host on every backend
 /// throws    ShapeError, DtypeError, DeviceError
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y,
                       const ImageForm& form = {});
@@ -59,8 +58,9 @@ AugmentationDraw draw_augmentation(const Augmentation& augmentation, const Augme
 
 /// resize_normalize() of changed images: the crop, then the flip, of the stored pixels; the resize and normalization;
 /// the cutout.
-///   images (N, h, w, C) u8, C <= 4      samples (N) i32: index of each image in its data set      y (N, H, W, C) f32,
-///   f16 or bf16 form   of y, as in resize_normalize()
+///   images (N, h, w, C) u8, C <= 4      samples (N) i32: index of each image in its data set
+///   y (N, H, W, C) f32, f16 or bf16
+///   form   of y, as in resize_normalize()
 /// ensures   draws as draw_augmentation(); the same bits on every backend
 /// source    torchvision.transforms; DeVries and Taylor 2017 (cutout)
 /// throws    ShapeError, DtypeError, DeviceError; ConfigError when the augmentation or the epoch is out of its range

@@ -12,7 +12,8 @@ namespace vitrine {
 /// `block` pixels become one position of (N, rows, columns, depth), with the pixels' channels side by side (space to
 /// depth).
 ///   packed(n, i, j, (u * block + v) * channels + c) = image(n, block * i + u - pad, block * j + v - pad, c), for u, v
-///   < block and c < channels; 0 outside the image and in the channels from block * block * channels on
+///     < block and c < channels;
+///   0 outside the image and in the channels from block * block * channels on
 struct ImageForm {
   int64_t height = 0, width = 0, channels = 0;
   int64_t block = 0;              // 0: images as they are; 1: channels of zeros are added

@@ -10,18 +10,18 @@
 /// Optimizer updates over flat buffers: one call updates all parameters. For each of them:
 ///   param, grad and states (n) f32, equal lengths
 ///   step (1) i32: number of updates so far; incremented on the device. Empty: decide_step() had it as its UpdateCount,
-///   with lr and betas of Adam,
-///          and has counted this update; on CUDA that saves a launch
+///          with lr and betas of Adam, and has counted this update; on CUDA that saves a launch
 ///   control (StepControl::kCount) f32, from decide_step. grad is multiplied by kFactor before use. Unless kActive is
-///   1, nothing changes,
-///          including the step count. If kKeepsFinite is 1, an element whose new parameter or state would not be finite
-///          keeps all its values, and kStopped becomes kByUpdate
+///          1, nothing changes, including the step count. If kKeepsFinite is 1, an element whose new parameter or state
+///          would not be finite keeps all its values, and kStopped becomes kByUpdate
 /// The configuration is double, as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
 /// requires  no two buffers overlap
 /// ensures   the same bits in every run
 ///   ranges  null, or ranges that follow one another from 0 to n: each is updated with lr * lr_factor and its own
-///   weight decay, by one launch values  empty, or (StepValues::kCount) i32: lr and momentum half_param  empty, or (n)
-///   f16 or bf16: receives the new parameters, rounded as by cast() (kernels/cast.h), unless the step is not taken
+///           weight decay, by one launch
+///   values  empty, or (StepValues::kCount) i32: lr and momentum
+///   half_param  empty, or (n) f16 or bf16: receives the new parameters, rounded as by cast() (kernels/cast.h), unless
+///               the step is not taken
 /// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
 

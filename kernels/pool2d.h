@@ -26,22 +26,22 @@ inline constexpr int64_t kMostReluWindow = 15;
 /// Maximum over windows. Padding never wins, the first of equal elements (row-major) wins, and NaN wins over all
 /// others, as in PyTorch.
 ///   x (N, H, W, C)   y (N, P, Q, C)   indices (N, P, Q, C) u8 or empty: position r * window + s of the maximum in its
-///   window relu  y is relu_forward() of the maximum. Where y is not above 0, its index is kCutOff, so that
-///   max_pool2d_backward() computes
-///         the gradient of both. The bits equal those of separate operations.
+///     window
+///   relu  y is relu_forward() of the maximum. Where y is not above 0, its index is kCutOff, so that
+///         max_pool2d_backward() computes the gradient of both. The bits equal those of separate operations.
 /// For every pool:
 /// requires  x, y and their gradients are all f32, all f16 or all bf16; none overlaps another
 /// ensures   computed in f32, rounded once; the same bits in every run
 /// throws    ShapeError, DtypeError, DeviceError; UnsupportedError for max pools with window > 16, with ReLU and
-/// indices > 15
+///           indices > 15
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices,
                         bool relu = false);
 
 /// Adds each element of grad_y to the position of its maximum in grad_x (N, H, W, C), which is overwritten; those with
 /// index kCutOff to none.
 ///   sums (C) f32, overwritten or added to, or empty: also the sums of grad_x over N, H and W, in the same pass where
-///   its elements can be read in packs of 16 bytes. They are the gradient of the bias of a convolution before the pool.
-///   Of the rounded elements, in f32.
+///     its elements can be read in packs of 16 bytes. They are the gradient of the bias of a convolution before the
+///     pool. Of the rounded elements, in f32.
 /// workspace  with sums on CUDA, partial sums of strips of rows: more make it faster; none is needed
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x,
                          View sums = {}, GradMode mode = GradMode::overwrite);

@@ -91,7 +91,7 @@ inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 /// Writes control[kNorm] = 2-norm of grad, and control[kFirstNonFinite]. Squares are summed in double, in an order that
 /// depends only on n.
 ///   grad (n) f32; padding between parameters must be 0      control (StepControl::kCount) f32, all zeros before its
-///   first use
+///     first use
 /// workspace  on CUDA kCheckGradientsWorkspaceBytes, else none      determinism  yes
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
@@ -103,12 +103,12 @@ void sum_squares(ExecContext& ctx, ConstView grad, View squares);
 
 /// Decides whether the step is taken, and writes
 ///   kFactor   nominal / valid targets / loss scale, which turns the sum of scaled gradients into the mean over valid
-///   targets kActive   1 if there is a valid target, training has not stopped, and the gradient is finite (with
-///   NonFinite::stop, the sum of losses too;
-///             with NonFinite::accept neither is checked)
+///             targets
+///   kActive   1 if there is a valid target, training has not stopped, and the gradient is finite (with
+///             NonFinite::stop, the sum of losses too; with NonFinite::accept neither is checked)
 ///   kSkipped  1 if the checked loss or gradient is not finite; with NonFinite::stop, kStopped says which
 ///   kNorm     the norm of the mean gradient. With NonFinite::accept, where check_gradients is not called, kNorm is NaN
-///   and kFirstNonFinite -1.
+///             and kFirstNonFinite -1.
 /// A NaN instead of the number of valid targets, which means that a target was out of range, counts as no valid target.
 /// If the step is taken and `count` has a step, it is incremented, and kUpdate, kStepSize and kCorrection are written:
 /// the update that follows gets an empty step.
@@ -125,13 +125,14 @@ void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finit
                            const SquaredElements& squared = {});
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients
-/// and decide_step. throws  as above; ConfigError unless max_norm is above 0
+/// and decide_step.
+/// throws  as above; ConfigError unless max_norm is above 0
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 
 /// Adapts the loss scale. A skipped step multiplies it by backoff_factor and sets the tracker to 0. A step that is
 /// taken increments the tracker; when it reaches growth_interval, the scale is multiplied by growth_factor, unless it
-/// would become infinite, and the tracker is set to 0. A step without valid targets changes nothing. source
-/// torch._amp_update_scale_; Micikevicius et al. 2018      throws  ShapeError, DtypeError, DeviceError
+/// would become infinite, and the tracker is set to 0. A step without valid targets changes nothing.
+/// source  torch._amp_update_scale_; Micikevicius et al. 2018      throws  ShapeError, DtypeError, DeviceError
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 
 }  // namespace vitrine

@@ -62,10 +62,13 @@ struct TuneResult {
 /// over twice the time of the best so far runs only twice. All memory is returned to the pool. With alignment below 16
 /// bytes an operation has no tuned plan.
 ///   operations       recorded_operations(), of any devices      known  plans of the same device, libraries, workspace
-///   and tf32 workspace_bytes  of the context later; it has none yet      most_seconds  no plan is timed after that;
-///   what is left takes the library's choice workspace_setting  see ExecContext::reserve_workspace()
+///                    and tf32
+///   workspace_bytes  of the context later; it has none yet      most_seconds  no plan is timed after that; what is
+///                    left takes the library's choice
+///   workspace_setting  see ExecContext::reserve_workspace()
 /// requires  a GPU's context with a reserved pool that is empty. Ends with an idle stream, and with the use of tuned
-/// plans off. throws    CudaError; UnsupportedError for a context that is not a GPU's
+///           plans off.
+/// throws    CudaError; UnsupportedError for a context that is not a GPU's
 TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>& operations, const TunedPlans& known,
                       int64_t workspace_bytes, double most_seconds,
                       Setting workspace_setting = settings::kReserveWorkspace);

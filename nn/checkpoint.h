@@ -23,7 +23,7 @@ struct CheckpointFile {
 ///      "state": {...},                                                     what the writer stored beside the tensors
 ///      "files": {"model.safetensors": {"bytes": 1234, "xxh3": "0123456789abcdef"}, ...},
 ///      "checksum": "..."}                                                  XXH3 of the object without this member, as
-///      nlohmann::ordered_json::dump()
+///        nlohmann::ordered_json::dump()
 ///
 /// The folder appears under its name as a whole: files and folder are written under a temporary name `.tmp-NAME-PID`
 /// and flushed to the disk, the folder is renamed, and the directory that holds it is flushed. A process that is
@@ -36,7 +36,7 @@ inline constexpr const char* kCheckpointTemporaryPrefix = ".tmp-";
 /// place.
 ///   state_json  a JSON object     progress  called with the bytes so far, each time that more of them is on the disk
 /// throws  DataError with the path and the reason (such as a full disk), after removing the temporary folder; other
-/// checkpoints are unchanged
+///         checkpoints are unchanged
 void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files,
                       const std::string& state_json, const WriteProgress& progress = {});
 

@@ -19,8 +19,8 @@ struct NamedCheckpoint {
   int64_t step = 0;
   std::string path;
 };
-/// The checkpoints in a directory by name, in ascending order of steps; empty when the directory does not exist. throws
-/// DataError
+/// The checkpoints in a directory by name, in ascending order of steps; empty when the directory does not exist.
+/// throws  DataError
 std::vector<NamedCheckpoint> list_checkpoints(const std::string& directory);
 
 /// A checkpoint whose checksums are right.
@@ -38,8 +38,9 @@ class CheckpointDirectory {
  public:
   /// Makes the directory if it is missing and locks `.lock` in it, which the system releases when the process ends in
   /// any way. A lock that another process holds is waited for up to `patience_seconds`: it may be ending. Temporary
-  /// folders that a process has left are removed. throws  DataError: the path is a file or a checkpoint, the directory
-  /// cannot be made or written to, another process writes there
+  /// folders that a process has left are removed.
+  /// throws  DataError: the path is a file or a checkpoint, the directory cannot be made or written to, another process
+  ///         writes there
   explicit CheckpointDirectory(const std::string& path, double patience_seconds = 10.0);
   ~CheckpointDirectory();
   CheckpointDirectory(const CheckpointDirectory&) = delete;

@@ -160,14 +160,13 @@ struct EmptyCall {
 /// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An
 /// implementation therefore
 ///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views
-///   they read and write. Outside
-///     of them tensors have no elements: View::as throws UnsupportedError on meta devices. Capture views by value.
+///     they read and write. Outside of them tensors have no elements: View::as throws UnsupportedError on meta devices.
+///     Capture views by value.
 ///   - allocates with ctx.allocate only, and the same tensors on every backend: their sizes depend on shapes and the
-///   Pass alone. The pool throws
-///     UnsupportedError for allocations that are not in the plan. Tensors that are not in Saved are released when
-///     forward returns.
+///     Pass alone. The pool throws UnsupportedError for allocations that are not in the plan. Tensors that are not in
+///     Saved are released when forward returns.
 ///   - accepts every dtype, or checks dtype() and throws DtypeError. View::as throws DtypeError for a type that does
-///   not match.
+///     not match.
 ///   - never waits for the device. For GPUs, dispatch takes a second function, which queues kernels on native_stream.
 /// Errors name the layer. docs/examples/custom_layer.cpp is an example.
 class Layer {

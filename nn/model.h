@@ -49,19 +49,21 @@ int64_t model_image_size(const std::string& name);
 float model_dropout(const std::string& name);
 
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the
-/// model.
+///        model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
 ///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman
-///   2015, configuration D) resnet18, resnet50  torchvision's, with its names and initialization (He et al. 2016; in
-///   resnet50 the 3x3 convolution has the stride) resnet18-cifar  resnet18 for small images: conv1 is 3x3 with stride
-///   1, and there is no max pool small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3
-///   (-> 64, pad 1) ReLU, max pool 2,
-///              classifier.0 Linear(-> 128) ReLU, classifier.2 Linear(-> classes)
+///              2015, configuration D)
+///   resnet18, resnet50  torchvision's, with its names and initialization (He et al. 2016; in resnet50 the 3x3
+///     convolution has the stride)
+///   resnet18-cifar  resnet18 for small images: conv1 is 3x3 with stride 1, and there is no max pool
+///   small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3 (-> 64, pad 1) ReLU, max pool
+///              2, classifier.0 Linear(-> 128) ReLU, classifier.2 Linear(-> classes)
 ///   lenet5     conv 5x5 (-> 6, pad 2) ReLU, max pool 2, conv 5x5 (-> 16) ReLU, max pool 2, Linear 120, 84, classes
-///   (LeCun et al. 1998, with ReLU) mlp        Linear 256, 128, classes with ReLU wide-head  the head of a language
-///   model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512) ReLU and decoder
-///              Linear(-> classes), with a target at every position: logits of 32 sequences of 250 over 40,000 classes
-///              take 1.28 GB
+///              (LeCun et al. 1998, with ReLU)
+///   mlp        Linear 256, 128, classes with ReLU
+///   wide-head  the head of a language model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512)
+///              ReLU and decoder Linear(-> classes), with a target at every position: logits of 32 sequences of 250
+///              over 40,000 classes take 1.28 GB
 /// A ReLU between a convolution and a maximum is applied after the maximum (see MaxPool2d).
 Model make_model(const std::string& name, const ModelOptions& options);
 

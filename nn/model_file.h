@@ -12,9 +12,9 @@ namespace vitrine {
 /// documents the schema and shows how to write the file from PyTorch.
 ///
 /// A ReLU after a Conv2d, Linear or BatchNorm2d is merged into that layer. One between a convolution and a maximum is
-/// applied after the maximum (see MaxPool2d). Values are the same. throws  DataError with the file, the layer and the
-/// setting: when the file cannot be read or is not JSON; for layers and settings that Vitrine does
-///         not have, and shapes that do not match
+/// applied after the maximum (see MaxPool2d). Values are the same.
+/// throws  DataError with the file, the layer and the setting: when the file cannot be read or is not JSON; for layers
+///         and settings that Vitrine does not have, and shapes that do not match
 Model read_model_file(const std::string& path);
 
 }  // namespace vitrine

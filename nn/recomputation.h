@@ -65,8 +65,7 @@ int64_t peak_of(const RecomputationModel& model, const std::vector<PartRange>& r
 /// sum of bytes that they keep, so for each part it keeps only the pairs of kept bytes and work that no other pair
 /// improves on in both.
 ///   source  Chen et al. 2016 (segments); Beaumont et al. 2019 (Rotor: dynamic programming over chains of different
-///   layers); Jain et al. 2020
-///           (Checkmate: the same question for any graph, as an integer program)
+///           layers); Jain et al. 2020 (Checkmate: the same question for any graph, as an integer program)
 std::optional<RecomputationChoice> cheapest_recomputation(const RecomputationModel& model, int64_t most_bytes);
 
 /// Choices from nothing recomputed to the lowest peak, each the cheapest_recomputation() for its own peak: each has a

@@ -29,8 +29,9 @@ int most_segments(const Sequential& net, const Shape& input);
 std::vector<PartRange> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments);
 
 /// The segments with these names, ascending: "NAME" is a part, "FIRST-LAST" are all parts from one to the other.
-/// Segments side by side stay two. throws  ConfigError when there is no such part (it lists those that exist), the
-/// first one lies after the last one, or segments overlap
+/// Segments side by side stay two.
+/// throws  ConfigError when there is no such part (it lists those that exist), the first one lies after the last one,
+///         or segments overlap
 std::vector<PartRange> find_segments(const Sequential& net, const std::vector<std::string>& names);
 
 /// Names for find_segments().

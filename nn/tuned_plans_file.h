@@ -13,7 +13,7 @@ namespace vitrine {
 ///   indent  -1: one line
 std::string tuned_plans_json(const TunedPlans& plans, int indent = -1);
 /// source  for messages: the file      throws  DataError naming the source if the text is not what tuned_plans_json()
-/// writes
+///         writes
 TunedPlans parse_tuned_plans(const std::string& source, const std::string& json);
 
 }  // namespace vitrine

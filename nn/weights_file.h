@@ -30,8 +30,7 @@ using HeaderCheck = std::function<void(const std::map<std::string, HostTensor>& 
 /// Reads all tensors of a safetensors file, in time and memory proportional to the file.
 ///   check   called once the header is read; a file that it refuses costs no memory for its data
 /// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown
-/// dtype, truncation; OutOfMemory if
-///         the data exceed the host memory that is available; what `check` throws
+///         dtype, truncation; OutOfMemory if the data exceed the host memory that is available; what `check` throws
 /// source  the safetensors format description (header size u64 little-endian, JSON header, data)
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check = {});
 /// Writes a file that appears under its name when it is complete.   throws  DataError
@@ -66,8 +65,8 @@ class NonFiniteWeights : public DataError {
 
 /// Reads a weights file, f32 tensors with PyTorch's names and layouts into host memory with the layout `layout`.
 /// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a
-/// wrong shape; NonFiniteWeights
-///         with the first value that is not finite and its index in the file's tensor, unless allow_non_finite
+///         wrong shape; NonFiniteWeights with the first value that is not finite and its index in the file's tensor,
+///         unless allow_non_finite
 void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                      bool allow_non_finite = false);
 /// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as

@@ -30,7 +30,7 @@ struct DeviceId {
 /// repetition.
 ///   cuda_device_count  number of devices that "cuda:all" expands to
 /// throws ConfigError naming the item for an empty list, mixed backends, a repeated cpu or meta device;
-/// UnsupportedError for cuda:all without a GPU.
+///        UnsupportedError for cuda:all without a GPU.
 std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_count);
 
 }  // namespace vitrine

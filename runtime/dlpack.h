@@ -12,7 +12,7 @@ namespace vitrine {
 /// calls its deleter when the last copy is destroyed. Work on ctx does not wait for the producer: synchronize the
 /// producer first, or order its stream before ctx's.
 ///   requires  f32, f16, bf16, i32 or u8; contiguous row-major; at most Shape::kMaxRank dimensions; kDLCPU for cpu
-///   devices, kDLCUDA with equal index
+///             devices, kDLCUDA with equal index
 /// throws ConfigError, DtypeError, ShapeError, DeviceError, UnsupportedError; the caller then still owns `managed`.
 Tensor from_dlpack(ExecContext& ctx, DLManagedTensor* managed);
 

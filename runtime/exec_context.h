@@ -78,7 +78,7 @@ class ExecContext {
   /// tensor.
   ///   data  aligned to its elements; for a GPU's stream, memory of that GPU
   /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta
-  /// device), without calling `release`.
+  ///        device), without calling `release`.
   Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
 
   /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose

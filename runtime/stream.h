@@ -40,9 +40,10 @@ class Event {
   virtual bool reached() const = 0;
   /// Seconds from the latest recorded point of `start` to that of this event; negative if this one was reached earlier.
   /// The resolution is about one microsecond. Blocks the host until both are reached. Both must come from
-  /// make_event(EventTiming::on), on streams of one GPU or of CPU devices. throws  UnsupportedError for events without
-  /// timing and on meta, where no time passes; ConfigError for an event that was never recorded; DeviceError for events
-  /// of different GPUs or backends
+  /// make_event(EventTiming::on), on streams of one GPU or of CPU devices.
+  /// throws  UnsupportedError for events without timing and on meta, where no time passes; ConfigError for an event
+  ///         that was never recorded;
+  /// DeviceError for events of different GPUs or backends
   double elapsed_seconds(Event& start);
   /// Identity for the order checker, unique in the process.
   uint64_t id() const { return id_; }

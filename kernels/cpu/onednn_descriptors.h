@@ -10,7 +10,8 @@
 ///
 /// A describe function returns the first implementation that oneDNN offers.
 /// requires  `hint`, the forward pass of the same convolution without attributes, outlives the result: oneDNN 2 reads
-/// it in next_impl() throws    dnnl::error when there is no implementation
+///           it in next_impl()
+/// throws    dnnl::error when there is no implementation
 namespace vitrine::cpu::onednn {
 
 /// A convolution in oneDNN's terms: layouts of its arguments, and its windows as {rows, columns}.

@@ -181,8 +181,8 @@ struct CudnnChoices {
 CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
                               const CudnnTarget& target, int most);
 
-/// The plan of CudnnPlan::text(), if cuDNN still makes it and the rules allow it; otherwise why not.   throws CudaError
-/// as above
+/// The plan of CudnnPlan::text(), if cuDNN still makes it and the rules allow it; otherwise why not.   throws
+/// CudaError as above
 CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules,
                                const CudnnTarget& target, const std::string& text);
 

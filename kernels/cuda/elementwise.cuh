@@ -19,10 +19,10 @@ struct Pointers {
 /// An operation is a struct with
 ///   static constexpr int kReads, kWrites
 ///   __device__ bool begin()                                                       once per thread, before the first
-///   element; false: nothing to do
+///     element; false: nothing to do
 ///   __device__ void operator()(const float (&in)[kReads], float (&out)[kWrites])  one element
 ///   using Narrow                                                                  optional: the first output is also
-///   written as this 16-bit type
+///     written as this 16-bit type
 ///
 /// Base of operations without state:
 template <int kInputs, int kOutputs = 1>

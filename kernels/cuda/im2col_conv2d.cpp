@@ -58,7 +58,8 @@ int64_t lines_of_a_row(const ConvSizes& s) { return std::min(s.P, (s.R + s.strid
 
 /// Calls work(first_row, end_row, begin, end) for consecutive ranges of image lines, counted over all images, with the
 /// output lines whose windows reach them: whole images if their lines fit, otherwise parts of one; neighboring ranges
-/// may share output lines. requires  at_once >= lines_of_a_row()
+/// may share output lines.
+/// requires  at_once >= lines_of_a_row()
 template <class Work>
 void for_each_row_range(const ConvSizes& s, int64_t at_once, const Work& work) {
   if (at_once >= s.P) {

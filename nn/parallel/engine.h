@@ -270,8 +270,8 @@ class Engine {
   /// For a custom loss: the gradient of what gather_outputs(device) returned, same shape and dtype. Its rows go back to
   /// the devices. On `device` backward works on them in place.
   ///   gradients  of the SUM of all targets' losses, times 1 / nominal_targets(), times *loss_scale(device) where that
-  ///   is not empty. decide_step()
-  ///              turns the sum over devices into the mean over the valid targets that add_totals() counts.
+  ///              is not empty. decide_step() turns the sum over devices into the mean over the valid targets that
+  ///              add_totals() counts.
   void set_output_gradients(const Tensor& gradients, int device);
   /// For a custom loss, before backward: adds totals (LossTotals::kCount, f32) on `device` to those that are reduced
   /// with the gradients. The update divides by their count of valid targets; a sum of losses that is not finite stops

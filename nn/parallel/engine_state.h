@@ -256,7 +256,7 @@ struct Engine::State {
   /// Aborts pending collectives, waits for all devices, discards the steps in flight, and makes the replicas usable
   /// again. Returns the root cause with its device's name as prefix, or null when nothing had failed.
   ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another
-  ///   failure
+  ///          failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known = nullptr);
   /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated

@@ -11,7 +11,7 @@ namespace vitrine {
 /// decide_step() need not read them again:
 ///   * Where CPU devices of one process sum a bucket, the all-reduce squares what it has in the cache.
 ///   * Else sum_squares() follows a bucket's all-reduce. A single GPU has nothing to reduce, and squares each bucket
-///   when backward has finished it.
+///     when backward has finished it.
 ///   * On a single CPU device decide_step() squares them: backward and a second stream would share its cores.
 /// What is below kLeastElements, and what is final only at the end of backward, is left to decide_step(): small models
 /// are checked there alone.

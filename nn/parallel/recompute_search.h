@@ -30,7 +30,7 @@ class RecomputeSearch {
  public:
   /// Plans the configuration with nothing recomputed. model and devices must outlive it.
   /// throws  as Engine::plan(); ConfigError for an engine that does not train; SearchStopped, as its functions do (see
-  /// Workload::stop)
+  ///         Workload::stop)
   RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config, const Workload& workload);
 
   /// From nothing recomputed to the lowest peak: each choice has a lower peak and takes more time than the one before

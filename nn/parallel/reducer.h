@@ -48,7 +48,7 @@ struct ReducerContext {
 /// the replica's work:
 ///
 ///     begin_step -> add, add, ... (while backward is issued) -> finish -> the update of updated_elements() ->
-///     distribute
+///       distribute
 ///
 /// Every call issues work and returns; none waits for a device. All replicas make the same calls in the same order, so
 /// a Reducer that issues its collectives from them keeps the order that Communicator requires. Planning runs the same

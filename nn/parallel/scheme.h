@@ -36,7 +36,8 @@ struct Scheme {
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
 /// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given
-/// (`gpu0=N`) criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
+///            (`gpu0=N`)
+/// criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);

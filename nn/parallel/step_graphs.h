@@ -51,12 +51,12 @@ class StepGraphs {
   };
 
   ///   micro_batches  the most of a step        process_group  of the ranks with which collectives are captured; null:
-  ///   there are none
+  ///                  there are none
   StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group);
 
   /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
   ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
-  ///   micro-batch
+  ///             micro-batch
   /// Returns false if it has not called `issue`. throws OrderError where ranks replay together and this one's memory
   /// has moved; CommError
   bool run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue);

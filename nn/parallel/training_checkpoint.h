@@ -67,9 +67,9 @@ int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout
 ///   model.safetensors      parameters, buffers and counters: load_parameters() and PyTorch read it
 ///   optimizer.safetensors  the optimizer's states, as "PARAMETER.exp_avg" and so on
 ///   ema.safetensors        the averages of the parameters, with the buffers and counters, as model.safetensors; where
-///   there are averages
+///                          there are averages
 ///     scratch  checkpoint_scratch_elements() of them; all arguments must outlive the result      metadata  of the
-///     weights' files
+///              weights' files
 std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers,
                                              const TrainingState& state, std::span<float> scratch,
                                              const std::map<std::string, std::string>& metadata);

@@ -38,7 +38,7 @@ struct SumBuffers {
 ///   tag     separates collectives: messages under different tags never mix
 ///   throws  CommError if the transport fails or after abort()
 /// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments
-/// that overlap); circulant.h (tree)
+///         that overlap); circulant.h (tree)
 class ProcessExchange {
  public:
   static constexpr int kLargestDirect = 64;

@@ -26,9 +26,10 @@ std::optional<double> cpu_quota(const std::string& root = {});
 /// device gets one thread for each of its cores. If there are fewer cores than threads, devices share cores in turn,
 /// and `warnings` gains a line with the remedy.
 ///   quota               if below the number of cores, limits the threads (rounded up, at least one); the devices still
-///   get all cores threads_per_device  empty, one value for all, or one each: the device gets that many threads, and as
-///   many cores shared              `available` is this process's part of cores that it shares with others, so the
-///   warning does not blame the launcher
+///                       get all cores
+///   threads_per_device  empty, one value for all, or one each: the device gets that many threads, and as many cores
+///   shared              `available` is this process's part of cores that it shares with others, so the warning does
+///                       not blame the launcher
 /// throws  ConfigError for a list of the wrong length or a value below 1; DeviceError if `available` is empty
 std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
                                     std::span<const int> threads_per_device, std::vector<std::string>& warnings,

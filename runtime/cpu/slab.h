@@ -14,7 +14,8 @@ namespace vitrine {
 class CpuSlab final : public Slab {
  public:
   /// available  returns the memory that the machine has left; grow() checks it, because the kernel would kill the
-  /// process rather than refuse memory throws OutOfMemory if the address range cannot be reserved.
+  /// process rather than refuse memory
+  /// throws OutOfMemory if the address range cannot be reserved.
   CpuSlab(
       int ordinal, int64_t capacity_bytes,
       std::function<AvailableMemory()> available = [] { return available_memory(); });

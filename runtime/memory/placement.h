@@ -36,9 +36,10 @@ int64_t height_bound(std::span<const BlockLifetime> blocks);
 /// best fit, then improves the best result by a bounded search that moves blocks which stand in the way of the highest
 /// one earlier (hill climbing, as in Arm's Vela compiler).
 ///   blocks  those with an offset do not overlap; every offset is a sum of the blocks' sizes, so their alignment is
-///   kept enough  a height that is low enough: the search ends there
+///           kept
+///   enough  a height that is low enough: the search ends there
 /// determinism  yes, on every machine      time  at most about kSearchSteps comparisons of blocks, beyond the first
-/// attempt
+///              attempt
 Placement place_blocks(std::span<const BlockLifetime> blocks, int64_t enough);
 
 inline constexpr int64_t kSearchSteps = int64_t{1} << 21;

@@ -35,24 +35,23 @@ const char* launcher_name(Launch::Launcher launcher);
 
 /// Detects how this process was started. The first of these that applies is used as a whole:
 ///   flags     rank and world_size, given together. Missing values come from local_rank or LOCAL_RANK,
-///   LOCAL_WORLD_SIZE, and MASTER_ADDR with
-///             MASTER_PORT; without these, all processes are assumed to run on this machine.
+///             LOCAL_WORLD_SIZE, and MASTER_ADDR with MASTER_PORT; without these, all processes are assumed to run on
+///             this machine.
 ///   torchrun  RANK is set. The other variables alone (WORLD_SIZE, MASTER_PORT, ...) do not count, because other
-///   programs set them too; the
-///             note names them. Requires WORLD_SIZE, and with several processes LOCAL_RANK, MASTER_ADDR and
-///             MASTER_PORT; LOCAL_WORLD_SIZE defaults to WORLD_SIZE.
+///             programs set them too; the note names them. Requires WORLD_SIZE, and with several processes LOCAL_RANK,
+///             MASTER_ADDR and MASTER_PORT; LOCAL_WORLD_SIZE defaults to WORLD_SIZE.
 ///   Open MPI  any of OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE is set; requires all four. mpirun in a
-///   Slurm allocation is Open MPI.
+///     Slurm allocation is Open MPI.
 ///             Versions 4 and 5 set the same four. PRTE_LAUNCHED without them (prterun of Open MPI 5) is refused,
-///             because it does not give the number of processes.
+///               because it does not give the number of processes.
 ///   Slurm     SLURM_STEP_ID (SLURM_STEPID) belongs to a step of srun. Requires SLURM_PROCID, SLURM_LOCALID,
-///   SLURM_STEP_NUM_TASKS or SLURM_NTASKS,
-///             and SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master is MASTER_ADDR with MASTER_PORT if
-///             both are set, else the step's first host. A batch script or an interactive shell is a single process.
+///             SLURM_STEP_NUM_TASKS or SLURM_NTASKS, and SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master
+///             is MASTER_ADDR with MASTER_PORT if both are set, else the step's first host. A batch script or an
+///             interactive shell is a single process.
 ///   single    everything else.
 /// A local_rank without the other two replaces only the local rank. Empty variables count as not set.
 /// throws  ConfigError for an incomplete set, naming what is set and what is missing, and for impossible values, naming
-/// the variable and its value.
+///         the variable and its value.
 Launch detect_launch(const LaunchFlags& flags, const Environment& env);
 
 /// Whether torchrun's agent itself listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True").

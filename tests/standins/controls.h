@@ -25,9 +25,11 @@ inline constexpr int64_t kContextBytes = int64_t{8} << 20, kHandleBytes = int64_
                          kCommunicatorBytes = int64_t{2} << 20;
 
 /// Creates another machine: new devices without errors, with full capacity. Objects of the old one must have been
-/// destroyed. throws std::logic_error listing the remaining ones.
+/// destroyed.
+/// throws std::logic_error listing the remaining ones.
 ///   CUDA_VISIBLE_DEVICES applies at each configure() and at the start of the process, as in CUDA. The environment
-///   variable VITRINE_STANDIN_DEVICES=N (0: no GPU; "no-driver") configures a whole process.
+///     variable
+///   VITRINE_STANDIN_DEVICES=N (0: no GPU; "no-driver") configures a whole process.
 void configure(const Machine& machine);
 /// configure() with the defaults.
 void reset();

@@ -17,7 +17,7 @@ using ReferenceForward = std::function<DoubleTensor(const DoubleTensor& x, const
 /// Checks a layer against `reference`, with random input, parameters and gradient of the output:
 ///   * forward returns the output of the reference;
 ///   * backward returns, for the input and every parameter, the central differences of sum(grad_y * reference) at up to
-///   60 elements of each;
+///     60 elements of each;
 ///   * in overwrite mode the old content of the gradients has no effect, in accumulate mode it is added;
 ///   * the gradients of the parameters do not depend on whether the gradient of the input is computed;
 ///   * all memory that forward kept is released.

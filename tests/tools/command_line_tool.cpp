@@ -2,7 +2,7 @@
 // The program's own parser for tools/documents.
 //   vitrine_command_line flags    prints the reference of all flags
 //   vitrine_command_line parse    reads a JSON array of arguments from each line of stdin, and prints for each why the
-//   program refuses it, or an empty line
+//     program refuses it, or an empty line
 #include <algorithm>
 #include <cstdio>
 #include <iostream>

@@ -30,7 +30,7 @@ int64_t checkpoint_bytes(const FlatLayout& layout, const BufferLayout& buffers, 
 
 /// Opens --checkpoint-dir on rank 0, before any work. Null without it, and in other processes.
 /// throws  DataError: it cannot be written to, another process writes there, or it holds checkpoints that this run does
-/// not continue
+///         not continue
 std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& options, const Processes& processes);
 
 /// Saves the checkpoints of a run: decides when, copies the state, and writes it on a thread while training goes on. A

@@ -13,7 +13,7 @@ class FolderLock {
   ///   option  that named the folder, for messages
   ///   patience_seconds  how long a lock of another process is waited for: that process may be ending
   /// throws  DataError: the file cannot be opened, or another process holds the lock. File systems without locks are
-  /// not locked.
+  ///         not locked.
   FolderLock(const std::string& option, const std::string& folder, double patience_seconds = 1.0);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -45,8 +45,7 @@ struct SettingChange {
 /// parts of a schedule.
 ///   same_parameters  parameters_hash() of the run is the checkpoint's
 /// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings
-/// that change results differ
-///         without being named: with all of them, both values of each, and the remedy
+///         that change results differ without being named: with all of them, both values of each, and the remedy
 std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before,
                                             const std::vector<RunSetting>& now, const std::vector<std::string>& allowed,
                                             bool same_parameters = true);

@@ -11,7 +11,9 @@ namespace vitrine::tools {
 /// A page of docs/lessons: "# Lesson N: TITLE", the question, and the sections "Run it", "What to look at", "Why",
 /// "Exercise" and "Answer". The command is in the first block of "Run it":
 ///   ```console exact           or "varies", where times or other figures of the machine are printed; then "exit=1" if
-///   that is the expected status $ vitrine plan --model ... what the command printed
+///     that is the expected status
+///   $ vitrine plan --model ...
+///   what the command printed
 ///   ```
 struct Lesson {
   int number = 0;

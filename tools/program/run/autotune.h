@@ -22,7 +22,8 @@ void add_autotune_option(CLI::App& app, Options& options);
 void check_autotune(const Options& options, const std::vector<DeviceId>& devices);
 
 /// The configuration of the engine. On rank 0 its known plans are those of the checkpoint that --resume names or,
-/// without them, those of the file. throws  DataError: the file is not one of --autotune
+/// without them, those of the file.
+/// throws  DataError: the file is not one of --autotune
 Autotune resolve_autotune(const Options& options, const Processes& processes);
 
 /// Warns about known plans that are not in use, also those of the checkpoint, prints what was timed on stderr, and

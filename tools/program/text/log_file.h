@@ -13,13 +13,13 @@ namespace vitrine::tools {
 /// What --log writes: one row for each step and epoch, while the run goes on.
 ///   FILE.jsonl  a JSON object per line; values that are missing or not finite are null
 ///   FILE.csv    a header and a line per row; missing values are empty, others that are not finite nan or inf. The last
-///   column is run_id
+///               column is run_id
 class LogFile {
  public:
   /// Replaces an existing file.   columns  of a CSV file, in order, without run_id
   ///   steps_before  above 0: of the run that this one continues. The rows of an existing file up to that step stay
   /// throws  DataError: the file cannot be written, or the rows to continue are of a run with another id or have other
-  /// columns
+  ///         columns
   LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before = 0);
 
   /// A row of numbers and texts. Nested objects become columns "memory.cpu:0.peak" of a CSV file; keys without a column

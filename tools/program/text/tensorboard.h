@@ -9,7 +9,7 @@ namespace vitrine::tools {
 
 /// An event file that TensorBoard reads: scalars, texts and images of one run.
 /// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and
-/// framework/summary.proto (messages)
+///         framework/summary.proto (messages)
 class TensorboardWriter {
  public:
   /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to those of earlier runs.
