@@ -4,7 +4,7 @@
 #include <memory>
 
 #include <vitrine/kernels/elementwise.h>
-#include <vitrine/nn/parallel/reducer.h>
+#include <vitrine/nn/parallel/reduce/reducer.h>
 #include <vitrine/runtime/copy.h>
 
 /// Gradient compression: each step reduces one slice of the gradients, in turns. What the other slices compute is not

@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan_search.h"
+#include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/settings.h"
 #include "nn/segments.h"
 #include "runtime/copy.h"

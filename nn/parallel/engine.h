@@ -15,9 +15,9 @@
 #include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
-#include <vitrine/nn/parallel/graph_counts.h>
+#include <vitrine/nn/parallel/optional/graph_counts.h>
 #include <vitrine/nn/parallel/process_part.h>
-#include <vitrine/nn/parallel/training_checkpoint.h>
+#include <vitrine/nn/parallel/state/training_checkpoint.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/device.h>
 
@@ -30,8 +30,8 @@ struct Workload {
   /// The workload under another batch size or number of micro-batches, for advice when memory is short. Null: one full
   /// batch, and evaluation batches of a micro-batch if there are any.
   std::function<Workload(const EngineConfig&)> under = nullptr;
-  /// Asked before each plan of a search (nn/parallel/plan_search.h), also of the one for advice when memory is short:
-  /// true ends the search with SearchStopped. Null: searches run to completion.
+  /// Asked before each plan of a search (nn/parallel/plan/plan_search.h), also of the one for advice when memory is
+  /// short: true ends the search with SearchStopped. Null: searches run to completion.
   std::function<bool()> stop = nullptr;
 };
 

@@ -23,7 +23,7 @@ struct ReducerContext;
 /// Issues the work of one optimizer step by calling the engine's parts (see Engine).
 using TrainingStep = std::function<void(Engine& engine, const HostBatch& batch)>;
 
-/// Makes the Reducer of one replica (see nn/parallel/reducer.h).
+/// Makes the Reducer of one replica (see nn/parallel/reduce/reducer.h).
 using ReducerFactory = std::function<std::unique_ptr<Reducer>(const ReducerContext& replica)>;
 
 /// The samples over which layers such as BatchNorm2d take their statistics in training.

@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan_fields.h"
+#include "nn/parallel/plan/plan_fields.h"
 #include "nn/parallel/settings.h"
 #include "runtime/copy.h"
 #include "runtime/hash.h"

@@ -14,9 +14,9 @@
 
 #include "kernels/step_control.h"
 #include "nn/parallel/engine.h"
-#include "nn/parallel/replica.h"
-#include "nn/parallel/replica_threads.h"
-#include "nn/parallel/step_graphs.h"
+#include "nn/parallel/optional/step_graphs.h"
+#include "nn/parallel/replicas/replica.h"
+#include "nn/parallel/replicas/replica_threads.h"
 #include "nn/sequential.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"

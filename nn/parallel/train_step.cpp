@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training step: one optimizer step of any data-parallel scheme. To write your own, copy default_step() into
 // EngineConfig::step and change it.
-#include "nn/parallel/buckets.h"
 #include "nn/parallel/engine_state.h"
+#include "nn/parallel/reduce/buckets.h"
 
 namespace vitrine {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that are checked while they are reduced.
-#include "nn/parallel/gradient_squares.h"
+#include "nn/parallel/reduce/gradient_squares.h"
 
 #include <memory>
 #include <string>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/plan_fields.h"
+#include "nn/parallel/plan/plan_fields.h"
 
 #include <functional>
 
 #include <gtest/gtest.h>
 
 #include "nn/layers/dropout.h"
-#include "nn/parallel/replica.h"
+#include "nn/parallel/replicas/replica.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {

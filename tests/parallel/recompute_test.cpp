@@ -17,7 +17,7 @@
 #include "nn/layers/pool2d.h"
 #include "nn/layers/relu.h"
 #include "nn/layers/residual.h"
-#include "nn/parallel/recompute_search.h"
+#include "nn/parallel/plan/recompute_search.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Custom reducers instead of a scheme's own.
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/reducer.h"
 
 #include <gtest/gtest.h>
 

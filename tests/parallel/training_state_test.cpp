@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "nn/parallel/training_checkpoint.h"
+#include "nn/parallel/state/training_checkpoint.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"

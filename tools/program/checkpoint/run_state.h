@@ -9,7 +9,7 @@
 
 #include "kernels/tuned_plans.h"
 #include "nn/lr_schedule.h"
-#include "nn/parallel/training_checkpoint.h"
+#include "nn/parallel/state/training_checkpoint.h"
 #include "tools/program/record/record.h"
 
 /// What a run carries from step to step beside the tensors: the "state" in a checkpoint's state.json.

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "nn/parallel/plan_search.h"
-#include "nn/parallel/recompute_search.h"
+#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/recompute_search.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/plan_search.h"
-#include "nn/parallel/time_balance.h"
+#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/time_balance.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/run/batches.h"

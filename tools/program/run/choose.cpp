@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/plan_search.h"
-#include "nn/parallel/recompute_search.h"
+#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/recompute_search.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/text/tables.h"

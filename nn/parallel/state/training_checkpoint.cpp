@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of training in host memory, to and from the devices and the files of a checkpoint.
-#include "nn/parallel/training_checkpoint.h"
+#include "nn/parallel/state/training_checkpoint.h"
 
 #include <algorithm>
 #include <cstring>

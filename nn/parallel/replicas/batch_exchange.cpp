@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/batch_exchange.h"
+#include "nn/parallel/replicas/batch_exchange.h"
 
 #include "runtime/error.h"
 #include "runtime/trace/communication_table.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/plan_search.h"
+#include "nn/parallel/plan/plan_search.h"
 
 #include <algorithm>
 #include <cmath>

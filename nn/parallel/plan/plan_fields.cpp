@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/plan_fields.h"
+#include "nn/parallel/plan/plan_fields.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/replica.h"
+#include "nn/parallel/replicas/replica.h"
 
 #include "kernels/cast.h"
 #include "nn/parallel/settings.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/parallel/buckets.h"
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

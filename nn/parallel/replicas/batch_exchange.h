@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/gpu0_reducer.h"
+#include "nn/parallel/reduce/gpu0_reducer.h"
 
 #include "kernels/cast.h"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan_search.h"
+#include "nn/parallel/plan/plan_search.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/units.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/gradient_squares.h"
+#include "nn/parallel/reduce/gradient_squares.h"
 
 #include "runtime/square_sums.h"
 

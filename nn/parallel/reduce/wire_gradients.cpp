@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/wire_gradients.h"
+#include "nn/parallel/reduce/wire_gradients.h"
 
 #include "kernels/cast.h"
 #include "kernels/difference.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/time_balance.h"
+#include "nn/parallel/plan/time_balance.h"
 
 #include <algorithm>
 #include <limits>

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "nn/parallel/buckets.h"
-#include "nn/parallel/gradient_squares.h"
-#include "nn/parallel/wire_gradients.h"
+#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/gradient_squares.h"
+#include "nn/parallel/reduce/wire_gradients.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

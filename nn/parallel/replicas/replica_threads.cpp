@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/replica_threads.h"
+#include "nn/parallel/replicas/replica_threads.h"
 
 #include <atomic>
 #include <thread>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/parallel/wire_gradients.h"
+#include "nn/parallel/reduce/wire_gradients.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

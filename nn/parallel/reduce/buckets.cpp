@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/buckets.h"
+#include "nn/parallel/reduce/buckets.h"
 
 namespace vitrine {
 

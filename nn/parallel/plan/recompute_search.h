@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <vitrine/nn/parallel/plan_search.h>
+#include <vitrine/nn/parallel/plan/plan_search.h>
 #include <vitrine/nn/recomputation.h>
 
 namespace vitrine {

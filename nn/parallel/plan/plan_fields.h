@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "nn/model.h"
-#include "nn/parallel/buckets.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/reduce/buckets.h"
 #include "runtime/process_group/agreement.h"
 
 /// Private to nn/parallel.

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/step_values.h"
-#include "nn/parallel/graph_counts.h"
-#include "nn/parallel/replica.h"
+#include "nn/parallel/optional/graph_counts.h"
+#include "nn/parallel/replicas/replica.h"
 #include "runtime/device.h"
 #include "runtime/host_buffer.h"
 #include "runtime/memory/section.h"

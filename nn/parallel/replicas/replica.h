@@ -9,9 +9,9 @@
 #include "kernels/step_values.h"
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
-#include "nn/parallel/batch_exchange.h"
 #include "nn/parallel/engine_config.h"
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/reducer.h"
+#include "nn/parallel/replicas/batch_exchange.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps as CUDA graphs: what is captured, when it is replayed, and why not.
-#include "nn/parallel/step_graphs.h"
+#include "nn/parallel/optional/step_graphs.h"
 
 #include <algorithm>
 #include <cstring>

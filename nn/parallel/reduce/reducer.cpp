@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reducer.h"
+#include "nn/parallel/reduce/reducer.h"
 
 #include <fmt/format.h>
 
-#include "nn/parallel/all_reduce_reducer.h"
-#include "nn/parallel/gpu0_reducer.h"
+#include "nn/parallel/reduce/all_reduce_reducer.h"
+#include "nn/parallel/reduce/gpu0_reducer.h"
 #include "runtime/error.h"
 
 namespace vitrine {

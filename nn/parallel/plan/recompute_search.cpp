@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/recompute_search.h"
+#include "nn/parallel/plan/recompute_search.h"
 
 #include <algorithm>
 #include <utility>
