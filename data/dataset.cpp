@@ -2,12 +2,14 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "data/readers.h"
 #include "runtime/error.h"
@@ -75,6 +77,25 @@ void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
     visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
 }
 
+DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t image_size) {
+  const size_t colon = description.find(':');
+  const std::string kind = description.substr(0, colon);
+  const bool has_argument = colon != std::string::npos;
+  const std::string argument = has_argument ? description.substr(colon + 1) : "";
+  if (kind == "synthetic")
+    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
+  constexpr std::array kKinds{"cifar10", "cifar100", "fashion-mnist", "idx", "image-folder"};
+  if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
+    throw ConfigError(fmt::format("data \"{}\": unknown kind \"{}\"; expected {}:DIR or synthetic[:COUNT]", description,
+                                  kind, fmt::join(kKinds, ":DIR, ")));
+  }
+  if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
+  if (kind == "cifar10") return open_cifar(argument, CifarKind::cifar10);
+  if (kind == "cifar100") return open_cifar(argument, CifarKind::cifar100);
+  if (kind == "image-folder") return open_image_folder(argument, image_size);
+  return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist);
+}
+
 }  // namespace
 
 std::shared_ptr<const Samples> samples_in_memory(std::vector<uint8_t> pixels, std::vector<int32_t> labels) {
@@ -120,22 +141,12 @@ uint64_t fingerprint(const Dataset& set) {
 }
 
 DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size) {
-  const size_t colon = description.find(':');
-  const std::string kind = description.substr(0, colon);
-  const bool has_argument = colon != std::string::npos;
-  const std::string argument = has_argument ? description.substr(colon + 1) : "";
-  if (kind == "synthetic")
-    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
-  if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx" && kind != "image-folder") {
-    throw ConfigError(
-        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, "
-                    "image-folder:DIR or synthetic[:COUNT]",
-                    description, kind));
+  DatasetPair pair = open_kind(description, seed, image_size);
+  for (Dataset* set : {&pair.train, &pair.test}) {
+    if (!set->class_names.empty()) continue;
+    for (int64_t i = 0; i < set->classes; ++i) set->class_names.push_back(std::to_string(i));
   }
-  if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
-  if (kind == "cifar10") return open_cifar10(argument);
-  if (kind == "image-folder") return open_image_folder(argument, image_size);
-  return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist);
+  return pair;
 }
 
 void measure_statistics(DatasetPair& pair, int64_t most_images) {

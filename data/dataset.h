@@ -40,7 +40,7 @@ struct Dataset {
   int64_t height = 0, width = 0, channels = 0, classes = 0;
   std::shared_ptr<const Samples> samples;
   std::array<float, 4> mean{}, std{};  // of pixels / 255 in the training set, per channel
-  std::vector<std::string> class_names;
+  std::vector<std::string> class_names;  // one for each class; "0", "1" and so on where the set has none
 
   int64_t size() const { return samples ? samples->size() : 0; }
   int64_t bytes_per_image() const { return height * width * channels; }
@@ -52,8 +52,8 @@ struct Dataset {
   std::vector<uint8_t> image(int64_t i) const;
 };
 
-/// The first `count` samples of a set, which share its images, or the whole set if it has no more.   requires  count >=
-/// 1
+/// The first `count` samples of a set, which share its images, or the whole set if it has no more.
+/// requires  count >= 1
 Dataset first_samples(const Dataset& set, int64_t count);
 
 /// Hash of the set's size and of up to 256 of its samples, evenly spaced. It distinguishes different sets, but not sets
@@ -64,11 +64,14 @@ struct DatasetPair {
   Dataset train, test;
 };
 
-/// Opens "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]". Plain files are read
-/// when a sample is requested, so a process reads only its own rows; labels and unpacked files stay in memory.
-/// Synthetic images are drawn when they are requested, and kept.
+/// Opens "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".
+/// Plain files are read when a sample is requested, so a process reads only its own rows; labels and unpacked files
+/// stay in memory. Synthetic images are drawn when they are requested, and kept.
 ///   cifar10        DIR contains data_batch_1..5.bin, test_batch.bin (and optionally batches.meta.txt), or a folder
 ///                  cifar-10-batches-bin with them
+///   cifar100       DIR contains train.bin, test.bin (and optionally fine_label_names.txt), or a folder
+///   cifar-100-binary
+///                  with them; the 100 fine labels count
 ///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz
 ///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training
 ///                  images, evenly spaced

@@ -108,15 +108,6 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
   return set;
 }
 
-std::vector<std::string> make_class_names(IdxKind kind, int64_t classes) {
-  if (kind == IdxKind::fashion_mnist) {
-    return {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"};
-  }
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
-  return names;
-}
-
 }  // namespace
 
 DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
@@ -132,10 +123,11 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
   if (kind == IdxKind::fashion_mnist) {
     pair.train.mean = pair.test.mean = {0.2860F};
     pair.train.std = pair.test.std = {0.3530F};
+    pair.train.class_names = pair.test.class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                                                      "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
   } else {
     measure_statistics(pair, kMeasuredImages);
   }
-  pair.train.class_names = pair.test.class_names = make_class_names(kind, pair.train.classes);
   return pair;
 }
 

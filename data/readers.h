@@ -10,8 +10,10 @@ namespace vitrine {
 
 // Readers behind open_dataset(); private to data.
 
-/// The binary version of CIFAR-10 in `folder`, or in its subfolder cifar-10-batches-bin.
-DatasetPair open_cifar10(const std::filesystem::path& folder);
+enum class CifarKind { cifar10, cifar100 };
+/// The binary version of CIFAR-10 or CIFAR-100 (fine labels) in `folder`, or in its subfolder cifar-10-batches-bin or
+/// cifar-100-binary.
+DatasetPair open_cifar(const std::filesystem::path& folder, CifarKind kind);
 
 enum class IdxKind { fashion_mnist, any };
 /// Four IDX files in `folder`. Fashion-MNIST must be 28x28 with 10 classes.

@@ -26,8 +26,8 @@ __device__ __forceinline__ void wait_for_earlier_work() {
 ///   Every kernel uses this or launch_cooperating(). In tests that run kernels on the host, only threads of the latter
 ///     can synchronize.
 ///   Where launches_overlap(), the blocks start as soon as those of a kernel that directly precedes them on the stream
-///     have ended, and wait in wait_for_earlier_work(); after other work, and elsewhere, they start when all work before
-///     is done.
+///     have ended, and wait in wait_for_earlier_work(); after other work, and elsewhere, they start when all work
+///     before is done.
 template <class... Params, class... Args>
 void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, Args... args) {
   cudaLaunchConfig_t config{};

@@ -82,7 +82,7 @@ class IdxFolder : public TempFolder {
 };
 
 TEST(OpenDataset, NamesTheKinds) {
-  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR",
+  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR",
                               "image-folder:DIR", "synthetic[:COUNT]"});
   expect_message("cifar10", {"ConfigError", "write cifar10:DIR"});
   expect_message("idx:", {"ConfigError", "write idx:DIR"});
@@ -310,10 +310,11 @@ TEST(Idx, ReportsDamagedGzipFiles) {
 
 constexpr size_t kRecord = 3073;
 
-/// Records whose bytes are a function of (file, record, channel, position).
-Bytes cifar_records(uint8_t file, size_t count) {
+/// Records whose bytes are a function of (file, record, channel, position). With a superclass, CIFAR-100's.
+Bytes cifar_records(uint8_t file, size_t count, bool superclass = false) {
   Bytes bytes;
   for (size_t record = 0; record < count; ++record) {
+    if (superclass) bytes.push_back(19);
     bytes.push_back(static_cast<uint8_t>((file + record) % 10));
     for (size_t channel = 0; channel < 3; ++channel) {
       for (size_t i = 0; i < 1024; ++i)
@@ -378,6 +379,32 @@ TEST(Cifar10, NamesMissingFiles) {
   const CifarFolder folder("cifar-10-batches-bin");
   fs::remove(folder.train(4));
   expect_message(folder.description(), {"no data_batch_4.bin", folder.train(4).string()});
+}
+
+TEST(Cifar100, ReadsFineLabelsAndPixels) {
+  for (const char* subfolder : {"", "cifar-100-binary"}) {
+    const TempFolder folder;
+    const fs::path inner = folder.path() / subfolder;
+    fs::create_directories(inner);
+    Bytes train = cifar_records(3, 4, true);
+    train[1] = 99;
+    write_file(inner / "train.bin", train);
+    expect_message("cifar100:" + folder.str(), {"DataError", "no test.bin", "cifar-100-binary.tar.gz"});
+    write_file(inner / "test.bin", cifar_records(7, 2, true));
+    const DatasetPair pair = open_dataset("cifar100:" + folder.str(), 0);
+    EXPECT_EQ(pair.train.classes, 100);
+    EXPECT_EQ(labels_of(pair.train), (std::vector<int32_t>{99, 4, 5, 6}));
+    EXPECT_EQ(labels_of(pair.test), (std::vector<int32_t>{7, 8}));
+    EXPECT_EQ(pair.train.class_names.at(99), "99");
+    const auto image = pair.train.image(2);
+    for (size_t i = 0; i < 1024; ++i) {
+      for (size_t c = 0; c < 3; ++c)
+        ASSERT_EQ(image[i * 3 + c], train[2 * (kRecord + 1) + 2 + c * 1024 + i]) << i << " " << c;
+    }
+    train[kRecord + 2] = 100;
+    write_file(inner / "train.bin", train);
+    expect_message("cifar100:" + folder.str(), {"at offset 3075", "a label from 0 to 99 in record 1", "found 100"});
+  }
 }
 
 TEST(Cifar10, ReportsDamagedFiles) {

@@ -23,11 +23,11 @@ BATCH_BYTES = 3073  # one image a file
 MEMBERS = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin", "batches.meta.txt"]
 
 
-def make_archive(members):
+def make_archive(members, inner="cifar-10-batches-bin"):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name in members:
-            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}" if "/" not in name else name)
+            info = tarfile.TarInfo(f"{inner}/{name}" if "/" not in name else name)
             data = os.urandom(BATCH_BYTES)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -122,6 +122,16 @@ def test_broken_connection(folder):
             assert content(os.path.join(unpacked, name)) == tar.extractfile(f"cifar-10-batches-bin/{name}").read()
     server.requests.clear()
     assert server.run("cifar10", folder).returncode == 0 and not server.requests
+
+
+def test_cifar100(folder):
+    members = ["train.bin", "test.bin", "fine_label_names.txt", "coarse_label_names.txt"]
+    server = Server({"cifar-100-binary.tar.gz": make_archive(members, "cifar-100-binary")})
+    found = server.run("cifar100", folder)
+    assert found.returncode == 0 and f"cifar100:{folder}" in found.stdout, found.stderr
+    assert sorted(os.listdir(os.path.join(folder, "cifar-100-binary"))) == sorted(members)
+    found = server.run("cifar100", folder, batch_bytes=None)
+    assert found.returncode == 1 and "train.bin has 3073 bytes, expected 153700000" in found.stderr, found.stderr
 
 
 def test_server_without_ranges(folder):
