@@ -73,6 +73,7 @@ struct ParamSpec {
   CheckpointLayout layout;
   bool of_norm = false;    // of a normalization layer: optimizers often do not decay it
   bool stays_f32 = false;  // the layer sees it in f32 in every precision
+  bool trained = true;     // false: frozen (Sequential::freeze); it has no gradient and no optimizer state
 };
 
 /// Memory of a layer that is no parameter: f32, never trained by the optimizer, at one place for the life of the model.
@@ -134,7 +135,7 @@ struct BackwardCall {
   const Saved& saved;      // what forward returned
   const Tensor& grad_y;    // may be used as scratch: its content is lost
   const Tensor& grad_x;    // overwritten; empty when the gradient of the input is not needed
-  ParamViews grad_params;  // that of bias_parameter() may be empty: it is already computed
+  ParamViews grad_params;  // empty: of a frozen parameter, or that of bias_parameter() if it is already computed
   GradMode mode;           // whether grad_params are overwritten or added to
   const Pass& pass;
   BufferViews buffers = {};

@@ -2,9 +2,11 @@
 #include "nn/parameter_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/error.h"
 #include "runtime/philox.h"
@@ -38,10 +40,19 @@ void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
 FlatLayout::FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements)
     : specs_(std::move(specs)), offsets_(specs_.size()), tail_elements_(tail_elements) {
   VITRINE_ASSERT(tail_elements >= 0, "FlatLayout: tail_elements is negative");
-  for (size_t i = specs_.size(); i-- > 0;) {
-    offsets_[i] = parameter_elements_;
-    parameter_elements_ += aligned(specs_[i].shape.numel());
+  for (const bool trained : {true, false}) {
+    for (size_t i = specs_.size(); i-- > 0;) {
+      if (specs_[i].trained != trained) continue;
+      offsets_[i] = parameter_elements_;
+      parameter_elements_ += aligned(specs_[i].shape.numel());
+    }
   }
+}
+
+FlatLayout FlatLayout::trained() const {
+  std::vector<ParamSpec> specs;
+  std::copy_if(specs_.begin(), specs_.end(), std::back_inserter(specs), [](const ParamSpec& s) { return s.trained; });
+  return FlatLayout(std::move(specs), tail_elements_);
 }
 
 int64_t FlatLayout::parameter_count() const {
@@ -64,6 +75,15 @@ std::vector<View> FlatLayout::views(const View& flat, const View& masters) const
   return all;
 }
 
+std::vector<View> FlatLayout::gradient_views(const View& flat) const {
+  std::vector<View> trained_views = trained().views(flat);
+  std::vector<View> all(specs_.size());
+  for (size_t i = 0, next = 0; i < specs_.size(); ++i) {
+    if (specs_[i].trained) all[i] = trained_views[next++];
+  }
+  return all;
+}
+
 std::vector<View> FlatLayout::views(const View& flat) const {
   if (flat.dtype != DType::f32 && flat.dtype != DType::f16 && flat.dtype != DType::bf16) {
     throw DtypeError(fmt::format("FlatLayout::views: flat is {}, expected f32, f16 or bf16", dtype_name(flat.dtype)));
@@ -78,6 +98,29 @@ std::vector<View> FlatLayout::views(const View& flat) const {
     views.push_back({flat.as<char>() + offsets_[i] * size_of(flat.dtype), specs_[i].shape, flat.dtype, flat.device});
   }
   return views;
+}
+
+bool name_matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() == '*')
+    return name_matches(pattern.substr(1), name) || (!name.empty() && name_matches(pattern, name.substr(1)));
+  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) &&
+         name_matches(pattern.substr(1), name.substr(1));
+}
+
+std::vector<size_t> parameters_matching(std::string_view pattern, const std::vector<ParamSpec>& specs) {
+  std::vector<size_t> matching;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (name_matches(pattern, specs[i].name)) matching.push_back(i);
+  }
+  if (!matching.empty()) return matching;
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : specs) names.push_back(spec.name);
+  constexpr size_t kShown = 8;
+  const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  throw ConfigError(
+      fmt::format("no parameter matches '{}'; the parameters are {}{}", pattern, fmt::join(names, ", "), more));
 }
 
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) {

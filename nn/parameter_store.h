@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <vitrine/nn/layer.h>
@@ -10,7 +11,8 @@ namespace vitrine {
 
 /// The place of each parameter of a model in a flat buffer: in the order in which backward finishes them (last layer
 /// first), each aligned to kAlignmentElements, with zero padding, followed by `tail_elements` (the totals that are
-/// reduced with the gradients).
+/// reduced with the gradients). Frozen parameters follow the trained ones, so the layout of the trained parameters
+/// alone has the same offsets.
 class FlatLayout {
  public:
   static constexpr int64_t kAlignmentElements = 64;
@@ -19,19 +21,24 @@ class FlatLayout {
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   int size() const { return static_cast<int>(specs_.size()); }
+  /// The layout of gradients and optimizer states: without the frozen parameters.
+  FlatLayout trained() const;
   /// First element of parameter i (order of specs()).
   int64_t offset(int i) const { return offsets_[static_cast<size_t>(i)]; }
   /// Elements of parameters and padding, without the tail; a multiple of kAlignmentElements.
   int64_t parameter_elements() const { return parameter_elements_; }
   int64_t tail_elements() const { return tail_elements_; }
   int64_t total_elements() const { return parameter_elements_ + tail_elements_; }
-  /// Number of trained values, without padding.
+  /// Number of values, without padding.
   int64_t parameter_count() const;
   /// Whether layers see a parameter in f32 in every precision.
   bool any_stays_f32() const;
   /// Views of the parameters within `flat` (total or parameter elements; f32, or a 16-bit copy of f16 or bf16), in the
   /// order of specs().
   std::vector<View> views(const View& flat) const;
+  /// Views of the gradients within `flat`, which has the layout trained(), in the order of specs(); empty for frozen
+  /// parameters.
+  std::vector<View> gradient_views(const View& flat) const;
   /// What layers see: views of `flat`, and for parameters that stay f32 views of `masters` (f32, the same layout).
   std::vector<View> views(const View& flat, const View& masters) const;
 
@@ -42,8 +49,13 @@ class FlatLayout {
   int64_t tail_elements_ = 0;
 };
 
+/// Whether a pattern fits the whole name: * stands for any characters, ? for one.
+bool name_matches(std::string_view pattern, std::string_view name);
+/// Indices of the parameters whose names the pattern fits.   throws ConfigError if there is none
+std::vector<size_t> parameters_matching(std::string_view pattern, const std::vector<ParamSpec>& specs);
+
 /// Fills host memory with the layout `layout` with initial values. Parameter i is drawn from Philox at (seed, stream i
-/// of RandomPurpose::initialization) and depends on nothing else.
+/// of RandomPurpose::initialization) and depends on nothing else: freezing parameters changes no value.
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
 
 }  // namespace vitrine

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "nn/parameter_store.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
@@ -47,6 +49,22 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   }
   first_parameter_.push_back(first);
   first_buffer_.push_back(first_buffer);
+  frozen_.resize(static_cast<size_t>(first));
+}
+
+void Sequential::freeze(const std::vector<std::string>& patterns) {
+  const std::vector<ParamSpec> specs = parameters();
+  for (const std::string& pattern : patterns) {
+    for (const size_t i : parameters_matching(pattern, specs)) frozen_[i] = true;
+  }
+  const auto trained = std::find(frozen_.begin(), frozen_.end(), false);
+  if (trained == frozen_.end()) {
+    throw ConfigError(fmt::format("freeze: {} match all parameters of the model; at least one must be trained",
+                                  fmt::join(patterns, ", ")));
+  }
+  const auto first = static_cast<int>(trained - frozen_.begin());
+  first_trained_part_ = 0;
+  while (first_parameter_[first_trained_part_ + 1] <= first) ++first_trained_part_;
 }
 
 std::string Sequential::describe() const {
@@ -61,6 +79,7 @@ std::vector<ParamSpec> Sequential::parameters() const {
   for (const Part& part : parts_) {
     for (ParamSpec& spec : part.layer->parameters()) {
       spec.name = part.name + "." + spec.name;
+      spec.trained = !frozen_[specs.size()];
       specs.push_back(std::move(spec));
     }
   }
@@ -137,7 +156,7 @@ void Sequential::forward_empty(const EmptyCall& call) const {
 
 void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& ready) const {
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
-  for (size_t i = parts_.size(); i-- > 0;) {
+  for (size_t i = parts_.size(); i-- > first_trained_part_;) {
     {
       const LayerScope scope(call.ctx, parts_[i].name.c_str());
       parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
@@ -189,17 +208,24 @@ bool Sequential::output_is_free(const Shape& input, const Pass& pass) const {
   return false;  // the output may share the memory of the input
 }
 
-std::vector<Sequential::Run> Sequential::runs_of(Recomputed recomputed, size_t parts) {
+std::vector<Sequential::Run> Sequential::runs_of(Recomputed recomputed) const {
+  const size_t parts = parts_.size();
   std::vector<Run> runs;
+  // Parts that run no backward are runs of their own.
+  const auto add_kept = [&](size_t begin, size_t end) {
+    const size_t middle = std::clamp(first_trained_part_, begin, end);
+    if (begin < middle) runs.push_back({begin, middle, true});
+    if (middle < end || runs.empty()) runs.push_back({middle, end, true});
+  };
   size_t at = 0;
   for (const PartRange& range : recomputed) {
     const auto begin = static_cast<size_t>(range.begin), end = static_cast<size_t>(range.end);
     VITRINE_ASSERT(at <= begin && begin < end && end <= parts, "segments are ascending, disjoint and within the model");
-    if (at < begin) runs.push_back({at, begin, true});
+    add_kept(at, begin);
     runs.push_back({begin, end, false});
     at = end;
   }
-  if (at < parts || runs.empty()) runs.push_back({at, parts, true});
+  if (at < parts || runs.empty()) add_kept(at, parts);
   return runs;
 }
 
@@ -248,11 +274,12 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
   saved.parts.resize(parts_.size());
   const std::vector<int> computing = computing_parts(images, pass);
   const size_t last = computing.empty() ? 0 : static_cast<size_t>(computing.back());
-  for (const Run& run : runs_of(recomputed, parts_.size())) {
-    if (!run.kept && pass.training) saved.tensors.push_back(x);
+  for (const Run& run : runs_of(recomputed)) {
+    const bool runs_backward = run.end > first_trained_part_;
+    if (!run.kept && pass.training) saved.tensors.push_back(runs_backward ? x : Tensor());
     const bool writes_output = output && !computing.empty() && run.begin <= last && last < run.end;
     x = run_parts(ctx, params, buffers, std::move(x), run, saved.shapes, writes_output ? output : Tensor(),
-                  run.kept ? &saved.parts : nullptr, pass, observe);
+                  run.kept && runs_backward ? &saved.parts : nullptr, pass, observe);
   }
   if (!output) {
     output = std::move(x);
@@ -285,7 +312,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same segments");
   size_t first = parts_.size();  // the first part that runs backward
-  for (size_t i = parts_.size(); i-- > 0;) {
+  for (size_t i = parts_.size(); i-- > first_trained_part_;) {
     const bool wanted =
         grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
     if (wanted) first = i;

@@ -25,6 +25,13 @@ class Sequential final : public Layer {
   /// throws ConfigError when two parts have the same name.
   explicit Sequential(std::vector<Part> parts);
 
+  /// Freezes the parameters whose names match a pattern, in which * stands for any characters: "features.*". Frozen
+  /// parameters have no gradients and no optimizer state. Backward stops at the first part with a trained parameter,
+  /// and the parts before it keep nothing for backward. Dropout and batch norm still behave as in training. For the
+  /// outermost model, before anything is made of it.
+  /// throws ConfigError for a pattern without a match, and if no parameter remains to be trained
+  void freeze(const std::vector<std::string>& patterns);
+
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   std::vector<BufferSpec> buffers() const override;
@@ -82,7 +89,7 @@ class Sequential final : public Layer {
     size_t begin, end;
     bool kept;
   };
-  static std::vector<Run> runs_of(Recomputed recomputed, size_t parts);
+  std::vector<Run> runs_of(Recomputed recomputed) const;
   Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run,
                    std::span<const Shape> shapes, const Tensor& output, std::vector<Saved>* saved, const Pass& pass,
                    const OutputReady& observe) const;
@@ -100,6 +107,8 @@ class Sequential final : public Layer {
   std::vector<Part> parts_;
   std::vector<int> first_parameter_;  // of each part, and one past the last
   std::vector<size_t> first_buffer_;  // likewise
+  std::vector<bool> frozen_;          // of each parameter
+  size_t first_trained_part_ = 0;     // parts before it run no backward
 };
 
 }  // namespace vitrine

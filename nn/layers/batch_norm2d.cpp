@@ -99,7 +99,16 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
   const View& statistics = buffers[kStatistics];
   if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
   const Tensor sums = allocate_sums(ctx, {2, channels_}, "batch_norm2d.gradient_sums");
-  batch_norm_backward_sums(ctx, x, grad_y, statistics, sums, grad_params[0], grad_params[1], mode);
+  // A frozen parameter's gradient goes to scratch memory: it is one of the sums that the gradient of x needs.
+  const auto gradient = [&](size_t i, Tensor& scratch) -> View {
+    if (grad_params[i]) return grad_params[i];
+    scratch = allocate_sums(ctx, {channels_}, "batch_norm2d.gradient of a frozen parameter");
+    if (mode == GradMode::accumulate) zero(ctx, scratch);
+    return scratch;
+  };
+  Tensor scratch_weight, scratch_bias;
+  batch_norm_backward_sums(ctx, x, grad_y, statistics, sums, gradient(0, scratch_weight), gradient(1, scratch_bias),
+                           mode);
   // The sums are part of every device's gradient of x, so all devices add them up, even if one of them did not need its
   // own.
   if (pass.batch_sum != nullptr) pass.batch_sum->sum(ctx, sums);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernels/relu.h"
+#include "nn/layers/weight_gradient.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
@@ -80,19 +81,20 @@ void Conv2d::backward(const BackwardCall& call) const {
   View grad_bias = config_.bias ? grad_params[1] : View{};
   if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y, std::exchange(grad_bias, {}), mode);
   if (!pass.input_form) {
-    conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], grad_bias, mode);
+    if (const WeightGradient grad(ctx, params[0], grad_params[0], grad_bias, mode); grad)
+      conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad.view(), grad_bias, mode);
     if (grad_x) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_x);
     return;
   }
   const FormedConv2d formed = formed_conv2d(config_.conv, pass.input_form, weight_shape());
-  {
+  if (grad_params[0] || grad_bias) {
     const Tensor grad = ctx.allocate(formed.weight.packed_shape(config_.out_channels), DType::f32,
                                      Category::activations, "gradient of arranged weights");
     // A bias has no form: if its gradient is added to, so is the arranged one, to zeros.
     const GradMode arranged_mode = grad_bias ? mode : GradMode::overwrite;
     if (arranged_mode == GradMode::accumulate) zero(ctx, grad);
     conv2d_backward_weight(ctx, formed.config, saved.tensors[0], grad_y, grad, grad_bias, arranged_mode);
-    unpack_images(ctx, formed.weight, grad, grad_params[0], mode);
+    if (grad_params[0]) unpack_images(ctx, formed.weight, grad, grad_params[0], mode);
   }
   if (grad_x) conv2d_backward_data(ctx, formed.config, grad_y, arranged_weight(ctx, formed, params[0]), grad_x);
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/linear.h"
 #include "kernels/relu.h"
+#include "nn/layers/weight_gradient.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -73,7 +74,8 @@ void Linear::backward(const BackwardCall& call) const {
   View grad_bias = config_.bias ? grad_params[1] : View{};
   if (config_.relu)
     relu_backward(ctx, as_rows(saved.tensors[1]), grad_rows, grad_rows, std::exchange(grad_bias, {}), mode);
-  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad_params[0], grad_bias, mode);
+  if (const WeightGradient grad(ctx, params[0], grad_params[0], grad_bias, mode); grad)
+    linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad.view(), grad_bias, mode);
   if (grad_x) linear_backward_data(ctx, grad_rows, params[0], as_rows(grad_x));
 }
 

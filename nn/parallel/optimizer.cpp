@@ -70,15 +70,6 @@ std::string OptimizerConfig::name() const {
 
 namespace {
 
-/// * and ? as in a shell, over whole names.
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*')
-    return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
-  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) &&
-         matches(pattern.substr(1), name.substr(1));
-}
-
 bool contains(const ParameterGroup& group, const ParamSpec& spec) {
   switch (group.of) {
     case ParameterGroup::Of::norms:
@@ -88,22 +79,14 @@ bool contains(const ParameterGroup& group, const ParamSpec& spec) {
     case ParameterGroup::Of::names:
       break;
   }
-  return matches(group.pattern, spec.name);
+  return name_matches(group.pattern, spec.name);
 }
 
 void check_group(const FlatLayout& layout, const ParameterGroup& group) {
   checked("the learning rate factor of a parameter group", group.lr_factor, 1.0);
   checked("the weight decay of a parameter group", group.weight_decay, 0.0);
   if (group.of != ParameterGroup::Of::names) return;
-  const std::vector<ParamSpec>& specs = layout.specs();
-  if (std::any_of(specs.begin(), specs.end(), [&](const ParamSpec& spec) { return contains(group, spec); })) return;
-  std::vector<std::string> names;
-  for (const ParamSpec& spec : specs) names.push_back(spec.name);
-  constexpr size_t kShown = 8;
-  const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
-  names.resize(std::min(names.size(), kShown));
-  throw ConfigError(
-      fmt::format("no parameter matches '{}'; the parameters are {}{}", group.pattern, fmt::join(names, ", "), more));
+  parameters_matching(group.pattern, layout.specs());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "nn/sequential.h"
 
 #include <array>
+#include <map>
 #include <span>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "nn/layers/residual.h"
 #include "nn/parameter_store.h"
 #include "runtime/error.h"
+#include "tests/support/device_fixture.h"
 #include "tests/support/gradient_check.h"
 
 namespace vitrine::test {
@@ -276,6 +278,87 @@ TEST_P(Outermost, WorkIsRecordedUnderTheNameOfTheLayer) {
   }
   EXPECT_EQ(names,
             (std::vector<std::string>{"conv/conv.output", "pool/pool.output", "fc1/fc1.output", "fc2/fc2.output"}));
+}
+
+TEST_P(Outermost, FrozenPartsKeepNothingForBackward) {
+  net_->freeze({"conv.*"});
+  const FlatLayout layout(net_->parameters(), 0);
+  Tensor output;
+  Saved saved = net_->forward_from(ctx(), layout.views(params_), input_, output, kTraining);
+  EXPECT_EQ(activation_bytes(), 512 + 256 + 256);  // fc1's input and output, the output; nothing before them
+  Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
+  zero(ctx(), grad);
+  output = {};
+  std::vector<int> ready;
+  net_->backward_from(ctx(), layout.views(params_), std::move(saved), std::move(grad), layout.gradient_views(grads_),
+                      GradMode::overwrite, kTraining, [&](int first_parameter) { ready.push_back(first_parameter); });
+  EXPECT_EQ(ready, (std::vector<int>{4, 2}));
+  EXPECT_EQ(activation_bytes(), 0);
+}
+
+TEST_P(Outermost, SegmentsOfFrozenPartsKeepNoInput) {
+  net_->freeze({"conv.*"});
+  const FlatLayout layout(net_->parameters(), 0);
+  const std::array recomputed{PartRange{0, 2}, PartRange{4, 6}};
+  Tensor output;
+  Saved saved = net_->forward_from(ctx(), layout.views(params_), input_, output, kTraining, nullptr, recomputed);
+  ASSERT_EQ(saved.tensors.size(), 2U);
+  EXPECT_FALSE(saved.tensors[0]);
+  EXPECT_TRUE(saved.tensors[1]);
+}
+
+/// Gradients of small_net() with frozen parameters, by the name of the parameter; the same input and values each time.
+std::map<std::string, std::vector<float>> gradients_with_frozen(const std::vector<std::string>& patterns,
+                                                                GradMode mode) {
+  TestDevice device;
+  device.ctx().reserve_workspace(int64_t{16} << 20);
+  const auto net = small_net();
+  if (!patterns.empty()) net->freeze(patterns);
+  const FlatLayout layout(net->parameters(), 0);
+  std::vector<float> values(static_cast<size_t>(layout.parameter_elements()));
+  initialize(layout, 3, values);
+  const Tensor params = device.tensor({layout.parameter_elements()}, values);
+  const Tensor grads = device.empty({layout.trained().parameter_elements()});
+  zero(device.ctx(), grads);
+  const Tensor input = device.random({3, 6, 6, 2}, 4), grad_output = device.random({3, 3}, 6);
+  Tensor output;
+  Saved saved = net->forward_from(device.ctx(), layout.views(params), input, output, kTraining);
+  net->backward_from(device.ctx(), layout.views(params), std::move(saved), grad_output, layout.gradient_views(grads),
+                     mode, kTraining, nullptr);
+  const std::vector<View> views = layout.gradient_views(grads);
+  std::map<std::string, std::vector<float>> found;
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i]) found[layout.specs()[i].name] = device.values<float>(views[i]);
+  }
+  return found;
+}
+
+TEST(Freeze, TrainedParametersKeepTheirGradients) {
+  for (const GradMode mode : {GradMode::overwrite, GradMode::accumulate}) {
+    const auto all = gradients_with_frozen({}, mode);
+    for (const std::vector<std::string>& patterns :
+         {std::vector<std::string>{"conv.*"}, {"fc1.weight"}, {"*.bias"}, {"fc2.*"}, {"conv.weight", "fc?.weight"}}) {
+      const auto trained = gradients_with_frozen(patterns, mode);
+      EXPECT_LT(trained.size(), all.size());
+      for (const auto& [name, gradient] : trained) EXPECT_EQ(gradient, all.at(name)) << name;
+    }
+  }
+}
+
+TEST(Freeze, RefusesPatternsThatFreezeNothingOrEverything) {
+  const auto net = small_net();
+  const auto message = [&](const std::vector<std::string>& patterns) {
+    try {
+      net->freeze(patterns);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message({"head.*"}),
+            "no parameter matches 'head.*'; the parameters are conv.weight, conv.bias, fc1.weight, "
+            "fc1.bias, fc2.weight, fc2.bias");
+  EXPECT_EQ(message({"*"}), "freeze: * match all parameters of the model; at least one must be trained");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Outermost, ::testing::Values(Backend::cpu, Backend::meta),
