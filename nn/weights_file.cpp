@@ -60,18 +60,27 @@ std::string list_names(const std::vector<std::string>& names) {
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
-void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
-                 const std::map<std::string, HostTensor>& tensors) {
-  std::vector<std::string> missing, unexpected;
+/// Tensors that the model does not have.
+std::vector<std::string> unexpected_names(const FlatLayout& layout, const BufferLayout& buffers,
+                                          const std::map<std::string, HostTensor>& tensors) {
   std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
   for (const FlatLayout* part : {&layout, &buffers.saved()}) {
-    for (const ParamSpec& spec : part->specs()) {
-      known.insert(spec.name);
-      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
-    }
+    for (const ParamSpec& spec : part->specs()) known.insert(spec.name);
   }
+  std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors) {
     if (!known.contains(name)) unexpected.push_back(name);
+  }
+  return unexpected;
+}
+
+void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
+                 const std::map<std::string, HostTensor>& tensors, const std::vector<std::string>& unexpected) {
+  std::vector<std::string> missing;
+  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
+    for (const ParamSpec& spec : part->specs()) {
+      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
+    }
   }
   if (missing.empty() && unexpected.empty()) return;
   std::string message = fmt::format("{} does not match the model:", path);
@@ -114,25 +123,61 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
 
 using Tensors = std::map<std::string, HostTensor>;
 
-/// throws DataError unless the file's tensors have the shapes and dtype of the layout.
+/// Why a tensor cannot be that parameter: "shape (2) in the file, expected (3)"; empty if it can.
+std::string misfit_of(const HostTensor& tensor, const ParamSpec& spec) {
+  const Shape expected = order_of(spec).file_shape;
+  if (!(tensor.shape == expected))
+    return fmt::format("shape {} in the file, expected {}", tensor.shape.str(), expected.str());
+  if (tensor.dtype != DType::f32)
+    return fmt::format("dtype {} in the file, expected f32; save it as float32", dtype_name(tensor.dtype));
+  return {};
+}
+
 void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
-    const HostTensor& tensor = tensors.at(spec.name);
-    const Order order = order_of(spec);
-    if (!(tensor.shape == order.file_shape)) {
-      throw DataError(
-          fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.file_shape.str()));
-    }
-    if (tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name,
-                                  dtype_name(tensor.dtype)));
-    }
+    const std::string misfit = misfit_of(tensors.at(spec.name), spec);
+    if (!misfit.empty()) throw DataError(fmt::format("{}: {} has {}", path, spec.name, misfit));
   }
 }
 
+/// Removes from `tensors` what does not fit the layout, and says why. Returns how many fit.
+int64_t keep_fitting(const FlatLayout& layout, Tensors& tensors, LoadedWeights& report) {
+  int64_t fitting = 0;
+  for (const ParamSpec& spec : layout.specs()) {
+    const auto found = tensors.find(spec.name);
+    const std::string misfit = found == tensors.end() ? "not in the file" : misfit_of(found->second, spec);
+    if (misfit.empty()) {
+      ++fitting;
+      continue;
+    }
+    report.not_loaded.push_back(fmt::format("{}: {}", spec.name, misfit));
+    if (found != tensors.end()) tensors.erase(found);
+  }
+  return fitting;
+}
+
+/// Renames "PREFIXname" to "name".
+void strip_prefix(const std::string& path, const std::string& prefix, Tensors& tensors) {
+  if (prefix.empty()) return;
+  Tensors renamed;
+  bool any = false;
+  for (auto& [name, tensor] : tensors) {
+    const bool has = name.starts_with(prefix);
+    any = any || has;
+    const std::string short_name = has ? name.substr(prefix.size()) : name;
+    if (!renamed.emplace(short_name, std::move(tensor)).second)
+      throw DataError(fmt::format("{}: without the prefix '{}', two tensors are named {}", path, prefix,
+                                  safetensors::excerpt(short_name)));
+  }
+  if (!any) throw DataError(fmt::format("{}: no tensor's name begins with '{}'", path, prefix));
+  tensors = std::move(renamed);
+}
+
 void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
-  for (const ParamSpec& spec : layout.specs())
-    check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
+  for (const ParamSpec& spec : layout.specs()) {
+    if (const auto found = tensors.find(spec.name); found != tensors.end())
+      check_finite(path, spec.name, found->second.shape, floats_of(found->second));
+  }
 }
 
 void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
@@ -149,8 +194,10 @@ void check_counters(const std::string& path, const std::vector<std::string>& nam
 void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> flat) {
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const auto found = tensors.find(spec.name);
+    if (found == tensors.end()) continue;  // of a partial load
     const Order order = order_of(spec);
-    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(),
+    transpose(order.outer, order.channels, order.positions, floats_of(found->second).data(),
               flat.data() + layout.offset(i));
   }
 }
@@ -168,22 +215,38 @@ void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors
 
 }  // namespace
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
+LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                              const LoadOptions& options) {
   BufferValues none;
-  load_parameters(path, layout, flat, BufferLayout(), none, allow_non_finite);
+  return load_parameters(path, layout, flat, BufferLayout(), none, options);
 }
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
-                     const BufferLayout& buffer_layout, BufferValues& buffers, bool allow_non_finite) {
+LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                              const BufferLayout& buffer_layout, BufferValues& buffers, const LoadOptions& options) {
   check_size("load_parameters", layout, flat.size());
+  LoadedWeights report{layout.size(), buffer_layout.saved().size(), {}, {}};
+  // Throws, or leaves what is loaded in `tensors`.
+  const auto select = [&](Tensors& tensors) {
+    strip_prefix(path, options.strip_prefix, tensors);
+    report.not_loaded.clear();
+    report.unused = unexpected_names(layout, buffer_layout, tensors);
+    if (options.partial) {
+      report.parameters = keep_fitting(layout, tensors, report);
+      report.buffers = keep_fitting(buffer_layout.saved(), tensors, report);
+      if (report.parameters == 0)
+        throw DataError(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path,
+                                    report.not_loaded.front()));
+    } else {
+      check_names(path, layout, buffer_layout, tensors, report.unused);
+      check_shapes(path, layout, tensors);
+      check_shapes(path, buffer_layout.saved(), tensors);
+    }
+    check_counters(path, buffer_layout.counters(), tensors);
+  };
   // The header is checked before data is read, and all values before the first is copied.
-  const Tensors tensors = read_safetensors(path, [&](const Tensors& without_data) {
-    check_names(path, layout, buffer_layout, without_data);
-    check_shapes(path, layout, without_data);
-    check_shapes(path, buffer_layout.saved(), without_data);
-    check_counters(path, buffer_layout.counters(), without_data);
-  });
-  if (!allow_non_finite) {
+  Tensors tensors = read_safetensors(path, [&](Tensors without_data) { select(without_data); });
+  select(tensors);
+  if (!options.allow_non_finite) {
     check_values(path, layout, tensors);
     check_values(path, buffer_layout.saved(), tensors);
   }
@@ -194,6 +257,7 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
     const auto found = tensors.find(buffer_layout.counters()[i]);
     if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
   }
+  return report;
 }
 
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,

@@ -63,16 +63,34 @@ class NonFiniteWeights : public DataError {
   using DataError::DataError;
 };
 
+struct LoadOptions {
+  bool allow_non_finite = false;
+  /// Loads the tensors whose names, shapes and dtypes fit, and leaves everything else as it is: for fine-tuning with
+  /// another head.
+  bool partial = false;
+  std::string strip_prefix = {};  // removed from the names of the file's tensors that begin with it: "module."
+};
+
+/// What a file gave to a model.
+struct LoadedWeights {
+  int64_t parameters = 0, buffers = 0;  // tensors loaded
+  std::vector<std::string> not_loaded;  // "fc.weight: shape (1000, 512) in the file, expected (10, 512)"
+  std::vector<std::string> unused;      // tensors of the file that the model does not have
+};
+
 /// Reads a weights file, f32 tensors with PyTorch's names and layouts into host memory with the layout `layout`.
 /// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a
-///         wrong shape; NonFiniteWeights with the first value that is not finite and its index in the file's tensor,
+///         wrong shape (unless `partial`); if no parameter is loaded; if no name begins with strip_prefix, or two names
+///         become one; NonFiniteWeights with the first value that is not finite and its index in the file's tensor,
 ///         unless allow_non_finite
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
-                     bool allow_non_finite = false);
+LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                              const LoadOptions& options = {});
 /// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as
 /// in PyTorch's oldest files. Nothing is changed when it throws.
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
-                     const BufferLayout& buffer_layout, BufferValues& buffers, bool allow_non_finite = false);
+///   buffers  become those of the file; what a partial load does not find is initial
+LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                              const BufferLayout& buffer_layout, BufferValues& buffers,
+                              const LoadOptions& options = {});
 /// Writes such a file.   throws  DataError
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
                      const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});

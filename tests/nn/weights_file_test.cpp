@@ -107,6 +107,54 @@ TEST_F(WeightsFile, BuffersSurviveARoundTripUnderPyTorchsNames) {
   EXPECT_EQ(buffers.values, model.buffers.values);
 }
 
+TEST_F(WeightsFile, APartialLoadTakesWhatFitsAndSaysWhatDoesNot) {
+  const Residuals model;
+  model.save(path());
+  const Sequential other_head(resnet_parts({.blocks = {1, 1, 1, 1}, .width = 3, .small_images = true}, 1, 5));
+  const FlatLayout layout(other_head.parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 7.0F);
+  BufferValues buffers;
+  const auto load = [&](const LoadOptions& options) {
+    return load_parameters(path(), layout, flat, model.buffer_layout, buffers, options);
+  };
+  expect_mentions(error_of<DataError>([&] { load({}); }),
+                  {"fc.weight has shape (2, 24) in the file, expected (5, 24)"});
+  const LoadedWeights loaded = load({.partial = true});
+  EXPECT_EQ(loaded.parameters, layout.size() - 2);
+  EXPECT_EQ(loaded.buffers, model.buffer_layout.saved().size());
+  EXPECT_EQ(loaded.not_loaded, (std::vector<std::string>{"fc.weight: shape (2, 24) in the file, expected (5, 24)",
+                                                         "fc.bias: shape (2) in the file, expected (5)"}));
+  EXPECT_TRUE(loaded.unused.empty());
+  EXPECT_EQ(buffers.values, model.buffers.values);
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const float first = flat[static_cast<size_t>(layout.offset(i))];
+    const bool is_head = spec.name.starts_with("fc.");
+    EXPECT_EQ(first, is_head ? 7.0F : model.flat[static_cast<size_t>(model.layout.offset(i))]) << spec.name;
+  }
+}
+
+TEST_F(WeightsFile, PrefixesAreStrippedByRequest) {
+  const Residuals model;
+  model.save(path());
+  std::map<std::string, HostTensor> prefixed{{"module.extra", tensor_of({2}, DType::f32, 1)}};
+  for (auto& [name, tensor] : read_safetensors(path())) prefixed["module." + name] = tensor;
+  write_safetensors(path(), prefixed, {});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  const auto load = [&](const LoadOptions& options) {
+    return load_parameters(path(), model.layout, flat, model.buffer_layout, buffers, options);
+  };
+  const LoadedWeights loaded = load({.partial = true, .strip_prefix = "module."});
+  EXPECT_EQ(loaded.parameters, model.layout.size());
+  EXPECT_EQ(loaded.unused, std::vector<std::string>{"extra"});
+  EXPECT_EQ(buffers.counters, model.buffers.counters);
+  expect_mentions(error_of<DataError>([&] { load({.strip_prefix = "model."}); }),
+                  {"no tensor's name begins with 'model.'"});
+  expect_mentions(error_of<DataError>([&] { load({.partial = true}); }),
+                  {"no tensor fits a parameter of the model; the first one: conv1.weight: not in the file"});
+}
+
 // torchvision's files from before PyTorch 0.4.1.
 TEST_F(WeightsFile, MissingCountersAreZeroButMissingStatisticsAreRefused) {
   const Residuals model;
@@ -239,7 +287,7 @@ TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   expect_mentions(error_of<DataError>([&] { load_parameters(path(), layout, flat); }),
                   {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
   EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
-  load_parameters(path(), layout, flat, true);
+  load_parameters(path(), layout, flat, {.allow_non_finite = true});
   EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
 }
 

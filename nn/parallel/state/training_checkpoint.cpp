@@ -149,7 +149,7 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
   for (TrainingState::Flat& flat : state.flats) std::fill(flat.values().begin(), flat.values().end(), 0.0F);
   BufferValues values;
   load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values,
-                  true);
+                  {.allow_non_finite = true});
   state.counters = values.counters;
   if (state.has_flat(kBuffers))
     std::copy(values.values.begin(), values.values.end(), state.flat(kBuffers).values().begin());
@@ -157,7 +157,7 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
     const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
     const bool exists = std::filesystem::exists(path);
     load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kAverages).values(),
-                    buffers, values, true);
+                    buffers, values, {.allow_non_finite = true});
   }
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
   const std::map<std::string, HostTensor> tensors =

@@ -428,7 +428,8 @@ void load_weights(Run& run, const WeightsFile& weights) {
   const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
     if (run.devices->process() == 0) {
-      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers,
+                      {.allow_non_finite = weights.allow_non_finite});
     }
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
