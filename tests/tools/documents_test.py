@@ -28,9 +28,17 @@ See [the page](docs/page.md#a-part-of-it) and [below](#project).
     vitrine train --model mlp --data synthetic:64 --steps 1000000 --devices cpu:0 --no-eval
 
 ```console exact exit=1
-$ vitrine plan --model mlp --devices meta:0 --device-memory 1KiB --batch-size 1 | grep -c "does not fit"; exit 1
+$ vitrine plan --model mlp --devices meta:0 --device-memory 1KiB --batch-size 1 \\
+    | grep -c "does not fit"; exit 1
 1
 ```
+
+<!-- figures: vitrine plan --model mlp --devices meta:0-1 --device-memory 1GiB --workspace 32MiB --batch-size 2 \\
+       --mode dp --no-eval
+     devices.0.peak_bytes_by_category.workspace devices.0.capacity_bytes -
+     devices.0.peak_bytes_by_category.workspace-devices.1.peak_bytes_by_category.workspace -->
+
+The workspace has 32.0 MiB of 1,073,741,824, for 2 samples, 5 % of something, and 0 bytes more than the other.
 """,
 }
 # file, what is replaced, by what, the words of the report
@@ -43,6 +51,12 @@ MISTAKES = [
     ("docs/page.md", "--no-eval", "--mode dp --output-device cpu:7", "docs/page.md:7: 'vitrine train"),
     ("docs/page.md", "\n1\n", "\n2\n", "docs/page.md:10: the program prints something else"),
     ("docs/page.md", " exit=1", "", "docs/page.md:10: 'vitrine plan"),
+    ("docs/page.md", "has 32.0 MiB", "has 31.9 MiB", "docs/page.md:20: the program's figures are others: The workspace has 32.0 MiB"),
+    ("docs/page.md", "1,073,741,824", "1,073,741,825", "docs/page.md:20: the program's figures are others"),
+    ("docs/page.md", "0 bytes", "0.1 MiB", "docs/page.md:20: the program's figures are others"),
+    ("docs/page.md", ", 5 %", "", "docs/page.md:15: the comments name 4 values, but 3 figures follow"),
+    ("docs/page.md", "0.capacity_bytes", "2.capacity_bytes", "docs/page.md:15: no figures: IndexError"),
+    ("docs/page.md", "meta:0-1", "meta:0-x", "docs/page.md:15: no figures: ValueError"),
 ]
 
 
