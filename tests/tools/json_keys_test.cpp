@@ -2,12 +2,14 @@
 // The keys of every command's JSON are those that docs/json.md lists.
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/text.h"
 #include "tests/data/temp_folder.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -68,22 +70,34 @@ Keys keys_of(const std::vector<Json>& outputs) {
 /// Keys that `compare` has for each scheme.
 constexpr const char* kMeasured[] = {"devices[]", "phases[]", "waits[]", "communication[]"};
 
-/// Rows of the tables: | `key` | command command | meaning |
+/// "a.{b,c}": a.b and a.c.
+std::vector<std::string> expanded(const std::string& key) {
+  const size_t open = key.find('{'), close = key.find('}');
+  if (open == std::string::npos) return {key};
+  std::vector<std::string> keys;
+  for (const std::string& name : split_text(key.substr(open + 1, close - open - 1), ','))
+    keys.push_back(key.substr(0, open) + name + key.substr(close + 1));
+  return keys;
+}
+
+/// Rows of the tables: | `key` | command command | meaning |; in the section of a command | `key` | meaning |
 Keys documented_keys(const std::string& command) {
   std::ifstream file(VITRINE_SOURCE_DIR "/docs/json.md");
   EXPECT_TRUE(file);
   Keys keys;
+  std::string section;
   for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) section = line.substr(3);
     if (!line.starts_with("| `")) continue;
-    const size_t end = line.find("` | ", 3);
-    std::istringstream commands(line.substr(end + 4, line.find(" |", end + 4) - end - 4));
-    std::string key = line.substr(3, end - 3);
-    const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured),
-                                       [&](const char* name) { return key.starts_with(name); });
-    if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
-    if (command == "reproduce" && (of_a_mode || key.starts_with("epochs[]"))) key.insert(0, "runs[].");
-    for (std::string word; commands >> word;) {
-      if (word != command) continue;
+    const size_t end = line.find("` | ", 3), next = line.find(" | ", end + 4);
+    std::istringstream commands(next == std::string::npos ? section : line.substr(end + 4, next - end - 4));
+    const std::set<std::string> words(std::istream_iterator<std::string>(commands), {});
+    if (!words.contains(command)) continue;
+    for (std::string key : expanded(line.substr(3, end - 3))) {
+      const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured),
+                                         [&](const char* name) { return key.starts_with(name); });
+      if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
+      if (command == "reproduce" && (of_a_mode || key.starts_with("epochs[]"))) key.insert(0, "runs[].");
       EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
     }
   }
