@@ -65,6 +65,11 @@ void row(const T* logits, int64_t classes, int64_t target, const Target& scale, 
     beaten += static_cast<int64_t>(x > target_logit) |
               (static_cast<int64_t>(x == target_logit) & static_cast<int64_t>(j < target));
   }
+  double all = 0.0;  // of the logits relative to the largest, for label smoothing
+  if (scale.smoothing > 0.0) {
+    for (int64_t j = 0; j < classes; ++j) all += static_cast<double>(to_float(logits[j]) - maximum);
+  }
+  // From here on the logits are not read, because they may have become the exponentials.
   double sum = 0.0;
   for (int64_t j = 0; j < classes; ++j) {
     const float e = std::exp(to_float(logits[j]) - maximum);
@@ -74,11 +79,8 @@ void row(const T* logits, int64_t classes, int64_t target, const Target& scale, 
     }
   }
   double loss = std::log(sum) - static_cast<double>(target_logit - maximum);
-  if (scale.smoothing > 0.0) {
-    double all = 0.0;  // of the logits relative to the largest
-    for (int64_t j = 0; j < classes; ++j) all += static_cast<double>(to_float(logits[j]) - maximum);
+  if (scale.smoothing > 0.0)
     loss += scale.smoothing * (static_cast<double>(target_logit - maximum) - all / static_cast<double>(classes));
-  }
   totals.loss += loss;
   totals.valid += 1;
   if (!std::isnan(loss)) {

@@ -26,9 +26,6 @@ TEST_P(GeluTest, ForwardIsXTimesTheNormalDistribution) {
     gelu_forward(ctx(), tensor({count}, x), y);
     // 1 + erf has a rounding error of 2^-24 where it is close to 0, as in PyTorch.
     expect_close(values(y), expected, 1e-6 + roundoff(), 6e-7 + underflow());
-    const GuardedTensor in_place = guarded({count}, x);
-    gelu_forward(ctx(), in_place, in_place);
-    expect_equal(values(in_place), values(y), "in place");
   }
 }
 
