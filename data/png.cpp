@@ -33,16 +33,22 @@ class Decoder {
     });
     RgbImage image{png_get_image_width(png_, info_), png_get_image_height(png_, info_), {}};
     check_image_size(image.width, image.height, path_);
+    // Pillow cuts grey values of 16 bits off at 255, but takes the upper byte of all other values of 16 bits.
+    const bool wide_grey =
+        png_get_color_type(png_, info_) == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png_, info_) == 16;
     guard([&] {
       png_set_expand(png_);
-      png_set_strip_16(png_);
       png_set_strip_alpha(png_);
-      png_set_gray_to_rgb(png_);
+      if (!wide_grey) {
+        png_set_strip_16(png_);
+        png_set_gray_to_rgb(png_);
+      }
       png_set_interlace_handling(png_);
       png_read_update_info(png_, info_);
     });
     const size_t row_bytes = static_cast<size_t>(image.width) * 3;
-    VITRINE_ASSERT(png_get_rowbytes(png_, info_) == row_bytes, "every kind of PNG is converted to 8-bit RGB");
+    VITRINE_ASSERT(png_get_rowbytes(png_, info_) == static_cast<size_t>(image.width) * (wide_grey ? 2 : 3),
+                   "every kind of PNG but wide grey is converted to 8-bit RGB");
     image.pixels.resize(row_bytes * static_cast<size_t>(image.height));
     std::vector<png_bytep> rows;
     for (int64_t y = 0; y < image.height; ++y) rows.push_back(image.pixels.data() + static_cast<size_t>(y) * row_bytes);
@@ -50,10 +56,17 @@ class Decoder {
       png_read_image(png_, rows.data());
       png_read_end(png_, nullptr);
     });
+    if (wide_grey) {
+      for (const png_bytep row : rows) widen_row(row, static_cast<size_t>(image.width));
+    }
     return image;
   }
 
  private:
+  /// Turns big-endian values of 16 bits at the begin of a row into RGB, from the end: a pixel lies after its value.
+  static void widen_row(uint8_t* row, size_t width) {
+    for (size_t x = width; x-- > 0;) std::memset(row + 3 * x, row[2 * x] != 0 ? 255 : row[2 * x + 1], 3);
+  }
   /// Calls libpng; `work` has no objects with destructors. throws DataError for its errors.
   template <class Work>
   void guard(const Work& work) {

@@ -56,8 +56,13 @@ void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t
   std::fclose(file);
 }
 
+struct PngOptions {
+  bool transparent = false;  // a tRNS chunk, where the color type may have one
+  int interlace = PNG_INTERLACE_NONE;
+};
+
 void write_png(const fs::path& path, int width, int height, std::vector<uint8_t> pixels, int color = PNG_COLOR_TYPE_RGB,
-               int bits = 8) {
+               int bits = 8, const PngOptions& options = {}) {
   fs::create_directories(path.parent_path());
   std::FILE* file = std::fopen(path.c_str(), "wb");
   ASSERT_NE(file, nullptr) << path;
@@ -65,9 +70,12 @@ void write_png(const fs::path& path, int width, int height, std::vector<uint8_t>
   png_infop info = png_create_info_struct(png);
   png_init_io(png, file);
   png_set_IHDR(png, info, static_cast<png_uint_32>(width), static_cast<png_uint_32>(height), bits, color,
-               PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
-  const std::array<png_color, 2> palette{{{10, 20, 30}, {200, 100, 50}}};
-  if (color == PNG_COLOR_TYPE_PALETTE) png_set_PLTE(png, info, palette.data(), 2);
+               options.interlace, PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+  const std::array<png_color, 3> palette{{{10, 20, 30}, {200, 100, 50}, {0, 255, 128}}};
+  if (color == PNG_COLOR_TYPE_PALETTE) png_set_PLTE(png, info, palette.data(), bits == 1 ? 2 : 3);
+  const std::array<png_byte, 2> alphas{0, 128};
+  const png_color_16 clear{0, 27, 84, 141, 0};
+  if (options.transparent && (color & PNG_COLOR_MASK_ALPHA) == 0) png_set_tRNS(png, info, alphas.data(), 2, &clear);
   std::vector<png_bytep> rows;
   const size_t row_bytes = pixels.size() / static_cast<size_t>(height);
   for (int y = 0; y < height; ++y) rows.push_back(pixels.data() + static_cast<size_t>(y) * row_bytes);
@@ -142,28 +150,50 @@ TEST(ImageFolder, LoadsInSeveralWorkers) {
   EXPECT_EQ(batches, 4);
 }
 
-TEST(ImageFile, EveryKindOfPngBecomesRgb) {
+/// The pixels that Pillow 13 gives for the same files: Image.open(path).convert("RGB").
+TEST(ImageFile, EveryKindOfPngHasPillowsPixels) {
+  struct Kind {
+    int color, bits;
+    Bytes row, rgb;  // 4 pixels: as in the file, expected
+  };
+  const auto bytes = [](int count) {
+    Bytes row;
+    for (int i = 0; i < count; ++i) row.push_back(static_cast<uint8_t>(27 + 57 * i));
+    return row;
+  };
+  const Bytes four_colors{200, 100, 50, 10, 20, 30, 0, 255, 128, 200, 100, 50};
+  const std::vector<Kind> kinds{
+      {PNG_COLOR_TYPE_GRAY, 1, {27}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255}},
+      {PNG_COLOR_TYPE_GRAY, 2, {27}, {0, 0, 0, 85, 85, 85, 170, 170, 170, 255, 255, 255}},
+      {PNG_COLOR_TYPE_GRAY, 4, bytes(2), {17, 17, 17, 187, 187, 187, 85, 85, 85, 68, 68, 68}},
+      {PNG_COLOR_TYPE_GRAY, 8, bytes(4), {27, 27, 27, 84, 84, 84, 141, 141, 141, 198, 198, 198}},
+      {PNG_COLOR_TYPE_GRAY, 16, {0, 0, 0, 77, 1, 0, 254, 211}, {0, 0, 0, 77, 77, 77, 255, 255, 255, 255, 255, 255}},
+      {PNG_COLOR_TYPE_RGB, 8, bytes(12), bytes(12)},
+      {PNG_COLOR_TYPE_RGB, 16, bytes(24), {27, 141, 255, 113, 227, 85, 199, 57, 171, 29, 143, 1}},
+      {PNG_COLOR_TYPE_PALETTE, 1, {0xB0}, {200, 100, 50, 10, 20, 30, 200, 100, 50, 200, 100, 50}},
+      {PNG_COLOR_TYPE_PALETTE, 2, {0x49}, four_colors},
+      {PNG_COLOR_TYPE_PALETTE, 4, {0x10, 0x21}, four_colors},
+      {PNG_COLOR_TYPE_PALETTE, 8, {1, 0, 2, 1}, four_colors},
+      {PNG_COLOR_TYPE_GRAY_ALPHA, 8, bytes(8), {27, 27, 27, 141, 141, 141, 255, 255, 255, 113, 113, 113}},
+      {PNG_COLOR_TYPE_GRAY_ALPHA, 16, bytes(16), {27, 27, 27, 255, 255, 255, 227, 227, 227, 199, 199, 199}},
+      {PNG_COLOR_TYPE_RGB_ALPHA, 8, bytes(16), {27, 84, 141, 255, 56, 113, 227, 28, 85, 199, 0, 57}},
+      {PNG_COLOR_TYPE_RGB_ALPHA, 16, bytes(32), {27, 141, 255, 227, 85, 199, 171, 29, 143, 115, 229, 87}},
+  };
   const TempFolder folder;
   const fs::path path = folder.path() / "x.png";
-  const auto expect = [&](const Pixel& pixel, const char* what) {
-    const RgbImage image = read_image_file(path);
-    EXPECT_EQ(image.width, 5) << what;
-    EXPECT_EQ(image.height, 3) << what;
-    EXPECT_EQ(image.pixels, filled(5, 3, pixel)) << what;
-  };
-  write_png(path, 5, 3, filled(5, 3, {77}), PNG_COLOR_TYPE_GRAY);
-  expect({77, 77, 77}, "grey");
-  write_png(path, 5, 3, filled(1, 3, {0xA8}), PNG_COLOR_TYPE_GRAY, 1);  // a byte per row: 10101
-  EXPECT_EQ(read_image_file(path).pixels[0], 255);
-  EXPECT_EQ(read_image_file(path).pixels[3], 0);
-  write_png(path, 5, 3, filled(5, 3, {77, 5}), PNG_COLOR_TYPE_GRAY_ALPHA);
-  expect({77, 77, 77}, "grey with transparency");
-  write_png(path, 5, 3, filled(5, 3, {9, 8, 7, 0}), PNG_COLOR_TYPE_RGB_ALPHA);
-  expect({9, 8, 7}, "transparent");
-  write_png(path, 5, 3, filled(5, 3, {9, 200, 8, 200, 7, 200}), PNG_COLOR_TYPE_RGB, 16);
-  expect({9, 8, 7}, "16 bits");
-  write_png(path, 5, 3, filled(5, 3, {1}), PNG_COLOR_TYPE_PALETTE);
-  expect({200, 100, 50}, "palette");
+  for (const Kind& kind : kinds) {
+    for (const bool transparent : {false, true}) {
+      for (const int interlace : {PNG_INTERLACE_NONE, PNG_INTERLACE_ADAM7}) {
+        const std::string what = "color type " + std::to_string(kind.color) + ", " + std::to_string(kind.bits) +
+                                 " bits, interlace " + std::to_string(interlace) + (transparent ? ", tRNS" : "");
+        write_png(path, 4, 1, kind.row, kind.color, kind.bits, {transparent, interlace});
+        const RgbImage image = read_image_file(path);
+        EXPECT_EQ(image.width, 4) << what;
+        EXPECT_EQ(image.height, 1) << what;
+        EXPECT_EQ(image.pixels, kind.rgb) << what;
+      }
+    }
+  }
 }
 
 TEST(ImageFile, EveryKindOfJpegBecomesRgb) {
