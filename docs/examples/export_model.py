@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a torch.nn.Sequential as a model file of Vitrine. Containers inside it are written layer by layer, with the names of PyTorch's parameters.
+"""Writes a torch.nn.Sequential as a model file of Vitrine. Containers inside it are written layer by layer, with the
+names of PyTorch's parameters. What a model file cannot describe is refused with a TypeError that names it.
 
     from export_model import export
     export(net, (3, 32, 32), "my_net.json")     # the shape of one image: channels, height, width
@@ -10,13 +11,30 @@ import json
 import torch
 
 
+def layers_of(module, name=""):
+    """Yields (name, layer) in the order of the forward pass; a layer that is used twice comes twice."""
+    kind = type(module)
+    if kind.forward is torch.nn.Sequential.forward:
+        for key, child in module._modules.items():
+            yield from layers_of(child, f"{name}.{key}" if name else key)
+    elif getattr(torch.nn, kind.__name__, None) is kind:
+        yield name, module
+    else:
+        raise TypeError(f"{name or 'the model'}: expected a torch.nn.Sequential or a layer of torch.nn, got {kind.__name__}, "
+                        "which has its own forward; write it as a Sequential")
+
+
 def export(net, image, path):
-    layers = []
-    for name, layer in net.named_modules():
-        if not isinstance(layer, torch.nn.Sequential):
-            settings = {key: getattr(layer, key) for key in getattr(layer, "__constants__", [])}
-            if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
-                settings["bias"] = layer.bias is not None
-            layers.append({"name": name, "type": type(layer).__name__, **settings})
+    layers, owners = [], {}
+    for name, layer in layers_of(net):
+        for key, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+            owner = owners.setdefault(id(tensor), f"{name}.{key}")
+            if owner != f"{name}.{key}":
+                raise TypeError(f"{name}: its {key} is also {owner}, but layers of a model file share no parameters; "
+                                "give each layer its own")
+        settings = {key: getattr(layer, key) for key in getattr(layer, "__constants__", [])}
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            settings["bias"] = layer.bias is not None
+        layers.append({"name": name, "type": type(layer).__name__, **settings})
     with open(path, "w") as file:
         json.dump({"input": list(image), "layers": layers}, file, indent=1)

@@ -147,6 +147,16 @@ TEST(PlanSearch, FindsTheFewestMicroBatches) {
   run_steps(model, group, fit->config);
 }
 
+/// Device 0 of dp needs more, but equal shares are faster and fit.
+TEST(PlanSearch, SharesAreEqualWhereMemoryIsPlentiful) {
+  const Model model = random_model(1);
+  const EngineConfig config = config_of(model, "dp", 47);
+  std::vector<int64_t> capacities = peaks(model, 3, config);
+  for (int64_t& bytes : capacities) bytes += 1;
+  DeviceGroup group(devices_with(capacities));
+  EXPECT_EQ(PlanSearch(model, group, config, {{47}, {}}).even_split(config).slices, (std::vector<int64_t>{16, 16, 15}));
+}
+
 TEST(PlanSearch, BalancesFreeMemoryOnUnequalDevices) {
   const Model model = random_model(1);
   for (const char* mode : {"dp", "criterion", "ddp"}) {

@@ -59,12 +59,13 @@ class AlexNet(torch.nn.Module):
 
 
 def sequential(classes, in_channels):
-    """Every layer of a model file, and every ReLU that is merged."""
+    """Every layer of a model file, every ReLU that is merged, and a layer that is used twice."""
     nn = torch.nn
-    features = nn.Sequential(nn.Conv2d(in_channels, 8, 5, stride=2, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+    relu = nn.ReLU()
+    features = nn.Sequential(nn.Conv2d(in_channels, 8, 5, stride=2, padding=2), relu, nn.MaxPool2d(3, 2, 1),
                              nn.Conv2d(8, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12, eps=1e-3, momentum=0.2), nn.ReLU(inplace=True),
                              nn.Conv2d(12, 12, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(12, 16, 1), nn.GELU(), nn.MaxPool2d(2), nn.ReLU())
-    return nn.Sequential(features, nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(96, 20), nn.ReLU(),
+    return nn.Sequential(features, nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(96, 20), relu,
                          nn.Linear(20, classes, bias=False))
 
 
@@ -167,7 +168,32 @@ def test(model, folder):
         check(f"{model}, Vitrine to PyTorch", logits_of(model, folder, trained), net(images))
 
 
+def test_export_refuses():
+    """What a model file cannot describe is named."""
+    nn = torch.nn
+    shared, twin = nn.Linear(4, 4), nn.Linear(4, 4)
+    twin.weight = shared.weight
+
+    class Residual(nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    for part, net in {
+        "2: its weight is also 0.weight": nn.Sequential(shared, nn.ReLU(), shared),
+        "1: its weight is also 0.weight": nn.Sequential(shared, twin),
+        "0: expected a torch.nn.Sequential or a layer of torch.nn, got Residual": nn.Sequential(Residual(nn.Linear(4, 4))),
+        "the model: expected a torch.nn.Sequential": AlexNet(CLASSES, 1),
+    }.items():
+        try:
+            export(net, (1, 2, 2), os.devnull)
+        except TypeError as error:
+            assert part in str(error), error
+        else:
+            raise AssertionError(f"not refused: {part}")
+
+
 def main():
+    test_export_refuses()
     for model in sys.argv[2:]:
         with tempfile.TemporaryDirectory() as folder:
             test(model, pathlib.Path(folder))

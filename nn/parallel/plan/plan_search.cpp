@@ -117,7 +117,7 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
   const auto with = [&](const std::vector<int64_t>& slices) { return plan(with_slices(config, slices)); };
   Fit best = with(equal_parts(samples, devices_.size()));
-  if (count == 1 || samples < 2) return best;
+  if (count == 1 || samples < 2 || best.fits()) return best;
 
   // A second point of each device's line: every other one gives up half of its samples to the next.
   std::vector<int64_t> skewed = best.slices;

@@ -41,9 +41,9 @@ class PlanSearch {
   /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
   Fit plan(const EngineConfig& config) const;
-  /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split
-  /// becomes weights). Starts as if peaks were linear in the slice, then moves single samples while the exact plan
-  /// improves. With several processes: plans the split as it is.
+  /// Plans equal shares of each micro-batch if they fit, otherwise the split that makes the least headroom of any
+  /// device as large as possible (the split becomes weights). Starts as if peaks were linear in the slice, then moves
+  /// single samples while the exact plan improves. With several processes: plans the split as it is.
   Fit even_split(const EngineConfig& config) const;
 
   /// Settings that a search may also choose, in addition to the one that it searches.
