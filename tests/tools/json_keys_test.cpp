@@ -80,7 +80,7 @@ std::vector<std::string> expanded(const std::string& key) {
   return keys;
 }
 
-/// Rows of the tables: | `key` | command command | meaning |; in the section of a command | `key` | meaning |
+/// Rows of the tables: `key`, commands, meaning; without commands where the title of the section names them.
 Keys documented_keys(const std::string& command) {
   std::ifstream file(VITRINE_SOURCE_DIR "/docs/json.md");
   EXPECT_TRUE(file);
