@@ -6,6 +6,7 @@
 #include <vitrine/kernels/elementwise.h>
 #include <vitrine/nn/parallel/reduce/reducer.h>
 #include <vitrine/runtime/copy.h>
+#include <vitrine/runtime/row_range.h>
 
 /// Gradient compression: each step reduces one slice of the gradients, in turns. What the other slices compute is not
 /// lost: every replica adds it to a residual, which is sent when their turn comes (error feedback, Seide et al. 2014).
@@ -20,8 +21,6 @@ class SparseReducer : public vitrine::Reducer {
         compute.allocate({elements_}, vitrine::DType::f32, vitrine::Category::communication, "gradient residual");
     zero(compute, residual_);
   }
-
-  vitrine::RowRange updated_elements() const override { return {0, elements_}; }  // every replica makes the same update
 
   void reset() override {
     ready_ = replica_.device.compute().stream().make_event();
@@ -54,8 +53,6 @@ class SparseReducer : public vitrine::Reducer {
     compute.wait(*reduced_, "reduce");
     zero(compute, residual_.view().rows(slice_.begin, slice_.end));
   }
-
-  void distribute() override {}
 
  private:
   void add_to_residual(int64_t begin, int64_t end) {

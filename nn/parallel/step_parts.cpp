@@ -376,7 +376,7 @@ void Engine::State::share_buffers() {
 
 void Engine::State::zero_unwritten_gradients(Replica& r) {
   if (r.has_gradients) return;
-  zero(r.compute(), r.gradients.view().rows(0, layout.parameter_elements()));
+  zero(r.compute(), r.parameter_gradients());
   r.has_gradients = true;
 }
 
@@ -391,8 +391,7 @@ void Engine::State::run_optimizer(Replica& r) {
   const OptimizerConfig& optimizer = config.optimizer;
   const View control = r.scaler->step();  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
-  const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
-  const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
+  const View parameters = r.parameters, gradients = r.parameter_gradients(), half_parameters = r.half_parameters;
   const ConstView values = graphs ? graphs->values_of_capture() : ConstView();
   if (optimizer.kind == OptimizerConfig::Kind::sgd) {
     sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges,

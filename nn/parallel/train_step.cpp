@@ -52,7 +52,7 @@ void Engine::finish_reduction() {
 void Engine::decide_step() {
   State& s = in_step("decide_step");
   s.for_each_updating([&](Replica& r) {
-    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(),
+    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.parameter_gradients(), r.totals(),
                           s.config.non_finite(), s.update_count(r), r.reducer->squared());
   });
 }

@@ -53,7 +53,7 @@ class Watched final : public Reducer {
  public:
   Watched(const ReducerContext& replica, bool shows, SquaredElements& seen)
       : reducer_(make_reducer(replica)), shows_(shows), seen_(seen) {}
-  RowRange updated_elements() const override { return reducer_->updated_elements(); }
+  bool updates() const override { return reducer_->updates(); }
   void begin_step(int64_t step) override { reducer_->begin_step(step); }
   void add(int64_t finished_elements) override { reducer_->add(finished_elements); }
   void finish() override { reducer_->finish(); }

@@ -18,11 +18,9 @@ class AllReduceReducer final : public Reducer {
  public:
   explicit AllReduceReducer(const ReducerContext& replica);
 
-  RowRange updated_elements() const override { return {0, replica_.layout.parameter_elements()}; }
   void begin_step(int64_t step) override;
   void add(int64_t finished_elements) override;
   void finish() override;
-  void distribute() override {}  // every replica has made the same update
   void reset() override;
   SquaredElements squared() const override { return squares_.squared(); }
   View error() const override { return wire_.error(); }

@@ -11,7 +11,7 @@ class Gpu0Reducer final : public Reducer {
  public:
   explicit Gpu0Reducer(const ReducerContext& replica);
 
-  RowRange updated_elements() const override { return {0, is_root() ? replica_.layout.parameter_elements() : 0}; }
+  bool updates() const override { return is_root(); }
   void begin_step(int64_t step) override { wire_.begin_step(step); }
   void add(int64_t) override {}  // all gradients are summed at once
   void finish() override;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/reducer.h"
 
-#include <fmt/format.h>
-
 #include "nn/parallel/reduce/all_reduce_reducer.h"
 #include "nn/parallel/reduce/gpu0_reducer.h"
 #include "runtime/error.h"
@@ -22,13 +20,6 @@ std::unique_ptr<Reducer> make_configured_reducer(const ReducerContext& replica) 
   if (reducer == nullptr)
     throw ConfigError(
         "EngineConfig::reducer returned null, expected a Reducer; return make_reducer(replica) for the scheme's own");
-  const RowRange range = reducer->updated_elements();
-  const int64_t all = replica.layout.parameter_elements();
-  if (range.size() != 0 && range != RowRange{0, all}) {
-    throw ConfigError(
-        fmt::format("Reducer::updated_elements: replica {} updates elements [{}, {}), expected all of [0, {}) or none",
-                    replica.rank, range.begin, range.end, all));
-  }
   return reducer;
 }
 

@@ -10,7 +10,6 @@
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/comm/communicator.h>
 #include <vitrine/runtime/device.h>
-#include <vitrine/runtime/row_range.h>
 
 namespace vitrine {
 
@@ -47,42 +46,41 @@ struct ReducerContext {
 /// The engine makes one Reducer for each replica and calls it once per step, in this order, from the thread that issues
 /// the replica's work:
 ///
-///     begin_step -> add, add, ... (while backward is issued) -> finish -> the update of updated_elements() ->
-///       distribute
+///     begin_step -> add, add, ... (while backward is issued) -> finish -> the update, if it updates() -> distribute
 ///
 /// Every call issues work and returns; none waits for a device. All replicas make the same calls in the same order, so
 /// a Reducer that issues its collectives from them keeps the order that Communicator requires. Planning runs the same
 /// calls on meta devices: what a Reducer allocates and launches may depend on shapes and the step number, not on
 /// values.
 ///
+/// What a Reducer inherits is right where every replica gets the sums and makes the same update.
 /// A custom Reducer (gradient compression, another topology) is set in EngineConfig::reducer;
 /// docs/examples/gradient_compression.cpp is one.
 class Reducer {
  public:
   virtual ~Reducer() = default;
 
-  /// Elements of the flat parameters that this replica updates: it holds their optimizer state, and distribute() brings
-  /// them to the others. Constant. The engine supports all of them or none; another range throws ConfigError, because
-  /// the norm of a partial gradient would have to be combined over replicas.
-  virtual RowRange updated_elements() const = 0;
-
-  /// A step begins.
-  virtual void begin_step(int64_t step) = 0;
   /// The tail and the gradients of elements [0, finished_elements) are final once the work queued on the compute stream
   /// so far is done. Called with ascending values while the last backward of a step is issued; finished_elements never
   /// lies inside a parameter.
   virtual void add(int64_t finished_elements) = 0;
-  /// Everything is final. Ensures that work which is queued on the compute stream afterwards sees, in
-  /// updated_elements() of the gradients and in the tail, the sums over all replicas.
+  /// Everything is final. Ensures, where the replica updates(), that work which is queued on the compute stream
+  /// afterwards sees the sums over all replicas in the gradients and in the tail.
   virtual void finish() = 0;
+
+  /// Whether this replica updates the parameters: it holds the optimizer's state, and distribute() brings them to the
+  /// others. Constant.
+  virtual bool updates() const { return true; }
+  /// A step begins.
+  virtual void begin_step(int64_t /*step*/) {}
   /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters,
   /// as f32 and as 16-bit copy where the replica holds them, and the updated state of the loss scaler. Also called
   /// between steps, when averages of parameters take their place or give it back (Engine::AverageScope).
-  virtual void distribute() = 0;
+  virtual void distribute() {}
   /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed
   /// stream would fail their waiters.
-  virtual void reset() = 0;
-  /// The first of updated_elements() whose squares this step's reduction has summed: work queued on the compute stream
+  virtual void reset() {}
+  /// The first elements whose squares this step's reduction has summed: work queued on the compute stream
   /// after finish() may read the sums. decide_step() does not read these elements again.
   virtual SquaredElements squared() const { return {}; }
   /// (2) f32 of this step: ||reduced gradient - f32 reduced gradient|| and ||f32 reduced gradient||; empty where that
@@ -94,8 +92,7 @@ class Reducer {
 /// it (Reduce::gpu0).
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica);
 
-/// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null or updates a
-/// part of the parameters.
+/// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null.
 std::unique_ptr<Reducer> make_configured_reducer(const ReducerContext& replica);
 
 }  // namespace vitrine

@@ -56,11 +56,10 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   reduction.half_parameters = half_parameters;
   if (updates()) {
     const int states = config.optimizer.state_count();
-    const int64_t updated = reducer->updated_elements().size();
-    if (states > 0) state1 = allocate(updated, DType::f32, Category::optimizer, states == 1 ? "momentum" : "exp_avg");
-    if (states > 1) state2 = allocate(updated, DType::f32, Category::optimizer, "exp_avg_sq");
+    if (states > 0) state1 = allocate(elements, DType::f32, Category::optimizer, states == 1 ? "momentum" : "exp_avg");
+    if (states > 1) state2 = allocate(elements, DType::f32, Category::optimizer, "exp_avg_sq");
     updates_done = allocate(1, DType::i32, Category::optimizer, "step");
-    if (config.ema_decay > 0.0) average = allocate(updated, DType::f32, Category::optimizer, "parameter averages");
+    if (config.ema_decay > 0.0) average = allocate(elements, DType::f32, Category::optimizer, "parameter averages");
   }
   evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes.value(), settings::kWorkspaceBytes);
@@ -100,7 +99,7 @@ void Replica::cast_parameters() {
 void Replica::start_average() {
   if (!average) return;
   const PhaseScope phase(compute(), Phase::replicate);
-  vitrine::copy(compute(), updated(parameters), average);
+  vitrine::copy(compute(), parameters, average);
 }
 
 void Replica::forget_micro_batch() {

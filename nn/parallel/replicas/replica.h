@@ -55,11 +55,9 @@ struct Replica {
   /// What layers see: the 16-bit copy, or in f32 the parameters.
   const Tensor& working_parameters() const { return half_parameters ? half_parameters : parameters; }
   /// Whether it runs the optimizer.
-  bool updates() const { return reducer != nullptr && reducer->updated_elements().size() > 0; }
-  /// The elements of a flat buffer that it updates.
-  View updated(const View& flat) const {
-    return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end);
-  }
+  bool updates() const { return reducer != nullptr && reducer->updates(); }
+  /// The gradients without the tail.
+  View parameter_gradients() const { return gradients.view().rows(0, reduction.layout.parameter_elements()); }
   /// Casts the 16-bit copy after the parameters were set, where the replica has it and f32 parameters.
   void cast_parameters();
   /// Copies the parameters to their average, where the replica has one.
@@ -78,7 +76,7 @@ struct Replica {
   Tensor transient_buffers;      // flat, f32: those of the latest micro-batch; only in training
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
-  Tensor average;                // f32, of the elements that it updates; empty without EngineConfig::ema_decay
+  Tensor average;                // f32; empty where it does not update, and without EngineConfig::ema_decay
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
   std::unique_ptr<LossScaler> scaler;
   Tensor step_scalars;    // i32: the next two

@@ -14,7 +14,7 @@ void Engine::State::exchange_averages() {
   for_each_updating([&](Replica& r) {
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
-      exchange(r.compute(), r.updated(r.parameters), r.average);
+      exchange(r.compute(), r.parameters, r.average);
     }
     r.cast_parameters();
   });

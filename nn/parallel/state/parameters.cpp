@@ -152,7 +152,7 @@ std::vector<float> Engine::working_parameters(int device) {
 std::vector<float> Engine::gradients(int device) {
   State& s = state_->drain();
   s.require_training("gradients");
-  return s.read_flat(s.replica(device), s.replica(device).gradients.view().rows(0, s.layout.parameter_elements()));
+  return s.read_flat(s.replica(device), s.replica(device).parameter_gradients());
 }
 
 void Engine::set_loss_scale_state(float scale, int32_t growth_tracker) {

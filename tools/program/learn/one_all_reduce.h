@@ -13,11 +13,9 @@ class OneAllReduce : public Reducer {
  public:
   OneAllReduce(const ReducerContext& replica, ReduceOp op) : replica_(replica), op_(op) {}
 
-  RowRange updated_elements() const override { return {0, replica_.layout.parameter_elements()}; }
   void reset() override {
     for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
   }
-  void begin_step(int64_t /*step*/) override {}
   void add(int64_t /*finished_elements*/) override {}
   void finish() override {
     if (replica_.communicator == nullptr) return;
@@ -33,7 +31,6 @@ class OneAllReduce : public Reducer {
     communication.record(*reduced_);
     compute.wait(*reduced_, "reduce");
   }
-  void distribute() override {}
 
  protected:
   const ReducerContext& replica() const { return replica_; }
