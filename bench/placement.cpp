@@ -66,7 +66,7 @@ bool measure(const Model& model, int64_t batch, const Case& c) {
     config.image_width = model.width;
   }
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<DevicePlan> plans = Engine::plan(model, group, config, {{batch, batch / 2 + 1}, {batch}});
+  const std::vector<DevicePlan> plans = plan_memory(model, group, config, {{batch, batch / 2 + 1}, {batch}});
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
   const DevicePlan& plan = *std::max_element(plans.begin(), plans.end(),
                                              [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });

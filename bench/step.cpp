@@ -75,7 +75,7 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
   engine.take_step_results(true);
   state.counters["samples/s"] =
       benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
-  state.counters["peak_bytes"] = static_cast<double>(engine.device_plans()[0].peak_bytes);
+  state.counters["peak_bytes"] = static_cast<double>(engine.facts().plans[0].peak_bytes);
 }
 
 /// The same step without the engine: one context, one stream, explicit tensors. As in the engine, the host waits for

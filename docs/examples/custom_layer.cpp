@@ -77,17 +77,18 @@ HostBatch draw_batch(const Model& model, PhiloxSequence& random) {
 /// largest gradient.
 double gradient_error(Engine& engine, const HostBatch& batch, const std::string& name) {
   constexpr float kStep = 1e-2F;
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   engine.train_step(batch);
   engine.take_step_results(true);
-  const std::vector<float> gradients = engine.gradients();  // at `before`; the step has changed the parameters since
+  const std::vector<float> gradients =
+      engine.parameters().gradients();  // at `before`; the step has changed the parameters since
   const auto loss_at = [&](size_t element, float value) {
     std::vector<float> moved = before;
     moved[element] = value;
-    engine.set_parameters(moved);
+    engine.parameters().set(moved);
     return engine.evaluate(batch).mean_loss();
   };
-  const FlatLayout& layout = engine.layout();
+  const FlatLayout& layout = engine.parameters().layout();
   double error = 0, largest = 0;
   for (int p = 0; p < layout.size(); ++p) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(p)];
@@ -99,7 +100,7 @@ double gradient_error(Engine& engine, const HostBatch& batch, const std::string&
       largest = std::max(largest, std::abs(slope));
     }
   }
-  engine.set_parameters(before);
+  engine.parameters().set(before);
   return error / largest;  // NaN if there is no parameter of that name
 }
 

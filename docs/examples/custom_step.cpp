@@ -62,20 +62,20 @@ void forward_and_backward(Engine& engine, const HostBatch& batch, const MicroBat
   {
     ExecContext& ctx = engine.devices()[kLossDevice].compute();
     const int64_t samples = micro_batch.samples();
-    const Tensor logits = engine.gather_outputs(kLossDevice);
+    const Tensor logits = engine.outputs().gather(kLossDevice);
     const Tensor labels = ctx.allocate({samples}, DType::i32, Category::staging, "labels");
     const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
     copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + samples), labels);
     zero(ctx, totals);
     // Half of it, because the gradients of two passes add up.
-    smoothed_cross_entropy(ctx, logits, labels, 0.5F / static_cast<float>(engine.nominal_targets()), totals);
-    if (last) engine.add_totals(totals, kLossDevice);
-    engine.set_output_gradients(logits, kLossDevice);
+    smoothed_cross_entropy(ctx, logits, labels, 0.5F / static_cast<float>(engine.outputs().nominal_targets()), totals);
+    if (last) engine.outputs().add_totals(totals, kLossDevice);
+    engine.outputs().scatter(logits, kLossDevice);
   }
   engine.backward_and_reduce(last);
 }
 
-/// Engine::default_step() with another loss and order.
+/// default_step() with another loss and order.
 void smoothed_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
     forward_and_backward(engine, batch, micro_batch, false);

@@ -47,9 +47,9 @@ int run() {
   Engine engine(model, devices, config, {{kBatch}, {}});
   for (int step = 0; step < kSteps; ++step) engine.train_step(draw(static_cast<uint64_t>(step)));
   const std::vector<StepResult> results = engine.take_step_results(true);
-  engine.verify_replicas();
+  engine.parameters().verify();
   engine.finish();
-  const int64_t elements = engine.layout().parameter_elements();
+  const int64_t elements = engine.parameters().layout().parameter_elements();
   std::printf("gradients sent per step: %lld of %lld elements\n", static_cast<long long>(elements / kSlices),
               static_cast<long long>(elements));
   double last = 0;

@@ -51,7 +51,7 @@ double train_and_evaluate() {
     Engine engine(model, devices, config, {{kBatch}, {}});
     for (uint64_t step = 1; step <= kSteps; ++step) engine.train_step(draw(kBatch, step));
     std::printf("loss of the last step: %.4f\n", engine.take_step_results(true).back().mean_loss());
-    trained = engine.parameters();
+    trained = engine.parameters().values();
     engine.finish();
   }
   config.forward_only = true;

@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-void Engine::default_step(Engine& engine, const HostBatch& batch) {
+void default_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
     engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then
                                        // prepares the input
@@ -28,50 +28,52 @@ void Engine::default_step(Engine& engine, const HostBatch& batch) {
 void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
   const bool reduces = last && s.reduction_on;
-  s.for_each_at_once([&](Replica& r) {
+  s.replicas.for_each_at_once([&](Replica& r) {
     // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in
     // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream:
     // event, wait and collective are in AllReduceReducer::reduce().
     const auto gradients_ready = [&](int first_parameter) {
-      if (reduces) r.reducer->add(finished_elements(s.layout, first_parameter));
+      if (reduces) r.reducer->add(finished_elements(s.setup->layout, first_parameter));
     };
-    if (r.samples > 0) return s.run_backward(r, gradients_ready);
-    s.run_backward_empty(r, reduces, gradients_ready);
+    if (r.batch.samples > 0) return s.passes.run_backward(r, gradients_ready);
+    s.passes.run_backward_empty(r, reduces, gradients_ready);
   });
 }
 
 void Engine::finish_reduction() {
   State& s = in_step("finish_reduction");
-  s.for_each_at_once([&](Replica& r) {
+  s.replicas.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::reduce);
-    s.zero_unwritten_gradients(r);
+    s.passes.zero_unwritten_gradients(r);
     if (s.reduction_on) r.reducer->finish();
   });
 }
 
 void Engine::decide_step() {
   State& s = in_step("decide_step");
-  s.for_each_updating([&](Replica& r) {
-    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.parameter_gradients(), r.totals(),
-                          s.config.non_finite(), s.update_count(r), r.reducer->squared());
+  s.replicas.for_each_updating([&](Replica& r) {
+    r.scaler->decide_step(r.compute(), static_cast<double>(s.setup->nominal_targets()), r.parameter_gradients(),
+                          r.totals(), s.setup->config.non_finite(), s.passes.update_count(r), r.reducer->squared());
   });
 }
 
 void Engine::clip_gradients(double max_norm) {
-  in_step("clip_gradients").for_each_updating([&](Replica& r) { r.scaler->clip_gradients(r.compute(), max_norm); });
+  in_step("clip_gradients").replicas.for_each_updating([&](Replica& r) {
+    r.scaler->clip_gradients(r.compute(), max_norm);
+  });
 }
 
 void Engine::update_parameters() {
   State& s = in_step("update_parameters");
-  s.for_each_updating([&](Replica& r) { s.run_optimizer(r); });
+  s.replicas.for_each_updating([&](Replica& r) { s.passes.run_optimizer(r); });
 }
 
 void Engine::update_loss_scale() {
-  in_step("update_loss_scale").for_each_updating([](Replica& r) { r.scaler->update_loss_scale(r.compute()); });
+  in_step("update_loss_scale").replicas.for_each_updating([](Replica& r) { r.scaler->update_loss_scale(r.compute()); });
 }
 
 void Engine::distribute_parameters() {
-  in_step("distribute_parameters").for_each_at_once([](Replica& r) { r.reducer->distribute(); });
+  in_step("distribute_parameters").replicas.for_each_at_once([](Replica& r) { r.reducer->distribute(); });
 }
 
 }  // namespace vitrine

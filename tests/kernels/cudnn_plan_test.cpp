@@ -347,7 +347,7 @@ bool on_tensor_cores(const CudnnChoice& choice) {
   return std::ranges::find(notes, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != notes.end();
 }
 
-/// The arena is sized by what cuDNN asks for all layers, as Engine::plan() does. In f32 without TF32 most of cuDNN's
+/// The arena is sized by what cuDNN asks for all layers, as plan_memory() does. In f32 without TF32 most of cuDNN's
 /// own proposals are not allowed, so that some layers have only fallback engines in any arena.
 TEST_P(CudnnPlanTest, ThePlannedWorkspaceGivesEveryLayerTheBestPlanAndTensorCores) {
   const cuda::CudnnTarget target{nullptr, &gpu_};

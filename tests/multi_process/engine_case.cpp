@@ -130,9 +130,9 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   const StepResult found = engine.evaluate(part_of(model, random_batch(model, kEvaluated, 77, 0.2), plan, devices));
   result.evaluation = sum_over_processes(
       devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
-  engine.verify_replicas();
-  result.parameters = engine.parameters(0);
-  const BufferValues buffers = engine.buffers(0);
+  engine.parameters().verify();
+  result.parameters = engine.parameters().values(0);
+  const BufferValues buffers = engine.parameters().buffers(0);
   result.parameters.insert(result.parameters.end(), buffers.values.begin(), buffers.values.end());
   engine.finish();
   return result;

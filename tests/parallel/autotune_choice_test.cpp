@@ -235,9 +235,9 @@ class AutotuneProcesses : public AutotuneChoice {
           engine.train_step(part);
         }
         engine.finish();
-        runs[r].parameters = engine.parameters();
-        runs[r].plans = *engine.tuned_plans();
-        runs[r].report = engine.autotune_report();
+        runs[r].parameters = engine.parameters().values();
+        runs[r].plans = *engine.facts().tuned_plans;
+        runs[r].report = engine.facts().autotune;
         for (int d = 0; d < group.size(); ++d) {
           for (std::string& operation : untuned_operations(group[d].compute()))
             runs[r].untuned.push_back(std::move(operation));

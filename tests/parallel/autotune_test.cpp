@@ -35,8 +35,8 @@ TEST_F(AutotuneTest, TheMeasuredPeakIsThePlannedOneAndStaysThatOfARunWithoutSear
   const EngineConfig config = tuned_config(model_);
   EXPECT_TRUE(train_tuned(model_, config).peaks_as_planned);
   DeviceGroup group(group_of({0}));
-  EXPECT_EQ(Engine::plan(model_, group, untuned_config(model_), {{6}, {}})[0].peak_bytes,
-            Engine::plan(model_, group, config, {{6}, {}})[0].peak_bytes);
+  EXPECT_EQ(plan_memory(model_, group, untuned_config(model_), {{6}, {}})[0].peak_bytes,
+            plan_memory(model_, group, config, {{6}, {}})[0].peak_bytes);
 }
 
 TEST_F(AutotuneTest, StoredPlansAreNotTimedAndGiveTheSameBits) {

@@ -61,15 +61,15 @@ inline Outcome train_on(DeviceGroup& group, const Model& model, const EngineConf
   engine.finish();
   for (int d = 0; d < group.size(); ++d) {
     run.peaks_as_planned = run.peaks_as_planned && group[d].pool().statistics().peak_bytes ==
-                                                       engine.device_plans()[static_cast<size_t>(d)].peak_bytes;
-    run.replicas_equal = run.replicas_equal && engine.parameters(d) == engine.parameters(0);
+                                                       engine.facts().plans[static_cast<size_t>(d)].peak_bytes;
+    run.replicas_equal = run.replicas_equal && engine.parameters().values(d) == engine.parameters().values(0);
     for (std::string& operation : untuned_operations(group[d].compute())) run.untuned.push_back(std::move(operation));
   }
   run.convolutions = conv2d_choices(group[0].compute());
-  run.parameters = engine.parameters();
+  run.parameters = engine.parameters().values();
   run.graph_launches = engine.graph_counts().launched;
-  if (engine.tuned_plans()) run.plans = *engine.tuned_plans();
-  run.report = engine.autotune_report();
+  if (engine.facts().tuned_plans) run.plans = *engine.facts().tuned_plans;
+  run.report = engine.facts().autotune;
   return run;
 }
 

@@ -33,17 +33,18 @@ TEST(Averages, FollowTheParametersAndTakeTheirPlaceForAWhile) {
         config.precision.broadcasts_masters = masters;
         DeviceGroup group(test_group(2));
         Engine engine(model, group, config, {{kBatch}, {kBatch}});
-        EXPECT_EQ(engine.averages(), engine.parameters());  // before the first step
+        EXPECT_EQ(engine.parameters().averages().values(), engine.parameters().values());  // before the first step
         std::vector<double> expected;
         for (uint32_t step = 0; step < 4; ++step) {
           engine.train_step(batch_of(model, step).view());
-          const std::vector<float> parameters = engine.parameters();
+          const std::vector<float> parameters = engine.parameters().values();
           if (step == 0) expected.assign(parameters.begin(), parameters.end());
           for (size_t i = 0; i < expected.size(); ++i)
             expected[i] += (1 - kDecay) * (static_cast<double>(parameters[i]) - expected[i]);
         }
-        const std::vector<float> averages = engine.averages(), parameters = engine.parameters(),
-                                 working = engine.working_parameters(1);
+        const std::vector<float> averages = engine.parameters().averages().values(),
+                                 parameters = engine.parameters().values(),
+                                 working = engine.parameters().working_values(1);
         for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(averages[i], expected[i], 1e-6) << i;
         EXPECT_GT(relative_difference(averages, parameters), 1e-4);
         const OwnedBatch test = batch_of(model, 100);
@@ -52,21 +53,21 @@ TEST(Averages, FollowTheParametersAndTakeTheirPlaceForAWhile) {
         {
           const Engine::AverageScope scope(engine);
           average_loss = engine.evaluate(test.view()).mean_loss();
-          EXPECT_EQ(engine.parameters(), averages);
-          EXPECT_EQ(engine.working_parameters(1), engine.working_parameters(0));
+          EXPECT_EQ(engine.parameters().values(), averages);
+          EXPECT_EQ(engine.parameters().working_values(1), engine.parameters().working_values(0));
           EXPECT_THROW(engine.train_step(test.view()), OrderError);
-          EXPECT_THROW(engine.averages(), OrderError);
+          EXPECT_THROW(engine.parameters().averages().values(), OrderError);
           EXPECT_THROW(Engine::AverageScope another(engine), OrderError);
         }
-        EXPECT_EQ(engine.parameters(), parameters);
-        EXPECT_EQ(engine.averages(), averages);
-        EXPECT_EQ(engine.working_parameters(1), working);
+        EXPECT_EQ(engine.parameters().values(), parameters);
+        EXPECT_EQ(engine.parameters().averages().values(), averages);
+        EXPECT_EQ(engine.parameters().working_values(1), working);
         EXPECT_EQ(engine.evaluate(test.view()).mean_loss(), loss);
         engine.finish();  // asserts that the plan was met to the byte
         // An engine that starts from the averages evaluates to the same.
         DeviceGroup other_group(test_group(2));
         Engine other(model, other_group, config, {{kBatch}, {kBatch}});
-        other.set_parameters(averages);
+        other.parameters().set(averages);
         EXPECT_EQ(other.evaluate(test.view()).mean_loss(), average_loss);
         EXPECT_NE(average_loss, loss);
       }
@@ -78,24 +79,24 @@ TEST(Averages, CanBeSetToContinue) {
   const Model model = random_model(4);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, with_averages(model), {{kBatch}, {}});
-  std::vector<float> values(static_cast<size_t>(engine.layout().parameter_elements()), 0.5F);
-  engine.set_averages(values);
-  EXPECT_EQ(engine.averages(0), values);
-  EXPECT_EQ(engine.averages(1), values);
+  std::vector<float> values(static_cast<size_t>(engine.parameters().layout().parameter_elements()), 0.5F);
+  engine.parameters().averages().set(values);
+  EXPECT_EQ(engine.parameters().averages().values(0), values);
+  EXPECT_EQ(engine.parameters().averages().values(1), values);
   values.pop_back();
-  EXPECT_THROW(engine.set_averages(values), ShapeError);
+  EXPECT_THROW(engine.parameters().averages().set(values), ShapeError);
 }
 
 TEST(Averages, NeedADecay) {
   const Model model = random_model(5);
   DeviceGroup group(test_group(1));
   Engine engine(model, group, small_config(model, kBatch), {{kBatch}, {}});
-  EXPECT_THROW(engine.averages(), ConfigError);
+  EXPECT_THROW(engine.parameters().averages().values(), ConfigError);
   EXPECT_THROW(Engine::AverageScope scope(engine), ConfigError);
   EngineConfig config = small_config(model, kBatch);
   for (const double decay : {-0.1, 1.0}) {
     config.ema_decay = decay;
-    EXPECT_THROW(Engine::plan(model, group, config, {{kBatch}, {}}), ConfigError);
+    EXPECT_THROW(plan_memory(model, group, config, {{kBatch}, {}}), ConfigError);
   }
 }
 
@@ -111,10 +112,10 @@ TEST(ParameterGroupEngine, AGroupWithoutLearningRateStandsStill) {
                                {.pattern = frozen, .lr_factor = 0.0}};
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, {{kBatch}, {}});
-    const std::vector<float> before = engine.parameters();
+    const std::vector<float> before = engine.parameters().values();
     for (uint32_t step = 0; step < 2; ++step) engine.train_step(batch_of(model, step).view());
-    const std::vector<float> after = engine.parameters();
-    const FlatLayout& layout = engine.layout();
+    const std::vector<float> after = engine.parameters().values();
+    const FlatLayout& layout = engine.parameters().layout();
     for (int i = 0; i < layout.size(); ++i) {
       const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
       const auto part = [&](const std::vector<float>& flat) {

@@ -38,7 +38,7 @@ Result run(const Model& model, int devices, const EngineConfig& config, uint32_t
   DeviceGroup group(test_group(devices));
   const int64_t shorter = config.batch_size * 2 / 3;
   Engine engine(model, group, config, {{config.batch_size, shorter}, {4}});
-  if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(256.0F, 0);
+  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(256.0F, 0);
   Result result;
   for (uint32_t step = 0; step < kSteps; ++step) {
     engine.train_step(
@@ -47,15 +47,15 @@ Result run(const Model& model, int devices, const EngineConfig& config, uint32_t
       EXPECT_FALSE(r.skipped) << r.overflow;
       result.losses.push_back(r.mean_loss());
     }
-    if (step == 0) result.gradients = engine.gradients(0);
+    if (step == 0) result.gradients = engine.parameters().gradients(0);
   }
   engine.evaluate(random_batch(model, 4, 9, 0).view(), &result.logits);
-  engine.verify_replicas();
-  result.weights = engine.parameters(0);
-  const BufferValues buffers = engine.buffers(0);
+  engine.parameters().verify();
+  result.weights = engine.parameters().values(0);
+  const BufferValues buffers = engine.parameters().buffers(0);
   result.buffers = buffers.values;
   result.counters = buffers.counters;
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.buffers(d).values, result.buffers) << "replica " << d;
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().buffers(d).values, result.buffers) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -120,10 +120,10 @@ TEST(LocalBatchNorm, IsWhatEachDeviceComputesAlone) {
     EngineConfig alone = config;
     alone.batch_size = 6;
     Engine engine(model, group, alone, {{6}, {}});
-    start = engine.parameters();
+    start = engine.parameters().values();
     engine.train_step(part.view());
-    halves.push_back(engine.parameters());
-    if (half == 0) running = engine.buffers().values;
+    halves.push_back(engine.parameters().values());
+    if (half == 0) running = engine.parameters().buffers().values;
   }
   std::vector<float> mean(start.size());
   for (size_t i = 0; i < mean.size(); ++i) mean[i] = (halves[0][i] + halves[1][i]) / 2;
@@ -132,15 +132,16 @@ TEST(LocalBatchNorm, IsWhatEachDeviceComputesAlone) {
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, {{12}, {}});
     engine.train_step(batch.view());
-    EXPECT_LT(relative_difference(engine.parameters(), mean), 1e-6) << name;
-    for (const int device : {0, 1}) EXPECT_EQ(engine.buffers(device).values, running) << name << ", device " << device;
-    engine.verify_replicas();
+    EXPECT_LT(relative_difference(engine.parameters().values(), mean), 1e-6) << name;
+    for (const int device : {0, 1})
+      EXPECT_EQ(engine.parameters().buffers(device).values, running) << name << ", device " << device;
+    engine.parameters().verify();
     engine.finish();
     config.batch_statistics = BatchStatistics::exact;
     DeviceGroup other(test_group(2));
     Engine exact(model, other, config, {{12}, {}});
     exact.train_step(batch.view());
-    EXPECT_NE(exact.buffers().values, running) << "exact and local are not the same";
+    EXPECT_NE(exact.parameters().buffers().values, running) << "exact and local are not the same";
     config.batch_statistics = BatchStatistics::local;
   }
 }
@@ -198,9 +199,9 @@ TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
     config.scheme = scheme_preset(name);
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, {{samples}, {}});
-    const FlatLayout& layout = engine.layout();
-    const size_t size = engine.parameters(0).size();
-    engine.set_parameters(flat_values(record.at("start"), layout, size));
+    const FlatLayout& layout = engine.parameters().layout();
+    const size_t size = engine.parameters().values(0).size();
+    engine.parameters().set(flat_values(record.at("start"), layout, size));
     for (const nlohmann::json& step : record.at("steps")) {
       OwnedBatch batch;
       batch.image_shape = model.input_shape(samples);
@@ -212,14 +213,15 @@ TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
       ASSERT_EQ(results.size(), 1U);
       const double loss = step.at("loss");
       EXPECT_NEAR(results[0].mean_loss(), loss, 1e-5 * loss);
-      const FlatLayout& places = engine.buffer_layout().saved();
+      const FlatLayout& places = engine.parameters().buffer_layout().saved();
       const nlohmann::json running = {step.at("running_mean"), step.at("running_var")};
       for (const int device : {0, 1}) {
-        const std::vector<float> buffers = engine.buffers(device).values;
+        const std::vector<float> buffers = engine.parameters().buffers(device).values;
         EXPECT_LT(relative_difference(buffers, flat_values(running, places, buffers.size())), 1e-5)
             << "device " << device;
       }
-      EXPECT_LT(relative_difference(engine.parameters(0), flat_values(step.at("parameters"), layout, size)), 1e-5);
+      EXPECT_LT(relative_difference(engine.parameters().values(0), flat_values(step.at("parameters"), layout, size)),
+                1e-5);
     }
     engine.finish();
   }
@@ -282,11 +284,11 @@ TEST(BatchNormEngine, AnEngineThatOnlyEvaluatesTakesTheBuffers) {
     config.forward_only = true;
     DeviceGroup others(test_group(3));
     Engine evaluation(model, others, config, {{}, {5}});
-    evaluation.set_parameters(training.parameters());
-    evaluation.set_buffers(training.buffers());
+    evaluation.parameters().set(training.parameters().values());
+    evaluation.parameters().set_buffers(training.parameters().buffers());
     evaluation.evaluate(batch.view(), &logits);
     EXPECT_LT(relative_difference(logits, expected), compute == DType::f32 ? 1e-5 : 1e-2);
-    EXPECT_EQ(evaluation.buffers(2).values, training.buffers().values);
+    EXPECT_EQ(evaluation.parameters().buffers(2).values, training.parameters().buffers().values);
     evaluation.finish();
   }
 }
@@ -297,10 +299,11 @@ TEST(BatchNormEngine, RunningStatisticsStayFiniteWhenTrainingDiverges) {
   DeviceGroup group(test_group(2));
   Engine engine(model, group, small_config(model, 12), {{12}, {}});
   engine.train_step(random_batch(model, 12, 1, 0).view());
-  std::vector<float> parameters = engine.parameters();
+  std::vector<float> parameters = engine.parameters().values();
   const std::vector<float> healthy = parameters;
-  parameters[static_cast<size_t>(engine.layout().offset(0))] = std::numeric_limits<float>::infinity();  // conv1
-  engine.set_parameters(parameters);
+  parameters[static_cast<size_t>(engine.parameters().layout().offset(0))] =
+      std::numeric_limits<float>::infinity();  // conv1
+  engine.parameters().set(parameters);
   EXPECT_THROW(
       {
         engine.train_step(random_batch(model, 12, 2, 0).view());
@@ -308,12 +311,12 @@ TEST(BatchNormEngine, RunningStatisticsStayFiniteWhenTrainingDiverges) {
       },
       DivergedError);
   for (const int device : {0, 1}) {
-    for (const float value : engine.buffers(device).values) ASSERT_TRUE(std::isfinite(value));
+    for (const float value : engine.parameters().buffers(device).values) ASSERT_TRUE(std::isfinite(value));
   }
-  engine.set_parameters(healthy);
+  engine.parameters().set(healthy);
   engine.train_step(random_batch(model, 12, 3, 0).view());
   EXPECT_TRUE(std::isfinite(engine.take_step_results(true).back().mean_loss()));
-  engine.verify_replicas();
+  engine.parameters().verify();
 }
 
 }  // namespace

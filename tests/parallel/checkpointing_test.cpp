@@ -87,7 +87,7 @@ struct Result {
 Result run(const Model& model, int devices, const EngineConfig& config) {
   DeviceGroup group(test_group(devices));
   Engine engine(model, group, config, {{config.batch_size}, {4}});
-  if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(256.0F, 0);
+  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(256.0F, 0);
   Result result;
   for (uint32_t step = 0; step < 3; ++step) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.1, config.image_dtype).view());
@@ -95,10 +95,10 @@ Result run(const Model& model, int devices, const EngineConfig& config) {
       EXPECT_FALSE(t.skipped) << t.overflow;
       result.losses.push_back(t.mean_loss());
     }
-    if (step == 0) result.gradients = engine.gradients(0);
+    if (step == 0) result.gradients = engine.parameters().gradients(0);
   }
   engine.evaluate(random_batch(model, 4, 9, 0, config.image_dtype).view());
-  result.weights = engine.parameters(0);
+  result.weights = engine.parameters().values(0);
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -145,7 +145,7 @@ std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, 
   config.image_dtype = DType::f32;
   config.recompute_segments = segments;
   config.loss_gradient_in_place = in_place;
-  return Engine::plan(model, group, config, {{batch_size}, {}});
+  return plan_memory(model, group, config, {{batch_size}, {}});
 }
 
 int64_t activations(const DevicePlan& plan) {

@@ -196,9 +196,10 @@ TEST_P(CudaSteps, AThousandMakeNoObjects) {
     if (step % 10 != 0) continue;
     engine.take_step_results(true);
     if (step == 20) objects = standins::live_objects();
-    if (step > 20)
+    if (step > 20) {
       ASSERT_EQ(standins::live_objects(), objects)
           << "streams, events, graphs, memory, handles, descriptors after step " << step;
+    }
   }
   EXPECT_EQ(engine.graph_counts().launched, GetParam() ? 998 : 0);
   engine.finish();

@@ -60,10 +60,10 @@ class CudaGraphProcesses : public GraphProcesses {
         result.skipped += step.skipped ? 1 : 0;
       }
       engine.finish();
-      engine.verify_replicas();
-      result.parameters = engine.parameters();
+      engine.parameters().verify();
+      result.parameters = engine.parameters().values();
       result.counts = engine.graph_counts();
-      result.state = engine.cuda_graphs();
+      result.state = engine.facts().cuda_graphs;
       process.process_group->close();
     });
     return trainings;
@@ -250,12 +250,12 @@ TEST_F(CudaGraphProcesses, ReplayTheSameGraphsWhenOneEvaluatesAlone) {
           const Engine::AverageScope averages(engine);
           engine.evaluate(held_out);
         }
-        if (step == 11) engine.state();
+        if (step == 11) engine.checkpointer().state();
         engine.train_step(part_of(random_batch(model, 6, static_cast<uint32_t>(step), 0), config, process.devices));
       }
       engine.take_step_results(true);
       EXPECT_EQ(engine.graph_counts().launched, cuda_graph ? 14 : 0) << engine.graph_counts().str();
-      of_ranks[static_cast<size_t>(rank)] = engine.parameters();
+      of_ranks[static_cast<size_t>(rank)] = engine.parameters().values();
       engine.finish();
       process.process_group->close();
     });
@@ -284,7 +284,7 @@ TEST_F(CudaGraphProcesses, KeepNoGraphWhereTheBlocksOfOneRankMoved) {
     // Step 2 is captured and launched on both ranks, and its graph is kept on neither: steps 2 and 4 are captured, 6 is
     // replayed.
     EXPECT_EQ(engine.graph_counts().launched, 6);
-    parameters[static_cast<size_t>(rank)] = engine.parameters();
+    parameters[static_cast<size_t>(rank)] = engine.parameters().values();
     engine.finish();
     process.process_group->close();
   });
@@ -301,7 +301,7 @@ TEST_F(CudaGraphProcesses, ReplayOnAllRanksOrOnNone) {
       const Process::Change change_devices = [&](DeviceGroupOptions& options) { change(rank, options, config); };
       Process process(rank, 2, place, kPatientMs, change_devices);
       Engine engine(model, process.devices, config, {{6}, {}});
-      texts[static_cast<size_t>(rank)] = engine.cuda_graphs();
+      texts[static_cast<size_t>(rank)] = engine.facts().cuda_graphs;
       engine.finish();
       process.process_group->close();
     });

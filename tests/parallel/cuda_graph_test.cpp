@@ -45,7 +45,7 @@ TEST(CudaGraph, ReplaysImagesInAForm) {
   EngineConfig config = with(small_config(model, 6), DType::f16, "adamw");
   config.accumulate = 2;
   config.input_packing = InputPacking::on;
-  ASSERT_TRUE(Engine::input_form(model, DeviceGroup(test_group(1, false)), config));
+  ASSERT_TRUE(input_form(model, DeviceGroup(test_group(1, false)), config));
   expect_same_bits(model, config);
 }
 
@@ -119,7 +119,7 @@ TEST(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
       EXPECT_EQ(engine.graph_counts().launched - before, other ? 0 : 1) << step;
     }
     engine.take_step_results(true);
-    parameters.push_back(engine.parameters());
+    parameters.push_back(engine.parameters().values());
   }
   EXPECT_EQ(parameters[0], parameters[1]);
 }
@@ -185,7 +185,7 @@ TEST(CudaGraph, IsOffForAReason) {
     DeviceGroup group(options);
     EngineConfig config = small_config(m, 4);
     change(config);
-    return Engine(m, group, config, {{4}, {}}).cuda_graphs();
+    return Engine(m, group, config, {{4}, {}}).facts().cuda_graphs;
   };
   const auto nothing = [](EngineConfig&) {};
   DeviceGroupOptions traced = test_group(1, false);

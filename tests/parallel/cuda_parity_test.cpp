@@ -29,7 +29,7 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
   for (uint32_t step = 0; step < steps; ++step) {
     agreement.begin_case(what + ", step " + std::to_string(step));
     const OwnedBatch batch = random_batch(model, config.batch_size, 1000 + step, 0.1);
-    gpu.set_parameters(cpu.parameters());
+    gpu.parameters().set(cpu.parameters().values());
     cpu.train_step(batch.view());
     gpu.train_step(batch.view());
     const StepResult expected = cpu.take_step_results(true).at(0), actual = gpu.take_step_results(true).at(0);
@@ -37,12 +37,13 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
     ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum))
         << what << ", step " << step;
     for (int d = 0; d < devices; ++d) {
-      agreement.expect(gpu.gradients(d), cpu.gradients(d), Agreement::Effect::one_step,
+      agreement.expect(gpu.parameters().gradients(d), cpu.parameters().gradients(d), Agreement::Effect::one_step,
                        "gradients of device " + std::to_string(d));
     }
     // Gradients that once differed stay in the optimizer's state.
     const double tolerance = agreement.flipped() ? 0.05 : kTolerance;
-    ASSERT_LT(relative_difference(gpu.parameters(), cpu.parameters()), tolerance) << what << ", step " << step;
+    ASSERT_LT(relative_difference(gpu.parameters().values(), cpu.parameters().values()), tolerance)
+        << what << ", step " << step;
     if (::testing::Test::HasFailure()) return;
   }
   cpu.finish();

@@ -90,7 +90,7 @@ class CudaProcesses : public ::testing::Test {
         engine.train_step(part_of(random_batch(model, kBatch, step, 0.2), devices));
       engine.finish();
       for (int d = 0; d < devices.size(); ++d)
-        parameters[static_cast<size_t>(devices.first_rank() + d)] = engine.parameters(d);
+        parameters[static_cast<size_t>(devices.first_rank() + d)] = engine.parameters().values(d);
     };
     if (together) {
       DeviceGroup devices(group_of(all, nullptr));

@@ -101,13 +101,13 @@ TEST_F(CudnnTraining, ThePlanReservesTheWorkspaceOfTheFirstEngine) {
   settings.workspace_bytes = {};
   DeviceGroup group(group_of({0}));
   Engine engine(lenet_, group, settings, {{settings.batch_size}, {}});
-  EXPECT_EQ(engine.device_plans()[0].workspace.unknown, "");
-  EXPECT_EQ(engine.device_plans()[0].workspace.bytes, kLarge);
-  EXPECT_TRUE(engine.device_plans()[0].workspace.shortages.empty());
+  EXPECT_EQ(engine.facts().plans[0].workspace.unknown, "");
+  EXPECT_EQ(engine.facts().plans[0].workspace.bytes, kLarge);
+  EXPECT_TRUE(engine.facts().plans[0].workspace.shortages.empty());
   engine.train_step(random_batch(lenet_, settings.batch_size, 1, 0.1).view());
   engine.finish();
   for (const Conv2dChoice& choice : conv2d_choices(group[0].compute())) EXPECT_EQ(choice.implementation, "cuDNN");
-  EXPECT_EQ(group[0].pool().statistics().peak_bytes, engine.device_plans()[0].peak_bytes);
+  EXPECT_EQ(group[0].pool().statistics().peak_bytes, engine.facts().plans[0].peak_bytes);
 }
 
 TEST_F(CudnnTraining, Tf32IsUsedOnlyIfAllowed) {

@@ -29,7 +29,7 @@ TrainingStep step_with_loss_on(int device) {
       engine.stage(batch, micro_batch);
       engine.forward();
       {
-        const Tensor logits = engine.gather_outputs(device);
+        const Tensor logits = engine.outputs().gather(device);
         const int64_t samples = micro_batch.samples();
         EXPECT_EQ(logits.shape(), (Shape{samples, 5}));
         ExecContext& ctx = engine.devices()[device].compute();
@@ -37,10 +37,10 @@ TrainingStep step_with_loss_on(int device) {
         copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + samples), labels);
         const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
         zero(ctx, totals);
-        const CrossEntropyConfig loss{-100, 1.0F / static_cast<float>(engine.nominal_targets())};
-        softmax_cross_entropy(ctx, loss, logits, labels, engine.loss_scale(device), logits, totals);
-        engine.add_totals(totals, device);
-        engine.set_output_gradients(logits, device);
+        const CrossEntropyConfig loss{-100, 1.0F / static_cast<float>(engine.outputs().nominal_targets())};
+        softmax_cross_entropy(ctx, loss, logits, labels, engine.outputs().loss_scale(device), logits, totals);
+        engine.outputs().add_totals(totals, device);
+        engine.outputs().scatter(logits, device);
       }
       engine.backward_and_reduce(micro_batch.last);
     }
@@ -59,9 +59,9 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   Result result;
   for (uint32_t step = 0; step < 3; ++step) engine.train_step(random_batch(model, kSamples, step, 0.2).view());
   for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
-  result.weights = engine.parameters();
+  result.weights = engine.parameters().values();
   for (int d = 1; d < devices; ++d)
-    EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+    EXPECT_EQ(engine.parameters().working_values(d), engine.parameters().working_values(0)) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -91,9 +91,9 @@ TEST(CustomStep, OutputsExistOnDevicesWithSamples) {
   config.step = [](Engine& engine, const HostBatch& batch) {
     engine.stage(batch, engine.micro_batches()[0]);
     engine.forward();
-    EXPECT_EQ(engine.output(0).shape(), (Shape{5, 5}));
-    EXPECT_FALSE(engine.output(1));
-    EXPECT_EQ(engine.output(2).shape(), (Shape{5, 5}));
+    EXPECT_EQ(engine.outputs().of(0).shape(), (Shape{5, 5}));
+    EXPECT_FALSE(engine.outputs().of(1));
+    EXPECT_EQ(engine.outputs().of(2).shape(), (Shape{5, 5}));
     engine.loss();
     engine.backward_and_reduce(true);
     finish_step(engine);
@@ -108,7 +108,7 @@ TEST(CustomStep, GradientsAreNotReducedInANoReductionScope) {
   bool reads = false;
   std::array<std::vector<float>, 2> apart, sum;
   const auto read = [&reads](Engine& engine, std::array<std::vector<float>, 2>& gradients) {
-    for (int d = 0; reads && d < 2; ++d) gradients[static_cast<size_t>(d)] = engine.gradients(d);
+    for (int d = 0; reads && d < 2; ++d) gradients[static_cast<size_t>(d)] = engine.parameters().gradients(d);
   };
   config.step = [&](Engine& engine, const HostBatch& batch) {
     const auto pass = [&] {
@@ -162,18 +162,18 @@ TEST(CustomStep, TheEngineTrainsAfterAnErrorInTheStep) {
   bool fails = false;
   config.step = [&fails](Engine& engine, const HostBatch& batch) {
     if (fails) throw ConfigError("planted");
-    Engine::default_step(engine, batch);
+    default_step(engine, batch);
   };
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config, {{kSamples}, {}});
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   fails = true;
   EXPECT_THROW(engine.train_step(random_batch(model, kSamples, 1, 0).view()), ConfigError);
-  EXPECT_EQ(engine.parameters(), before);
+  EXPECT_EQ(engine.parameters().values(), before);
   fails = false;
   engine.train_step(random_batch(model, kSamples, 1, 0).view());
   EXPECT_EQ(engine.take_step_results(true).size(), 1U);
-  EXPECT_NE(engine.parameters(), before);
+  EXPECT_NE(engine.parameters().values(), before);
 }
 
 }  // namespace

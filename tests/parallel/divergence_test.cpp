@@ -50,7 +50,7 @@ TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
     const OwnedBatch batch = random_batch(model, 12, 1, 0);
     engine.train_step(batch.view());
     EXPECT_EQ(divergence(engine), "");
-    const std::vector<float> before = engine.parameters();
+    const std::vector<float> before = engine.parameters().values();
     trigger = {true, culprit};
     engine.train_step(batch.view());
     trigger.armed = false;
@@ -60,11 +60,12 @@ TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
     const std::vector<StepResult> totals = engine.take_step_results(true);
     ASSERT_EQ(totals.size(), 1U) << "the step after it has none";
     EXPECT_TRUE(totals[0].diverged && totals[0].skipped);
-    for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "replica " << d;
+    for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters().values(d), before) << "replica " << d;
     engine.train_step(batch.view());
     EXPECT_EQ(divergence(engine), "") << "training can continue";
-    EXPECT_NE(engine.parameters(), before);
-    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), engine.parameters(0)) << "replica " << d;
+    EXPECT_NE(engine.parameters().values(), before);
+    for (int d = 1; d < 3; ++d)
+      EXPECT_EQ(engine.parameters().values(d), engine.parameters().values(0)) << "replica " << d;
     engine.finish();  // asserts that the plan was met to the byte
   }
 }
@@ -84,15 +85,15 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     DeviceGroup probe(test_group(3));
     DeviceGroupOptions exact = test_group(3);
     exact.memory_bytes.clear();
-    for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}}))
+    for (const DevicePlan& plan : plan_memory(model, probe, config, {{12}, {}}))
       exact.memory_bytes.push_back(plan.peak_bytes);
     DeviceGroup group(exact);  // the second run of the batch gets no extra memory
     Engine engine(model, group, config, {{12}, {}});
-    if (compute == DType::f16) engine.set_loss_scale_state(1024.0F, 0);
+    if (compute == DType::f16) engine.checkpointer().set_loss_scale_state(1024.0F, 0);
     const OwnedBatch batch = random_batch(model, 12, 1, 0);
     engine.train_step(batch.view());
     EXPECT_EQ(divergence(engine), "");
-    const std::vector<float> before = engine.parameters();
+    const std::vector<float> before = engine.parameters().values();
     trigger.device = 1;
     trigger.forward_step = 1;
     engine.train_step(batch.view());
@@ -101,12 +102,12 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     expect_contains(text, "the loss of step 2 is not finite, first in the output of planted");
     expect_contains(text, remedies);
     EXPECT_EQ(engine.take_step_results(true).back().overflow, "the output of planted");
-    EXPECT_EQ(engine.parameters(), before);
+    EXPECT_EQ(engine.parameters().values(), before);
     for (int d = 1; d < 3; ++d)
-      EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+      EXPECT_EQ(engine.parameters().working_values(d), engine.parameters().working_values(0)) << "replica " << d;
     engine.train_step(batch.view());
     EXPECT_EQ(divergence(engine), "");
-    EXPECT_NE(engine.parameters(), before);
+    EXPECT_NE(engine.parameters().values(), before);
     engine.finish();
     trigger.forward_step = -1;
   }
@@ -126,8 +127,8 @@ TEST_P(Divergence, ParametersStayFiniteWithAFarTooLargeLearningRate) {
         text = divergence(engine);
       }
       expect_contains(text, "training has diverged");
-      for (int d = 0; d < 2; ++d) EXPECT_TRUE(all_finite(engine.parameters(d))) << optimizer << " " << lr;
-      EXPECT_EQ(engine.parameters(1), engine.parameters(0));
+      for (int d = 0; d < 2; ++d) EXPECT_TRUE(all_finite(engine.parameters().values(d))) << optimizer << " " << lr;
+      EXPECT_EQ(engine.parameters().values(1), engine.parameters().values(0));
     }
   }
 }
@@ -148,11 +149,11 @@ TEST(DivergenceOfParameters, IsReported) {
   const Model model = random_model(5);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config_of(model, 8, "ddp"), {{8}, {}});
-  std::vector<float> parameters = engine.parameters();
-  parameters[static_cast<size_t>(engine.layout().offset(1))] = std::numeric_limits<float>::quiet_NaN();
-  engine.set_parameters(parameters);
+  std::vector<float> parameters = engine.parameters().values();
+  parameters[static_cast<size_t>(engine.parameters().layout().offset(1))] = std::numeric_limits<float>::quiet_NaN();
+  engine.parameters().set(parameters);
   engine.train_step(random_batch(model, 8, 1, 0).view());
-  expect_contains(divergence(engine), "first in parameter " + engine.layout().specs()[1].name);
+  expect_contains(divergence(engine), "first in parameter " + engine.parameters().layout().specs()[1].name);
 }
 
 TEST(AllowNonFinite, ContinuesTrainingWithNan) {
@@ -169,7 +170,7 @@ TEST(AllowNonFinite, ContinuesTrainingWithNan) {
   ASSERT_EQ(totals.size(), 3U);
   EXPECT_EQ(totals[0].overflow, "the loss");
   EXPECT_FALSE(totals[0].diverged || totals[0].skipped);
-  EXPECT_FALSE(all_finite(engine.parameters()));
+  EXPECT_FALSE(all_finite(engine.parameters().values()));
 }
 
 /// More targets than f32 can count, from a custom loss on each device.
@@ -187,7 +188,7 @@ TEST(StepResult, CountsBeyondF32AreExact) {
         ExecContext& ctx = engine.devices()[d].compute();
         const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
         copy(ctx, ConstView(counts.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
-        engine.add_totals(mine, d);
+        engine.outputs().add_totals(mine, d);
       }
       engine.finish_reduction();
       engine.decide_step();
@@ -210,18 +211,19 @@ TEST(Divergence, NonFiniteParametersAreNamedInTrainingOnly) {
   const OwnedBatch batch = random_batch(model, 10, 3, 0);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config_of(model, 10, "ddp"), {{10}, {10}});
-  const std::vector<float> healthy = engine.parameters();
+  const std::vector<float> healthy = engine.parameters().values();
   const auto first_of = [&](float value) {
-    engine.set_parameters(std::vector<float>(healthy.size(), value));
+    engine.parameters().set(std::vector<float>(healthy.size(), value));
     EXPECT_NO_THROW(engine.evaluate(batch.view()));
     engine.train_step(batch.view());
     expect_contains(divergence(engine), "is not finite");
     return engine.take_step_results(false).at(0).overflow;
   };
-  EXPECT_EQ(first_of(std::numeric_limits<float>::infinity()), "parameter " + engine.layout().specs()[0].name);
+  EXPECT_EQ(first_of(std::numeric_limits<float>::infinity()),
+            "parameter " + engine.parameters().layout().specs()[0].name);
   // Finite parameters whose products are not.
   EXPECT_EQ(first_of(3e38F).rfind("the output of ", 0), 0U);
-  engine.set_parameters(healthy);
+  engine.parameters().set(healthy);
   engine.train_step(batch.view());
   EXPECT_EQ(divergence(engine), "");
   engine.finish();  // asserts that the plan was met to the byte

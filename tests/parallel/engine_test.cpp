@@ -30,10 +30,10 @@ Result run(const Model& model, int devices, const EngineConfig& config, double i
     const OwnedBatch batch = random_batch(model, samples, seed * 100 + step, ignored);
     engine.train_step(batch.view());
     for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
-    if (step == 0) result.first_gradients = engine.gradients(0);
+    if (step == 0) result.first_gradients = engine.parameters().gradients(0);
   }
-  result.weights = engine.parameters(0);
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
+  result.weights = engine.parameters().values(0);
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().values(d), result.weights) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -115,15 +115,15 @@ TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
   EngineConfig config = small_config(model, 6);
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
   Engine engine(model, group, config, {{6}, {}});
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   engine.train_step(random_batch(model, 6, 1, 1.0).view());
   const auto totals = engine.take_step_results(true);
   ASSERT_EQ(totals.size(), 1U);
   EXPECT_EQ(totals[0].valid, 0);
   EXPECT_TRUE(std::isnan(totals[0].mean_loss()));
-  EXPECT_EQ(engine.parameters(), before);
+  EXPECT_EQ(engine.parameters().values(), before);
   engine.train_step(random_batch(model, 6, 2, 0.0).view());
-  EXPECT_NE(engine.parameters(), before);
+  EXPECT_NE(engine.parameters().values(), before);
 }
 
 TEST(Engine, FloatImagesAreUsedUnchanged) {
@@ -139,8 +139,8 @@ TEST(Engine, FloatImagesAreUsedUnchanged) {
       engine.train_step(batch.view());
       engine.take_step_results(true);
     }
-    if (weights.empty()) weights = engine.parameters();
-    EXPECT_LT(relative_difference(engine.parameters(), weights), 1e-5);
+    if (weights.empty()) weights = engine.parameters().values();
+    EXPECT_LT(relative_difference(engine.parameters().values(), weights), 1e-5);
     engine.finish();
   }
 }
@@ -193,7 +193,7 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
     config.accumulate = 2;
     const Workload workload{{12, 5}, {20}};
     DeviceGroup probe(test_group(3));
-    const auto plans = Engine::plan(model, probe, config, workload);
+    const auto plans = plan_memory(model, probe, config, workload);
     DeviceGroupOptions options = test_group(3);
     options.memory_bytes.clear();
     for (const DevicePlan& plan : plans) options.memory_bytes.push_back(plan.peak_bytes);

@@ -77,7 +77,7 @@ TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
     const OwnedBatch batch = random_batch(model, 9, 1, 0);
     engine.train_step(batch.view());
     engine.take_step_results(true);
-    const std::vector<float> before = engine.parameters();
+    const std::vector<float> before = engine.parameters().values();
     trigger = {true, culprit, where};
     try {
       engine.train_step(batch.view());
@@ -89,12 +89,13 @@ TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
       EXPECT_NE(text.find("planted failure"), std::string::npos) << text;
     }
     trigger.armed = false;
-    for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "device " << d << " took half a step";
+    for (int d = 0; d < 3; ++d)
+      EXPECT_EQ(engine.parameters().values(d), before) << "device " << d << " took half a step";
     for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
     EXPECT_EQ(engine.take_step_results(true).size(), 3U);
-    const std::vector<float> after = engine.parameters();
+    const std::vector<float> after = engine.parameters().values();
     EXPECT_NE(after, before);
-    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), after);
+    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters().values(d), after);
     engine.finish();
   }
   // A joined thread may stay listed for a moment.
@@ -134,7 +135,7 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   const Model model = random_model(1);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, small_config(model, 8), {{8}, {}});
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   OwnedBatch batch = random_batch(model, 8, 1, 0);
   batch.memory->labels[6] = 17;
   try {
@@ -145,7 +146,7 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
     EXPECT_EQ(std::string(error.what()).rfind(group[1].name() + ": ", 0), 0U) << error.what();
     EXPECT_NE(std::string(error.what()).find("17"), std::string::npos) << error.what();
   }
-  for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
+  for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters().values(d), before);
   // The error appears when a later step is issued, or when the step is waited for.
   EXPECT_THROW(
       {
@@ -153,11 +154,11 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
         engine.take_step_results(true);
       },
       DataError);
-  for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
+  for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters().values(d), before);
   batch.memory->labels[6] = 1;
   engine.train_step(batch.view());
   EXPECT_EQ(engine.take_step_results(true).size(), 1U);
-  EXPECT_NE(engine.parameters(), before);
+  EXPECT_NE(engine.parameters().values(), before);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
       DeviceGroup training_group(test_group(devices));
       Engine training(model, training_group, config, {{13}, {13}});
       training.train_step(random_batch(model, 13, 1, 0).view());
-      const std::vector<float> weights = training.parameters();
+      const std::vector<float> weights = training.parameters().values();
       const Result expected = evaluate(training, model);
 
       EngineConfig forward = config;
@@ -40,7 +40,7 @@ TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
       DeviceGroup probe(test_group(devices));
       DeviceGroupOptions exact = test_group(devices);
       exact.memory_bytes.clear();
-      std::vector<DevicePlan> plans = Engine::plan(model, probe, forward, {{}, {13}});
+      std::vector<DevicePlan> plans = plan_memory(model, probe, forward, {{}, {13}});
       for (DevicePlan& plan : plans) {
         exact.memory_bytes.push_back(plan.peak_bytes);
         EXPECT_EQ(in_category(plan, Category::gradients), 0);
@@ -50,14 +50,14 @@ TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
       }
       DeviceGroup group(exact);
       Engine engine(model, group, forward, {{}, {13}});
-      engine.set_parameters(weights);
+      engine.parameters().set(weights);
       const Result result = evaluate(engine, model);
       EXPECT_EQ(result.logits, expected.logits) << dtype_name(compute);
       EXPECT_EQ(result.totals.loss_sum, expected.totals.loss_sum);
       EXPECT_EQ(result.totals.correct, expected.totals.correct);
-      EXPECT_EQ(engine.working_parameters(devices - 1), training.working_parameters(0))
+      EXPECT_EQ(engine.parameters().working_values(devices - 1), training.parameters().working_values(0))
           << "rounded as a device rounds them";
-      engine.verify_replicas();
+      engine.parameters().verify();
       engine.finish();  // asserts that the plan was met to the byte
       for (size_t d = 0; d < plans.size(); ++d)
         EXPECT_EQ(group[static_cast<int>(d)].pool().statistics().peak_bytes, plans[d].peak_bytes);
@@ -74,9 +74,9 @@ TEST(ForwardOnly, RefusesToTrain) {
       << "there is nothing to plan training batches for";
   Engine engine(model, group, config, {{}, {8}});
   EXPECT_THROW(engine.train_step(random_batch(model, 8, 1, 0).view()), ConfigError);
-  EXPECT_THROW(engine.gradients(), ConfigError);
-  EXPECT_THROW(engine.loss_scale_state(), ConfigError);
-  EXPECT_THROW(engine.set_loss_scale_state(1.0F, 0), ConfigError);
+  EXPECT_THROW(engine.parameters().gradients(), ConfigError);
+  EXPECT_THROW(engine.checkpointer().loss_scale_state(), ConfigError);
+  EXPECT_THROW(engine.checkpointer().set_loss_scale_state(1.0F, 0), ConfigError);
   EXPECT_EQ(engine.evaluate(random_batch(model, 8, 1, 0).view()).valid, 8);
 }
 

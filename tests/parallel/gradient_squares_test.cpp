@@ -82,9 +82,9 @@ Result train(const Model& model, int devices, const EngineConfig& config, bool c
   Result result;
   for (const StepResult& step : engine.take_step_results(true))
     result.norms.push_back(static_cast<float>(step.gradient_norm));
-  engine.verify_replicas();
+  engine.parameters().verify();
   engine.finish();  // asserts that the plan was met to the byte
-  result.weights = engine.parameters();
+  result.weights = engine.parameters().values();
   return result;
 }
 
@@ -139,7 +139,7 @@ TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {
   const OwnedBatch batch = random_batch(model, kBatch, 1, 0);
   engine.train_step(batch.view());
   engine.take_step_results(true);
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   trigger = {true, GetParam() - 1};
   engine.train_step(batch.view());
   trigger.armed = false;
@@ -153,7 +153,7 @@ TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {
   EXPECT_NE(message.find("the gradient of step 2 is not finite, first in the gradient of fc2.bias"), std::string::npos)
       << message;
   for (int device = 0; device < GetParam(); ++device)
-    EXPECT_EQ(engine.parameters(device), before) << "device " << device;
+    EXPECT_EQ(engine.parameters().values(device), before) << "device " << device;
   engine.train_step(batch.view());
   EXPECT_NO_THROW(engine.take_step_results(true));
 }

@@ -71,7 +71,7 @@ inline Training train(const Model& model, EngineConfig config, bool cuda_graph, 
     result.skipped += step.skipped ? 1 : 0;
   }
   engine.finish();
-  result.parameters = engine.parameters();
+  result.parameters = engine.parameters().values();
   result.launches = engine.graph_counts().launched;
   return result;
 }

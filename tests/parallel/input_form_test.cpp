@@ -67,19 +67,19 @@ struct Result {
 Result train(const Model& model, int devices, const EngineConfig& config) {
   DeviceGroup group(test_group(devices));
   Engine engine(model, group, config, {{kBatch}, {kBatch}});
-  EXPECT_EQ(static_cast<bool>(engine.input_form()), config.input_packing == InputPacking::on);
+  EXPECT_EQ(static_cast<bool>(engine.facts().input_form), config.input_packing == InputPacking::on);
   Result result;
   for (uint32_t step = 0; step < 3; ++step) {
     engine.train_step(random_batch(model, kBatch, step + 1, 0.0).view());
     for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
-    if (step == 0) result.gradients = engine.gradients(0);
+    if (step == 0) result.gradients = engine.parameters().gradients(0);
   }
   result.losses.push_back(engine.evaluate(random_batch(model, kBatch, 9, 0.0).view()).mean_loss());
-  result.weights = engine.parameters();
+  result.weights = engine.parameters().values();
   // In 16 bits, replicas that do not run the optimizer may hold only the 16-bit copy.
   for (int d = 1; d < devices && config.precision.compute == DType::f32; ++d)
-    EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
-  for (const DevicePlan& plan : engine.device_plans()) result.peak_bytes = std::max(result.peak_bytes, plan.peak_bytes);
+    EXPECT_EQ(engine.parameters().values(d), result.weights) << "replica " << d;
+  for (const DevicePlan& plan : engine.facts().plans) result.peak_bytes = std::max(result.peak_bytes, plan.peak_bytes);
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -154,8 +154,8 @@ TEST(InputFormTraining, TheRuleDecidesByDtypeAndBackend) {
     DeviceGroup group(test_group(1));
     EngineConfig config = small_config(model, kBatch);
     config.precision.compute = dtype;
-    EXPECT_EQ(static_cast<bool>(Engine::input_form(model, group, config)), on_gpu() && dtype == DType::f16);
-    EXPECT_EQ(Engine(model, group, config, {{kBatch}, {}}).input_form(), Engine::input_form(model, group, config));
+    EXPECT_EQ(static_cast<bool>(input_form(model, group, config)), on_gpu() && dtype == DType::f16);
+    EXPECT_EQ(Engine(model, group, config, {{kBatch}, {}}).facts().input_form, input_form(model, group, config));
   }
 }
 
@@ -166,7 +166,7 @@ TEST(InputFormTraining, InputsThatTheUserPreparesStayAsTheyAre) {
   config.image_dtype = DType::f32;
   config.input_packing = InputPacking::on;
   Engine engine(model, group, config, {{kBatch}, {}});
-  EXPECT_FALSE(engine.input_form());
+  EXPECT_FALSE(engine.facts().input_form);
   engine.train_step(random_batch(model, kBatch, 1, 0.0, DType::f32).view());
   EXPECT_GT(engine.take_step_results(true).at(0).mean_loss(), 0.0);
   engine.finish();

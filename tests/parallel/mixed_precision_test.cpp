@@ -36,7 +36,7 @@ Result five_steps(const Model& model, int devices, const EngineConfig& config) {
   DeviceGroup group(test_group(devices));
   Engine engine(model, group, config, {{config.batch_size}, {config.batch_size}});
   // Gradients of these small models stay finite at this scale; at the default one the first steps would be skipped.
-  if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(1024.0F, 0);
+  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(1024.0F, 0);
   Result result;
   for (uint32_t step = 0; step < 5; ++step) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.2).view());
@@ -49,9 +49,10 @@ Result five_steps(const Model& model, int devices, const EngineConfig& config) {
   std::vector<float> logits;
   engine.evaluate(random_batch(model, config.batch_size, 9, 0).view(), &logits);
   EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
-  result.masters = engine.parameters(0);
-  result.half_parameters = engine.working_parameters(0);
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), result.half_parameters) << "replica " << d;
+  result.masters = engine.parameters().values(0);
+  result.half_parameters = engine.parameters().working_values(0);
+  for (int d = 1; d < devices; ++d)
+    EXPECT_EQ(engine.parameters().working_values(d), result.half_parameters) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -104,7 +105,7 @@ TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
   const Result half_parameters = five_steps(model, 3, config);
   const auto bytes_on_device = [&](int device) {
     DeviceGroup group(test_group(3));
-    return Engine::plan(model, group, config, {{12}, {}})[static_cast<size_t>(device)]
+    return plan_memory(model, group, config, {{12}, {}})[static_cast<size_t>(device)]
         .peak_by_category[static_cast<size_t>(Category::parameters)];
   };
   const int64_t root_bytes = bytes_on_device(0), half_bytes = bytes_on_device(1);
@@ -142,7 +143,7 @@ TEST_P(MixedPrecision, ActivationsNeedHalfTheBytes) {
     options.devices = {{Backend::meta, 0}};
     options.threads_per_device.clear();
     DeviceGroup group(options);
-    const auto plans = Engine::plan(model, group, mixed_config(model, 64, "ddp", compute), {{64}, {}});
+    const auto plans = plan_memory(model, group, mixed_config(model, 64, "ddp", compute), {{64}, {}});
     return static_cast<double>(plans[0].peak_by_category[static_cast<size_t>(Category::activations)]);
   };
   const double share = activations(GetParam()) / activations(DType::f32);
@@ -164,11 +165,11 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
       DeviceGroup group(test_group(3));
       Engine engine(model, group, config, {{12}, {}});
-      engine.set_loss_scale_state(4096.0F, 7);
+      engine.checkpointer().set_loss_scale_state(4096.0F, 7);
       const OwnedBatch batch = random_batch(model, 12, 1, 0);
       engine.train_step(batch.view());
       EXPECT_FALSE(engine.take_step_results(true).at(0).skipped);
-      const std::vector<float> before = engine.parameters();
+      const std::vector<float> before = engine.parameters().values();
       trigger = {true, culprit};
       engine.train_step(batch.view());
       const std::vector<StepResult> totals = engine.take_step_results(true);
@@ -179,20 +180,20 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
           << "fc2's gradients, which backward computes first, are finite";
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
-      EXPECT_EQ(engine.parameters(), before);
+      EXPECT_EQ(engine.parameters().values(), before);
       if (compute == DType::f16) {
-        EXPECT_EQ(engine.working_parameters(), stored(compute, before));
+        EXPECT_EQ(engine.parameters().working_values(), stored(compute, before));
       }
-      EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 0));
+      EXPECT_EQ(engine.checkpointer().loss_scale_state(), std::make_pair(2048.0F, 0));
       for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
       for (const StepResult& t : engine.take_step_results(true)) {
         EXPECT_FALSE(t.skipped);
         EXPECT_EQ(t.loss_scale, 2048.0);
       }
-      EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 3));
-      EXPECT_NE(engine.parameters(), before);
+      EXPECT_EQ(engine.checkpointer().loss_scale_state(), std::make_pair(2048.0F, 3));
+      EXPECT_NE(engine.parameters().values(), before);
       for (int d = 1; d < 3; ++d)
-        EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+        EXPECT_EQ(engine.parameters().working_values(d), engine.parameters().working_values(0)) << "replica " << d;
       engine.finish();
     }
   }
@@ -203,7 +204,7 @@ TEST(LossScale, FallsToItsMinimumThenTrainingHasDiverged) {
   const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   DeviceGroup group(test_group(2));
   Engine engine(model, group, mixed_config(model, 8, "ddp", DType::f16), {{8}, {}});
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   const OwnedBatch batch = random_batch(model, 8, 1, 0);
   int steps = 0;
   try {
@@ -218,12 +219,12 @@ TEST(LossScale, FallsToItsMinimumThenTrainingHasDiverged) {
     EXPECT_NE(text.find("the gradient of fc1.bias"), std::string::npos) << text;
   }
   EXPECT_EQ(steps, 16) << "65536 is halved 16 times down to 1, where the 17th overflow is one too many";
-  EXPECT_EQ(engine.parameters(), before);
+  EXPECT_EQ(engine.parameters().values(), before);
   trigger.armed = false;
-  engine.set_loss_scale_state(1024.0F, 0);
+  engine.checkpointer().set_loss_scale_state(1024.0F, 0);
   engine.train_step(batch.view());
   EXPECT_FALSE(engine.take_step_results(true).back().skipped);
-  EXPECT_NE(engine.parameters(), before);
+  EXPECT_NE(engine.parameters().values(), before);
 }
 
 TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
@@ -231,13 +232,13 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   EngineConfig config = mixed_config(model, 12, "ddp", DType::f16);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config, {{12}, {}});
-  engine.set_loss_scale_state(1024.0F, 0);
+  engine.checkpointer().set_loss_scale_state(1024.0F, 0);
   const OwnedBatch batch = random_batch(model, 12, 1, 0);
-  const std::vector<float> healthy = engine.parameters();
+  const std::vector<float> healthy = engine.parameters().values();
   // Weights of 60000 are finite in f16; the output of two such layers is not.
   std::vector<float> parameters = healthy;
   for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
-  engine.set_parameters(parameters);
+  engine.parameters().set(parameters);
   engine.train_step(batch.view());
   std::string text;
   try {
@@ -254,8 +255,8 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) {
     return part.name == layer;
   })) << layer;
-  EXPECT_EQ(engine.parameters(), parameters);
-  engine.set_parameters(healthy);
+  EXPECT_EQ(engine.parameters().values(), parameters);
+  engine.parameters().set(healthy);
   for (int step = 0; step < 2; ++step) {
     engine.train_step(batch.view());
     const std::vector<StepResult> after = engine.take_step_results(true);
@@ -296,14 +297,15 @@ TEST(LossScale, PreservesGradientsThatWouldVanish) {
     engine.stage(host, engine.micro_batches()[0]);
     engine.forward();
     {
-      const Tensor logits = engine.gather_outputs(0);
+      const Tensor logits = engine.outputs().gather(0);
       const Tensor labels = ctx.allocate({kSamples}, DType::i32, Category::staging, "labels");
       copy(ctx, host.labels, labels);
       const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
       zero(ctx, totals);
-      softmax_cross_entropy(ctx, {-100, kSmall / kSamples}, logits, labels, engine.loss_scale(0), logits, totals);
-      engine.add_totals(totals, 0);
-      engine.set_output_gradients(logits, 0);
+      softmax_cross_entropy(ctx, {-100, kSmall / kSamples}, logits, labels, engine.outputs().loss_scale(0), logits,
+                            totals);
+      engine.outputs().add_totals(totals, 0);
+      engine.outputs().scatter(logits, 0);
     }
     engine.backward_and_reduce(true);
     engine.finish_reduction();
@@ -340,11 +342,11 @@ TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
   const auto change = [&](int devices, const EngineConfig& c, double* norm) {
     DeviceGroup group(test_group(devices));
     Engine engine(model, group, c, {{batch_size}, {}});
-    if (c.precision.loss_scaling.active()) engine.set_loss_scale_state(1024.0F, 0);
-    std::vector<float> difference = engine.parameters();
+    if (c.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(1024.0F, 0);
+    std::vector<float> difference = engine.parameters().values();
     engine.train_step(batch.view());
     *norm = engine.take_step_results(true).at(0).gradient_norm;
-    const std::vector<float> after = engine.parameters();
+    const std::vector<float> after = engine.parameters().values();
     for (size_t i = 0; i < after.size(); ++i) difference[i] -= after[i];
     engine.finish();
     return difference;
@@ -389,10 +391,10 @@ TEST(Clipping, AnInfiniteGradientThatIsAllowedSkipsTheStep) {
   config.allow_non_finite = true;
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config, {{8}, {}});
-  const std::vector<float> before = engine.parameters();
+  const std::vector<float> before = engine.parameters().values();
   engine.train_step(random_batch(model, 8, 1, 0).view());
   EXPECT_TRUE(engine.take_step_results(true).at(0).skipped);
-  EXPECT_EQ(engine.parameters(), before);
+  EXPECT_EQ(engine.parameters().values(), before);
 }
 
 }  // namespace

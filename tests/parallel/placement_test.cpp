@@ -49,7 +49,7 @@ TEST_P(PlacementOfModels, GapsTakeLessThanOnePercent) {
   for (const Variant& variant : kVariants) {
     for (const int64_t batch : {12, 60}) {
       const Workload workload{{batch, 7}, {20}};
-      for (const DevicePlan& plan : Engine::plan(model, group, config_of(model, mode, batch, variant), workload)) {
+      for (const DevicePlan& plan : plan_memory(model, group, config_of(model, mode, batch, variant), workload)) {
         const int64_t bound = allocated_bytes(plan.peak_by_category);
         EXPECT_GE(plan.peak_bytes, bound) << variant.name << ", " << batch;
         EXPECT_LE(static_cast<double>(plan.peak_bytes), 1.01 * static_cast<double>(bound))

@@ -32,8 +32,7 @@ DeviceGroupOptions devices_with(std::vector<int64_t> memory_bytes) {
 
 std::vector<int64_t> peaks(const Model& model, int devices, const EngineConfig& config) {
   std::vector<int64_t> bytes;
-  for (const DevicePlan& plan :
-       Engine::plan(model, DeviceGroup(test_group(devices)), config, {{config.batch_size}, {}}))
+  for (const DevicePlan& plan : plan_memory(model, DeviceGroup(test_group(devices)), config, {{config.batch_size}, {}}))
     bytes.push_back(plan.peak_bytes);
   return bytes;
 }
@@ -231,7 +230,7 @@ TEST(PlanSearch, DoesNotProposeWhatBatchNormRefuses) {
   EngineConfig config = config_of(model, "ddp", 8);
   DeviceGroupOptions options;
   options.devices = {{Backend::meta, 0}};
-  const int64_t peak = Engine::plan(model, DeviceGroup(options), config, {{8}, {}}).front().peak_bytes;
+  const int64_t peak = plan_memory(model, DeviceGroup(options), config, {{8}, {}}).front().peak_bytes;
   options.memory_bytes = {peak - 1};
   DeviceGroup group(options);
   const PlanSearch search(model, group, config, {{8}, {}});
@@ -286,8 +285,8 @@ TEST(PlanDetails, LayersHoldAllActivationsAtTheEndOfForward) {
   const EngineConfig config = config_of(model, "dp", 12);
   const DeviceGroup group(test_group(3));
   const Workload workload{{12, 5}, {20}};
-  const std::vector<DevicePlan> plans = Engine::plan(model, group, config, workload, PlanDetail::layers),
-                                bare = Engine::plan(model, group, config, workload);
+  const std::vector<DevicePlan> plans = plan_memory(model, group, config, workload, PlanDetail::layers),
+                                bare = plan_memory(model, group, config, workload);
   for (size_t d = 0; d < plans.size(); ++d) {
     EXPECT_EQ(plans[d].peak_bytes, bare[d].peak_bytes);
     EXPECT_EQ(plans[d].peak_by_category, bare[d].peak_by_category);

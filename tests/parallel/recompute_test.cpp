@@ -137,7 +137,7 @@ TEST_P(RecomputationPlan, EqualsTheModelForEveryChoiceAndNoneIsBetterThanTheFron
     for (const std::vector<PartRange>& segments : all_choices(search.model(), number == 1 ? kLongestInResNet : 7)) {
       config.recompute = name_segments(*model.net, segments);
       int64_t fullest = 0;
-      for (const DevicePlan& plan : Engine::plan(model, group, config, workload))
+      for (const DevicePlan& plan : plan_memory(model, group, config, workload))
         fullest = std::max(fullest, allocated_bytes(plan.peak_by_category));
       ASSERT_EQ(peak_of(search.model(), segments), fullest) << fmt::format("{}", fmt::join(config.recompute, ","));
       choices.insert({work_of(search.model(), segments), fullest});
@@ -172,11 +172,11 @@ TrainedBits train(const Model& model, int devices, const EngineConfig& config) {
   for (uint32_t step = 0; step < 3; ++step) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.1, config.image_dtype).view());
     for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
-    if (step == 0) result.gradients = engine.gradients(0);
+    if (step == 0) result.gradients = engine.parameters().gradients(0);
   }
   engine.evaluate(random_batch(model, 4, 9, 0, config.image_dtype).view());
-  result.weights = engine.parameters(0);
-  result.statistics = engine.buffers(0).values;
+  result.weights = engine.parameters().values(0);
+  result.statistics = engine.parameters().buffers(0).values;
   engine.finish();
   return result;
 }
@@ -223,8 +223,8 @@ TEST(RecomputedParts, CutSegmentsByNameGiveTheSamePlan) {
   EXPECT_EQ(cuts.size(), 3U);
   named.recompute = name_segments(*model.net, cuts);
   const Workload workload{{8}, {5}};
-  const DevicePlan a = Engine::plan(model, group, config, workload)[0],
-                   b = Engine::plan(model, group, named, workload)[0];
+  const DevicePlan a = plan_memory(model, group, config, workload)[0],
+                   b = plan_memory(model, group, named, workload)[0];
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_by_category, b.peak_by_category);
 }
@@ -279,7 +279,7 @@ TEST(RecomputeSearch, FindsWhatAnEngineTrainsWithInThatMemory) {
 }
 
 std::string refusal(const Model& model, const EngineConfig& config) {
-  return error_of<ConfigError>([&] { Engine::plan(model, DeviceGroup(meta_group(1, kPlenty)), config, {{4}, {}}); });
+  return error_of<ConfigError>([&] { plan_memory(model, DeviceGroup(meta_group(1, kPlenty)), config, {{4}, {}}); });
 }
 
 TEST(RecomputedParts, AreRefusedUnlessTheyExistInOrderAndOnce) {

@@ -24,10 +24,10 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   group[0].communication().stream().take_spans();
   for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
   engine.take_step_results(true);
-  engine.verify_replicas();
+  engine.parameters().verify();
   engine.finish();  // asserts that the plan was met to the byte
   Result result;
-  result.weights = engine.parameters();
+  result.weights = engine.parameters().values();
   for (const SpanRecord& span : group[0].communication().stream().take_spans()) {
     if (span.info.phase == Phase::reduce) result.reduced_bytes += span.bytes;
   }

@@ -53,12 +53,12 @@ TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
     Engine engine(model, group, config, {{9}, {}});
     const OwnedBatch batch = random_batch(model, 9, 1, 0);
     engine.train_step(batch.view());
-    EXPECT_NO_THROW(engine.verify_replicas()) << mode;
+    EXPECT_NO_THROW(engine.parameters().verify()) << mode;
     if (config.scheme.reduce == Reduce::gpu0) continue;  // device 0's parameters go to all in every step
     trigger = {true, 1};
     engine.train_step(batch.view());
     try {
-      engine.verify_replicas();
+      engine.parameters().verify();
       FAIL() << "the overwritten replica went unnoticed";
     } catch (const CommError& error) {
       const std::string text = error.what();

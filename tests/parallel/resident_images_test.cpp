@@ -68,8 +68,8 @@ Result run(const Model& model, const Dataset& set, int devices, const EngineConf
   Result result;
   for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
   result.test_loss = engine.evaluate(random_batch(model, kBatch, 3, 0.0).view()).mean_loss();
-  result.weights = engine.parameters();
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
+  result.weights = engine.parameters().values();
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().values(d), result.weights) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -121,7 +121,7 @@ TEST(ResidentImages, LieOnEachDeviceThatTakesItsBatchFromTheHost) {
     config.scheme.split = parse_split("equal");
     config.resident_images = images_of(set);
     DeviceGroup group(test_group(3));
-    const std::vector<DevicePlan> plans = Engine::plan(model, group, config, two_sizes());
+    const std::vector<DevicePlan> plans = plan_memory(model, group, config, two_sizes());
     for (size_t d = 0; d < plans.size(); ++d) {
       const int64_t planned = plans[d].peak_by_category[static_cast<size_t>(Category::dataset)];
       if (config.scheme.staging == Staging::device0 && d > 0) {
@@ -141,7 +141,7 @@ TEST(ResidentImages, ThatDoNotFitAreNamedWithARemedyBeforeTraining) {
   DeviceGroupOptions options = test_group(1);
   {
     DeviceGroup group(options);
-    options.memory_bytes = {Engine::plan(model, group, config, two_sizes())[0].peak_bytes};
+    options.memory_bytes = {plan_memory(model, group, config, two_sizes())[0].peak_bytes};
   }
   config.resident_images = images_of(set);
   config.resident_images.read = [](int64_t, const View&) { FAIL() << "images were read although they do not fit"; };
@@ -195,7 +195,7 @@ TEST(ResidentImages, ABatchMayBringItsOwnImages) {
       if (mixed && batch->index % 2 == 0) batch->images = {};
       engine.train_step(*batch);
     }
-    return engine.parameters();
+    return engine.parameters().values();
   };
   const std::vector<float> host = weights(false, false);
   EXPECT_EQ(weights(true, false), host);
@@ -248,7 +248,7 @@ TEST(ResidentImages, RefusesWrongConfigurations) {
   const Dataset set = random_set(model);
   const auto plan = [&](const EngineConfig& config, const Workload& workload = two_sizes()) {
     DeviceGroup group(test_group(1));
-    Engine::plan(model, group, config, workload);
+    plan_memory(model, group, config, workload);
   };
   EngineConfig config = small_config(model, kBatch);
   config.resident_images = images_of(set);

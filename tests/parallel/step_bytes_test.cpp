@@ -43,7 +43,7 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
   std::map<std::string, int64_t> bytes;
   bool first = true;
   config.step = [&](Engine& engine, const HostBatch& batch) {
-    if (!first) return Engine::default_step(engine, batch);
+    if (!first) return default_step(engine, batch);
     first = false;
     engine.devices().checker()->observe([&](const char* operation, std::span<const MemoryAccess> accesses) {
       const std::string name = operation;
@@ -51,14 +51,14 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
       if (is_library(name)) return;
       for (const MemoryAccess& a : accesses) bytes[name] += a.bytes;
     });
-    Engine::default_step(engine, batch);
+    default_step(engine, batch);
     engine.devices().checker()->observe(nullptr);
   };
   DeviceGroupOptions options;
   options.devices = {{Backend::meta, 0}};
   options.check_order = true;
   const DeviceGroup group(options);
-  Engine::plan(model, group, config, {{kBatch}, {}});
+  plan_memory(model, group, config, {{kBatch}, {}});
   return bytes;
 }
 

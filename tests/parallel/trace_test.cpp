@@ -49,7 +49,7 @@ TEST_P(EngineTrace, SlicesNestAndMemoryReachesThePlannedPeak) {
 
     const MemoryHistory& history = device.pool().history();
     const MemoryTimeline timeline = make_memory_timeline(cut_history(history, find_mark(history, 2).value()));
-    const DevicePlan& plan = engine.device_plans()[static_cast<size_t>(d)];
+    const DevicePlan& plan = engine.facts().plans[static_cast<size_t>(d)];
     EXPECT_EQ(timeline.peak_bytes, plan.peak_bytes);
     BytesByCategory at_peak = timeline.moments[timeline.peak].by_category;
     at_peak[static_cast<size_t>(Category::fragmentation)] = plan.peak_bytes - allocated_bytes(at_peak);

@@ -43,11 +43,11 @@ std::unique_ptr<Engine> make_engine(const Model& model, DeviceGroup& group, cons
 }
 
 /// Trains from the engine's step to `end`, with a learning rate that changes.
-void train(Engine& engine, int64_t end) {
+void train(Engine& engine, const Model& model, int64_t end) {
   while (engine.steps_issued() < end) {
     const auto step = static_cast<uint32_t>(engine.steps_issued());
     engine.set_learning_rate(0.01 / (1.0 + step));
-    engine.train_step(random_batch(engine.model(), engine.config().batch_size, step, 0.1).view());
+    engine.train_step(random_batch(model, engine.config().batch_size, step, 0.1).view());
   }
   for (const StepResult& result : engine.take_step_results(true)) EXPECT_FALSE(result.diverged);
 }
@@ -62,10 +62,13 @@ struct Outcome {
 };
 
 Outcome outcome_of(Engine& engine) {
-  const TrainingState state = engine.state();
-  Outcome outcome{
-      engine.parameters(0), engine.working_parameters(engine.devices().size() - 1), {}, state.step, state.updates,
-      state.loss_scale};
+  const TrainingState state = engine.checkpointer().state();
+  Outcome outcome{engine.parameters().values(0),
+                  engine.parameters().working_values(engine.devices().size() - 1),
+                  {},
+                  state.step,
+                  state.updates,
+                  state.loss_scale};
   for (const TrainingState::Flat& flat : state.flats)
     outcome.states.emplace_back(flat.values().begin(), flat.values().end());
   return outcome;
@@ -79,15 +82,18 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
   Resuming() { std::filesystem::create_directories(folder_); }
   /// The state after it has been written to files and read again.
   TrainingState through_files(Engine& from, Engine& to) const {
-    const TrainingState saved = from.state();
-    std::vector<float> scratch(static_cast<size_t>(checkpoint_scratch_elements(from.layout(), from.buffer_layout())));
-    write_checkpoint(folder_.string(), "state",
-                     checkpoint_files(from.layout(), from.buffer_layout(), saved, scratch, {}), "{}");
+    const TrainingState saved = from.checkpointer().state();
+    std::vector<float> scratch(static_cast<size_t>(
+        checkpoint_scratch_elements(from.parameters().layout(), from.parameters().buffer_layout())));
+    write_checkpoint(
+        folder_.string(), "state",
+        checkpoint_files(from.parameters().layout(), from.parameters().buffer_layout(), saved, scratch, {}), "{}");
     read_checkpoint((folder_ / "state").string());
-    TrainingState loaded = to.make_state();
+    TrainingState loaded = to.checkpointer().make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
     loaded.take_scalars(saved);
-    read_checkpoint_files((folder_ / "state").string(), to.layout(), to.buffer_layout(), loaded);
+    read_checkpoint_files((folder_ / "state").string(), to.parameters().layout(), to.parameters().buffer_layout(),
+                          loaded);
     return loaded;
   }
 
@@ -105,22 +111,22 @@ TEST_P(Resuming, ContinuesWithTheSameBitsFromAnyStep) {
   Outcome whole;
   {
     const auto engine = make_engine(model, group, config);
-    train(*engine, kSteps);
+    train(*engine, model, kSteps);
     whole = outcome_of(*engine);
     engine->finish();
   }
   const int64_t stop = static_cast<int64_t>(random() % (kSteps + 1));
   const auto first = make_engine(model, group, config);
-  train(*first, stop);
+  train(*first, model, stop);
   const auto second = make_engine(model, other_group, config);
-  train(*second, static_cast<int64_t>(random() % 3));  // whatever it did before is forgotten
-  second->load_state(through_files(*first, *second));
+  train(*second, model, static_cast<int64_t>(random() % 3));  // whatever it did before is forgotten
+  second->checkpointer().load_state(through_files(*first, *second));
   EXPECT_EQ(second->steps_issued(), stop);
-  train(*second, kSteps);
+  train(*second, model, kSteps);
   EXPECT_TRUE(outcome_of(*second) == whole) << "continued at step " << stop;
   second->finish();  // asserts that the plan was met to the byte
   // The engine that was saved is not disturbed.
-  train(*first, kSteps);
+  train(*first, model, kSteps);
   EXPECT_TRUE(outcome_of(*first) == whole);
 }
 
@@ -132,7 +138,7 @@ TEST_P(Resuming, ContinuesOnOtherDevicesUpToRounding) {
   config.optimizer = make_optimizer_config("sgd", 0.01, 0.9, false, {});
   DeviceGroup group(test_group(2));
   const auto engine = make_engine(model, group, config);
-  train(*engine, 3);
+  train(*engine, model, 3);
   for (const int devices : {1, 3, 4}) {
     DeviceGroup others(test_group(devices));
     EngineConfig other = config;
@@ -141,14 +147,15 @@ TEST_P(Resuming, ContinuesOnOtherDevicesUpToRounding) {
     other.accumulate = 1;
     const auto continued = make_engine(model, others, other);
     const TrainingState state = through_files(*engine, *continued);
-    continued->load_state(state);
-    train(*continued, kSteps);
+    continued->checkpointer().load_state(state);
+    train(*continued, model, kSteps);
     // The engine itself continues on its own devices.
     DeviceGroup same(test_group(2));
     const auto reference = make_engine(model, same, config);
-    reference->load_state(state);
-    train(*reference, kSteps);
-    EXPECT_LT(relative_difference(continued->parameters(), reference->parameters()), 1e-5) << devices << " devices";
+    reference->checkpointer().load_state(state);
+    train(*reference, model, kSteps);
+    EXPECT_LT(relative_difference(continued->parameters().values(), reference->parameters().values()), 1e-5)
+        << devices << " devices";
     continued->finish();
   }
 }
@@ -165,8 +172,9 @@ TEST(TrainingState, TakesThePlannedMemory) {
     EngineConfig config = small_config(model, 4);
     config.optimizer = optimizer;
     const auto engine = make_engine(model, group, config);
-    const TrainingState state = engine->state();
-    const auto planned = training_state_bytes(engine->layout(), engine->buffer_layout(), config);
+    const TrainingState state = engine->checkpointer().state();
+    const auto planned =
+        training_state_bytes(engine->parameters().layout(), engine->parameters().buffer_layout(), config);
     ASSERT_EQ(state.flats.size(), names.size());
     ASSERT_EQ(planned.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
@@ -180,7 +188,7 @@ TEST(TrainingState, TakesThePlannedMemory) {
 TEST(TrainingState, OfAnotherOptimizerOrModelIsRefused) {
   const auto state_of = [](const Model& model, const EngineConfig& config) {
     DeviceGroup group(test_group(1));
-    return make_engine(model, group, config)->state();
+    return make_engine(model, group, config)->checkpointer().state();
   };
   const Model model = random_model(1), another = random_model(2);
   const EngineConfig config = small_config(model, 4);
@@ -192,7 +200,7 @@ TEST(TrainingState, OfAnotherOptimizerOrModelIsRefused) {
     const auto engine = make_engine(model, group, config);
     for (const TrainingState& state : {state_of(model, adam), state_of(another, small_config(another, 4))}) {
       try {
-        engine->load_state(state);
+        engine->checkpointer().load_state(state);
         FAIL() << "no error";
       } catch (const ConfigError& error) {
         EXPECT_NE(std::string(error.what()).find("expected parameters of"), std::string::npos) << error.what();
@@ -201,7 +209,7 @@ TEST(TrainingState, OfAnotherOptimizerOrModelIsRefused) {
   }
   DeviceGroup group(test_group(1));
   Engine forward_only(model, group, evaluates, {{}, {4}});
-  EXPECT_THROW(forward_only.state(), ConfigError);
+  EXPECT_THROW(forward_only.checkpointer().state(), ConfigError);
 }
 
 }  // namespace

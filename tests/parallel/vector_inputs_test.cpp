@@ -51,9 +51,9 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   }
   Result result;
   engine.evaluate(random_batch(model, 9, 9, 0, DType::f32).view(), &result.logits);
-  result.weights = engine.parameters();
+  result.weights = engine.parameters().values();
   for (int d = 1; d < devices; ++d)
-    EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+    EXPECT_EQ(engine.parameters().working_values(d), engine.parameters().working_values(0)) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }

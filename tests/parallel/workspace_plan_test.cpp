@@ -38,8 +38,8 @@ std::vector<float> train(Engine& engine, const Model& model) {
   for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
   engine.evaluate(random_batch(model, kBatch, 5, 0).view());
   engine.finish();
-  EXPECT_EQ(engine.devices()[0].pool().statistics().peak_bytes, engine.device_plans()[0].peak_bytes);
-  return engine.parameters();
+  EXPECT_EQ(engine.devices()[0].pool().statistics().peak_bytes, engine.facts().plans[0].peak_bytes);
+  return engine.parameters().values();
 }
 
 bool has_onednn() {
@@ -54,13 +54,13 @@ TEST(WorkspacePlan, IsWhatTheConvolutionsNeedAndNoMore) {
   const Model model = wide_model();
   DeviceGroup group(cpu_group(kPlenty));
   Engine engine(model, group, unsized(model), kWorkload);
-  const WorkspacePlan& workspace = engine.device_plans()[0].workspace;
+  const WorkspacePlan& workspace = engine.facts().plans[0].workspace;
   constexpr int64_t kLargestWeights = int64_t{512} * 3 * 3 * 512 * 4;
   EXPECT_GE(workspace.bytes, kLargestWeights) << "oneDNN packs the weights";
   EXPECT_LT(workspace.bytes, kMostCpuWorkspace);
   EXPECT_TRUE(workspace.shortages.empty());
   EXPECT_EQ(engine.config().workspace_bytes, workspace.bytes);
-  EXPECT_EQ(engine.device_plans()[0].peak_by_category[static_cast<size_t>(Category::workspace)], workspace.bytes);
+  EXPECT_EQ(engine.facts().plans[0].peak_by_category[static_cast<size_t>(Category::workspace)], workspace.bytes);
   const std::vector<float> sized = train(engine, model);
 
   // With the most that a plan takes, every operation runs by the same algorithm: the same bits.
@@ -75,12 +75,12 @@ TEST(WorkspacePlan, ShrinksToTheCapacityAndNamesWhatGetsSlower) {
   if (!has_onednn()) GTEST_SKIP() << "without oneDNN, convolutions use what there is";
   const Model model = wide_model();
   DeviceGroup probe(cpu_group(kPlenty));
-  const DevicePlan full = Engine::plan(model, probe, unsized(model), kWorkload)[0];
+  const DevicePlan full = plan_memory(model, probe, unsized(model), kWorkload)[0];
   const int64_t fixed = full.peak_bytes - full.workspace.bytes;
   for (const int64_t less : {int64_t{1}, full.workspace.bytes / 3, full.workspace.bytes - full.workspace.least_bytes}) {
     DeviceGroup group(cpu_group(full.peak_bytes - less));
     Engine engine(model, group, unsized(model), kWorkload);
-    const DevicePlan& plan = engine.device_plans()[0];
+    const DevicePlan& plan = engine.facts().plans[0];
     EXPECT_LE(plan.workspace.bytes, full.workspace.bytes - less);
     EXPECT_EQ(plan.workspace.least_bytes, full.workspace.least_bytes);
     ASSERT_FALSE(plan.workspace.shortages.empty()) << less;
@@ -101,7 +101,7 @@ TEST(WorkspacePlan, AGivenWorkspaceIsObeyed) {
     EngineConfig config = unsized(model);
     config.workspace_bytes = bytes;
     DeviceGroup group(cpu_group(kPlenty));
-    const DevicePlan plan = Engine::plan(model, group, config, kWorkload)[0];
+    const DevicePlan plan = plan_memory(model, group, config, kWorkload)[0];
     EXPECT_EQ(plan.workspace.bytes, bytes);
     EXPECT_EQ(plan.peak_by_category[static_cast<size_t>(Category::workspace)], bytes);
     DeviceGroup smaller(cpu_group(plan.peak_bytes - 1));
@@ -112,13 +112,13 @@ TEST(WorkspacePlan, AGivenWorkspaceIsObeyed) {
 TEST(WorkspacePlan, DependsOnTheThreadsOfTheDeviceNotOnThoseOfThePlanner) {
   const Model model = wide_model();
   const auto planned = [&](int threads) {
-    return Engine::plan(model, *DeviceGroup::planned(cpu_group(kPlenty, threads)), unsized(model), kWorkload)[0];
+    return plan_memory(model, *DeviceGroup::planned(cpu_group(kPlenty, threads)), unsized(model), kWorkload)[0];
   };
   for (const int threads : {1, 2, 4}) {
     DeviceGroup group(cpu_group(kPlenty, threads));
-    EXPECT_EQ(planned(threads).peak_bytes, Engine::plan(model, group, unsized(model), kWorkload)[0].peak_bytes);
+    EXPECT_EQ(planned(threads).peak_bytes, plan_memory(model, group, unsized(model), kWorkload)[0].peak_bytes);
     Engine engine(model, group, unsized(model), kWorkload);
-    EXPECT_EQ(engine.device_plans()[0].peak_bytes, planned(threads).peak_bytes);
+    EXPECT_EQ(engine.facts().plans[0].peak_bytes, planned(threads).peak_bytes);
     train(engine, model);
   }
 }
@@ -128,11 +128,11 @@ TEST(WorkspacePlan, SixteenBitRunsWithinIt) {
   for (const DType compute : {DType::f16, DType::bf16}) {
     DeviceGroup group(cpu_group(kPlenty));
     Engine engine(model, group, unsized(model, compute), kWorkload);
-    EXPECT_LE(engine.device_plans()[0].workspace.bytes, kMostCpuWorkspace) << dtype_name(compute);
+    EXPECT_LE(engine.facts().plans[0].workspace.bytes, kMostCpuWorkspace) << dtype_name(compute);
     train(engine, model);
     // The least is enough for every operation.
     EngineConfig config = unsized(model, compute);
-    config.workspace_bytes = engine.device_plans()[0].workspace.least_bytes;
+    config.workspace_bytes = engine.facts().plans[0].workspace.least_bytes;
     DeviceGroup small(cpu_group(kPlenty));
     Engine least(model, small, config, kWorkload);
     train(least, model);
@@ -143,12 +143,12 @@ TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {
   const Model model = wide_model();
   DeviceGroupOptions options;
   options.devices = {DeviceId{Backend::cuda, 97}};
-  const DevicePlan plan = Engine::plan(model, *DeviceGroup::planned(options), unsized(model), kWorkload)[0];
+  const DevicePlan plan = plan_memory(model, *DeviceGroup::planned(options), unsized(model), kWorkload)[0];
   EXPECT_EQ(plan.workspace.bytes, kUnaskedGpuWorkspace);
   EXPECT_FALSE(plan.workspace.unknown.empty());
   // Without convolutions there is nothing to ask.
   const Model linear = make_model("mlp", {.image_size = 6});
-  EXPECT_EQ(Engine::plan(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes,
+  EXPECT_EQ(plan_memory(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes,
             kLeastGpuWorkspace);
 }
 

@@ -84,7 +84,7 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
   EngineConfig config = small_config(model, 24);
   DeviceGroupOptions options = test_group(2);
   options.memory_bytes.clear();
-  for (const DevicePlan& plan : Engine::plan(model, DeviceGroup(test_group(2)), config, {{24}, {}}))
+  for (const DevicePlan& plan : plan_memory(model, DeviceGroup(test_group(2)), config, {{24}, {}}))
     options.memory_bytes.push_back(plan.peak_bytes - 256);
   DeviceGroup group(options);
   try {

@@ -120,7 +120,7 @@ int64_t planned_workspace(const Model& model, DType dtype, int threads) {
   config.image_dtype = DType::f32;
   config.precision = {.compute = dtype, .loss_scaling = {}};
   config.workspace_bytes = std::nullopt;
-  return Engine::full_workspace_bytes(model, group, config, {{std::begin(kBatches), std::end(kBatches)}, {}});
+  return full_workspace_bytes(model, group, config, {{std::begin(kBatches), std::end(kBatches)}, {}});
 }
 
 class OneDnn : public ThreadsTest {};

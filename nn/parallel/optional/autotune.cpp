@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timed choice among the plans of cuDNN and cuBLASLt, on which all processes agree.
+#include "nn/parallel/optional/autotune.h"
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -7,9 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/engine_state.h"
+#include "nn/parallel/plan/plan.h"
+#include "nn/parallel/replicas/replica_group.h"
 #include "nn/parallel/settings.h"
 #include "nn/tuned_plans_file.h"
+#include "runtime/memory/pool_placement.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -65,9 +69,11 @@ std::string describe_change(const TunedPlans& known, const TunedPlans& wanted) {
       fmt::join(changes, "; "));
 }
 
-}  // namespace
-
-TunedPlans Engine::State::search_plans(const std::vector<std::string>& operations, const std::string& kind) {
+/// The search on one of this process's devices.
+TunedPlans search_plans(const EngineSetup& setup, const std::vector<DevicePlan>& plans,
+                        const std::vector<std::string>& operations, const std::string& kind, AutotuneReport& report) {
+  DeviceGroup& devices = setup.devices;
+  const EngineConfig& config = setup.config;
   // What all devices do has room on the one with the largest plan.
   int device = 0;
   for (int d = 1; d < devices.size(); ++d) {
@@ -79,7 +85,7 @@ TunedPlans Engine::State::search_plans(const std::vector<std::string>& operation
     if (change.empty()) {
       known.plans = stored->plans;
     } else {
-      autotune_report.warnings.push_back(change);
+      report.warnings.push_back(change);
     }
   }
   ExecContext& ctx = devices[device].compute();
@@ -88,22 +94,26 @@ TunedPlans Engine::State::search_plans(const std::vector<std::string>& operation
   // Resets the pool's statistics: a plan does not contain the search.
   ctx.pool().reserve(plans[static_cast<size_t>(device)].peak_bytes);
   ctx.pool().follow(plans[static_cast<size_t>(device)].placement);
-  autotune_report.timed = result.timed;
-  autotune_report.reused = result.reused;
-  autotune_report.failed_candidates = result.failed_candidates;
-  autotune_report.seconds = result.seconds;
-  autotune_report.warnings.insert(autotune_report.warnings.end(), result.notes.begin(), result.notes.end());
+  report.timed = result.timed;
+  report.reused = result.reused;
+  report.failed_candidates = result.failed_candidates;
+  report.seconds = result.seconds;
+  report.warnings.insert(report.warnings.end(), result.notes.begin(), result.notes.end());
   if (!known.plans.empty() && result.timed > 0) {
-    autotune_report.warnings.push_back(fmt::format("{} of {} kinds of operations had no stored plan and were timed now",
-                                                   result.timed, result.timed + result.reused));
+    report.warnings.push_back(fmt::format("{} of {} kinds of operations had no stored plan and were timed now",
+                                          result.timed, result.timed + result.reused));
   }
   return std::move(result.plans);
 }
 
-void Engine::State::tune_plans() {
-  if (!on_gpus()) return;
-  if (config.autotune.enabled) {
-    ProcessGroup* const group = devices.process_count() > 1 ? devices.process_group() : nullptr;
+}  // namespace
+
+Tuning tune_plans(const EngineSetup& setup, const std::vector<DevicePlan>& plans) {
+  Tuning tuning;
+  if (!setup.on_gpus()) return tuning;
+  DeviceGroup& devices = setup.devices;
+  if (setup.config.autotune.enabled) {
+    ProcessGroup* const group = setup.peers();
     const auto first_difference = [](const std::vector<std::string>& kinds) {
       return std::vector<std::string>{describe_other_kind(kinds)};
     };
@@ -112,7 +122,7 @@ void Engine::State::tune_plans() {
                                                  : first_difference({kinds}).front();
     if (!problem.empty()) throw ConfigError(problem);
     const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
-    walk(model, *twin, config, workload, nullptr);
+    run_on_meta(setup.model, *twin, setup.config, setup.workload, {});
     std::set<std::string> operations;
     for (int d = 0; d < twin->size(); ++d) {
       for (std::string& line : recorded_operations((*twin)[d].compute())) operations.insert(std::move(line));
@@ -126,21 +136,19 @@ void Engine::State::tune_plans() {
     std::string chosen;
     if (group == nullptr || group->rank() == 0) {
       try {
-        chosen = tuned_plans_json(search_plans({operations.begin(), operations.end()}, lines_of(kinds).front()));
+        chosen = tuned_plans_json(
+            search_plans(setup, plans, {operations.begin(), operations.end()}, lines_of(kinds).front(), tuning.report));
       } catch (...) {
-        report_failure(std::current_exception());
+        report_failure(setup, std::current_exception());
         throw;
       }
     }
     if (group != nullptr) chosen = group->broadcast("the timed plans", chosen);
-    tuned = std::make_shared<const TunedPlans>(parse_tuned_plans("the plans of rank 0", chosen));
+    tuning.plans = std::make_shared<const TunedPlans>(parse_tuned_plans("the plans of rank 0", chosen));
   }
   // An earlier engine on these devices may have had other plans.
-  for (int d = 0; d < devices.size(); ++d) use_tuned_plans(devices[d].compute(), tuned);
+  for (int d = 0; d < devices.size(); ++d) use_tuned_plans(devices[d].compute(), tuning.plans);
+  return tuning;
 }
-
-const std::shared_ptr<const TunedPlans>& Engine::tuned_plans() const { return state_->tuned; }
-
-const AutotuneReport& Engine::autotune_report() const { return state_->autotune_report; }
 
 }  // namespace vitrine

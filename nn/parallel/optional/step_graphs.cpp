@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "nn/parallel/engine_state.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
+#include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -19,8 +19,9 @@ namespace vitrine {
 namespace {
 
 /// Why this process captures nothing; empty if it can.
-std::string own_reason(const Model& model, DeviceGroup& devices, const EngineConfig& config,
-                       const Communicator* communicator) {
+std::string own_reason(const EngineSetup& setup, const Communicator* communicator) {
+  const EngineConfig& config = setup.config;
+  DeviceGroup& devices = setup.devices;
   if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
   if (devices.size() > 1)
     return "several GPUs of one process train together; with one process for each GPU steps can be replayed";
@@ -29,7 +30,7 @@ std::string own_reason(const Model& model, DeviceGroup& devices, const EngineCon
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
   if (communicator != nullptr && !communicator->can_capture()) return "the caller has created the communicators";
   if (config.reducer) return "the reducer is custom";
-  for (const Sequential::Part& part : model.net->parts()) {
+  for (const Sequential::Part& part : setup.model.net->parts()) {
     if (!part.layer->can_be_replayed())
       return fmt::format("layer '{}' cannot be replayed (Layer::can_be_replayed)", part.name);
   }
@@ -50,27 +51,24 @@ std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
 
 }  // namespace
 
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config,
-                          const Communicator* communicator) {
-  if (devices[0].id().backend != Backend::cuda || config.forward_only) return {};
-  const std::string mine = own_reason(model, devices, config, communicator);
-  return devices.process_count() > 1
-             ? devices.process_group()->exchange("why steps are not replayed", mine, first_reason)
-             : mine;
+std::string why_no_graphs(const EngineSetup& setup, const Communicator* communicator) {
+  if (!setup.on_gpus() || setup.config.forward_only) return {};
+  const std::string mine = own_reason(setup, communicator);
+  return setup.peers() != nullptr ? setup.peers()->exchange("why steps are not replayed", mine, first_reason) : mine;
 }
 
-StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group)
+StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
     : replica_(replica),
-      most_micro_batches_(micro_batches),
-      values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory),
-      process_group_(process_group) {}
+      most_micro_batches_(setup.config.accumulate),
+      values_(kStepSlots * most_micro_batches_ * static_cast<int64_t>(sizeof(StepValues)), setup.devices.host_memory()),
+      process_group_(setup.peers()) {}
 
 void StepGraphs::send_values(int64_t position, const StepValues& values) {
   const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
   const View on_host =
       values_.view({kStepSlots * most_micro_batches_, StepValues::kCount}, DType::i32).rows(entry, entry + 1);
   std::memcpy(on_host.data, &values, sizeof values);
-  copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.step_values);
+  copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.scalars.values);
 }
 
 std::string GraphCounts::str() const {
@@ -182,17 +180,17 @@ StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64
   graph.in_use = in_use;
   Stream* const communication = &replica_.communication().stream();
   stream().begin_capture({&communication, 1});
-  captures_ = true;
+  replica_.scalars.captured_values = replica_.scalars.values;
   try {
     if (communicator() != nullptr) communicator()->begin_capture();
     issue();
   } catch (...) {
-    captures_ = false;
+    replica_.scalars.captured_values = {};
     if (communicator() != nullptr) communicator()->end_capture();
     stream().abandon_capture();
     throw;
   }
-  captures_ = false;
+  replica_.scalars.captured_values = {};
   if (communicator() != nullptr) graph.collectives = communicator()->end_capture();
   try {
     graph.work = stream().end_capture();
@@ -202,34 +200,5 @@ StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64
   }
   return graph;
 }
-
-void Engine::replay_or_issue(const std::function<void()>& work) {
-  State& s = in_step("replay_or_issue");
-  // `section` is the next one, and the step has one of its own before those of its micro-batches.
-  const int64_t position = s.section[2] - 2;
-  if (std::exchange(s.replayed_micro_batch, s.micro_batch) == s.micro_batch || position < 0) {
-    throw OrderError(
-        "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
-  }
-  if (s.graphs == nullptr) return work();
-  Replica& r = s.replica(0);
-  const OptimizerConfig& optimizer = s.config.optimizer;
-  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1,
-                          s.step, r.first_sample};
-  if (s.graphs->run({s.section, s.micro_batch % 2, s.step % 2}, position, values, work)) return;
-  // What issuing the work would have left on the host.
-  r.has_gradients = true;
-  r.forget_micro_batch();
-}
-
-std::string Engine::cuda_graphs() const {
-  const State& s = *state_;
-  if (!s.on_gpus() || s.config.forward_only) return {};
-  if (s.graphs == nullptr) return "off: " + s.why_no_graphs;
-  return "after two steps of a shape";
-}
-
-GraphCounts Engine::graph_counts() const { return state_->graphs ? state_->graphs->counts() : GraphCounts(); }
 
 }  // namespace vitrine

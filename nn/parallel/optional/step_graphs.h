@@ -19,13 +19,10 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-struct EngineConfig;
-
 /// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs. With
 /// several processes all of them call it, and all replay or none.
 ///   communicator  of the first device; null if it is alone
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config,
-                          const Communicator* communicator);
+std::string why_no_graphs(const EngineSetup& setup, const Communicator* communicator);
 
 /// The work of micro-batches on one GPU, captured as CUDA graphs and replayed.
 ///
@@ -50,9 +47,8 @@ class StepGraphs {
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
   };
 
-  ///   micro_batches  the most of a step        process_group  of the ranks with which collectives are captured; null:
-  ///                  there are none
-  StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group);
+  /// replica: the only one of this process
+  StepGraphs(const EngineSetup& setup, Replica& replica);
 
   /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
   ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
@@ -66,8 +62,6 @@ class StepGraphs {
     sections_.clear();
     graphs_.clear();
   }
-  /// What the work of a pass that is being captured reads; empty while nothing is.
-  ConstView values_of_capture() const { return captures_ ? ConstView(replica_.step_values) : ConstView(); }
   const GraphCounts& counts() const { return counts_; }
 
  private:
@@ -110,7 +104,6 @@ class StepGraphs {
   std::map<Key, Graph> graphs_;
   ProcessGroup* process_group_;
   bool records_history_ = false;  // on all ranks
-  bool captures_ = false;
   GraphCounts counts_;
 };
 

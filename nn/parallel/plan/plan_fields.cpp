@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/settings.h"
+#include "runtime/error.h"
+#include "runtime/process_group/process_group.h"
+
 namespace vitrine {
 namespace {
 
@@ -98,6 +103,20 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
   fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
   return fields;
+}
+
+void agree_with_processes(const EngineSetup& setup) {
+  const Scheme& scheme = setup.config.scheme;
+  const auto refuse = [](const char* axis, const char* why) {
+    return ConfigError({fmt::format("{}: with several processes {}; use ", axis, why),
+                        propose(settings::kScheme, "ddp"), ", or one process with all devices"});
+  };
+  if (scheme.staging == Staging::device0)
+    throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
+  if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
+  if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
+  require_agreement(*setup.peers(), "what they train",
+                    plan_fields(setup.model, setup.layout, setup.config, setup.workload));
 }
 
 }  // namespace vitrine

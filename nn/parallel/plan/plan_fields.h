@@ -3,9 +3,7 @@
 
 #include <vector>
 
-#include "nn/model.h"
-#include "nn/parallel/engine.h"
-#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/engine_setup.h"
 #include "runtime/process_group/agreement.h"
 
 /// Private to nn/parallel.
@@ -15,5 +13,8 @@ namespace vitrine {
 /// configuration.
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config,
                             const Workload& workload);
+
+/// throws ConfigError unless the configuration works with several processes and all of them plan the same.
+void agree_with_processes(const EngineSetup& setup);
 
 }  // namespace vitrine

@@ -94,9 +94,9 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
       // cuDNN would need seconds for the convolutions of all batches that a search tries.
       const bool on_gpus = devices_.target().backend == Backend::cuda;
       sized.workspace_bytes =
-          on_gpus ? kUnaskedGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
+          on_gpus ? kUnaskedGpuWorkspace : full_workspace_bytes(model_, devices_, config, fit.workload);
     }
-    fit.plans = Engine::plan(model_, devices_, sized, fit.workload);
+    fit.plans = plan_memory(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
     // The plan overflowed; a headroom below any capacity marks it.
     fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});
@@ -408,7 +408,7 @@ Reason describe_remedies(const PlanSearch& search) {
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
                                         const Workload& workload, PlanDetail detail) {
   try {
-    return Engine::plan(model, devices, config, workload, detail);
+    return plan_memory(model, devices, config, workload, detail);
   } catch (const OutOfMemory& error) {
     const MemoryShortage& s = error.shortage();
     throw OutOfMemory(Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} "

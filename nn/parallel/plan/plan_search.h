@@ -38,7 +38,7 @@ class PlanSearch {
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
-  /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says
+  /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
   Fit plan(const EngineConfig& config) const;
   /// Plans equal shares of each micro-batch if they fit, otherwise the split that makes the least headroom of any
@@ -94,7 +94,7 @@ inline constexpr const char *kFirstRemedy = "What would fit: ", *kNextRemedy = "
 /// The same as text: "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
 Reason describe_remedies(const PlanSearch& search);
 
-/// Engine::plan(); where a device would need more than a plan can represent, the OutOfMemory lists what would fit.
+/// plan_memory(); where a device would need more than a plan can represent, the OutOfMemory lists what would fit.
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
                                         const Workload& workload, PlanDetail detail = PlanDetail::peaks);
 

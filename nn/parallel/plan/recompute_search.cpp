@@ -73,7 +73,7 @@ RecomputationModel model_of(const Model& model, const EngineConfig& config, cons
                             const DevicePlan& plan) {
   NoSum no_sum;
   Pass pass;
-  pass.input_form = Engine::input_form(model, devices, config);
+  pass.input_form = input_form(model, devices, config);
   if (devices.world_size() > 1 && config.batch_statistics == BatchStatistics::exact) pass.batch_sum = &no_sum;
   RecomputationModel parts;
   parts.parts = measure_parts(*model.net, model.input_shape(samples), config.precision.compute, pass);

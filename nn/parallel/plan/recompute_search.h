@@ -29,7 +29,7 @@ struct RecomputePoint {
 class RecomputeSearch {
  public:
   /// Plans the configuration with nothing recomputed. model and devices must outlive it.
-  /// throws  as Engine::plan(); ConfigError for an engine that does not train; SearchStopped, as its functions do (see
+  /// throws  as plan_memory(); ConfigError for an engine that does not train; SearchStopped, as its functions do (see
   ///         Workload::stop)
   RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config, const Workload& workload);
 

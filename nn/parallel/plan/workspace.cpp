@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "nn/parallel/engine_state.h"
+#include "nn/parallel/plan/plan.h"
 
 namespace vitrine {
 namespace {
@@ -23,18 +23,17 @@ int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {
 int64_t largest_lack(const std::vector<DevicePlan>& plans, const DeviceGroup& devices) {
   int64_t lack = std::numeric_limits<int64_t>::min();
   for (int d = 0; d < devices.size(); ++d)
-    lack = std::max(lack, plans[static_cast<size_t>(d)].peak_bytes - devices[d].pool().capacity_bytes());
+    lack = std::max(lack, missing_bytes(plans[static_cast<size_t>(d)], devices[d]));
   return lack;
 }
 
-}  // namespace
-
-WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                            const Workload& workload, int64_t allowed_bytes) {
+/// What the workload would use of the workspace on the device that uses most, where `allowed_bytes` is the most.
+WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                             const Workload& workload, int64_t allowed_bytes) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   EngineConfig sized = config;
   sized.workspace_bytes = at_least(devices, {});  // nothing runs in it
-  walk(model, *twin, sized, workload, nullptr);
+  run_on_meta(model, *twin, sized, workload, {});
   WorkspaceNeed all;
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];
@@ -51,16 +50,17 @@ WorkspaceNeed Engine::State::workspace_need(const Model& model, const DeviceGrou
   return all;
 }
 
-int64_t Engine::full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                     const Workload& workload) {
+}  // namespace
+
+int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                             const Workload& workload) {
   if (config.workspace_bytes) return *config.workspace_bytes;
-  const WorkspaceNeed need = State::workspace_need(model, devices, config, workload, most_allowed(devices));
+  const WorkspaceNeed need = workspace_need(model, devices, config, workload, most_allowed(devices));
   return std::max(at_least(devices, need.unknown), need.best_bytes);
 }
 
-std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, const DeviceGroup& devices,
-                                                           const EngineConfig& config, const Workload& workload,
-                                                           PlanDetail detail) {
+std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                            const Workload& workload, PlanDetail detail) {
   const WorkspaceNeed full = workspace_need(model, devices, config, workload, most_allowed(devices));
   const int64_t least = at_least(devices, full.unknown);
   WorkspacePlan workspace;
@@ -71,7 +71,7 @@ std::vector<DevicePlan> Engine::State::plan_with_workspace(const Model& model, c
   std::vector<DevicePlan> plans;
   while (true) {
     sized.workspace_bytes = workspace.bytes;
-    plans = plan(model, devices, sized, workload, detail);
+    plans = plan_sized(model, devices, sized, workload, detail);
     const int64_t lack = largest_lack(plans, devices);
     if (lack <= 0 || workspace.bytes == workspace.least_bytes) break;
     const int64_t room = std::max(workspace.least_bytes, workspace.bytes - lack);

@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/engine_state.h"
+#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/state/parameters.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
@@ -77,6 +79,47 @@ struct Counters {
   int64_t growth_tracker;
   float loss_scale;
 };
+
+/// A flat buffer of a replica that a checkpoint contains.
+struct FlatState {
+  std::string name;
+  View on_device;
+};
+
+/// Those of a replica that updates the parameters, in the order of TrainingState::flats.
+std::vector<FlatState> flat_states(const OptimizerConfig& optimizer, Replica& r) {
+  std::vector<FlatState> states = {{kParameters, r.model.parameters}};
+  const std::vector<std::string> names = state_names(optimizer);
+  if (!names.empty()) states.push_back({names[0], r.optimizer.state1});
+  if (names.size() > 1) states.push_back({names[1], r.optimizer.state2});
+  if (r.optimizer.average) states.push_back({kAverages, r.optimizer.average});
+  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers});
+  return states;
+}
+
+/// The first replica of this process that runs the optimizer. throws UnsupportedError if none does.
+Replica& updating_replica(ReplicaGroup& replicas, const char* operation) {
+  for (auto& r : replicas) {
+    if (r->updates()) return *r;
+  }
+  throw UnsupportedError(fmt::format(
+      "{}: no device of this process updates the parameters, so none holds the optimizer's state", operation));
+}
+
+/// throws ConfigError unless the state has the flat buffers of an engine with this setup.
+void check_state(const EngineSetup& setup, const TrainingState& state, const char* operation) {
+  std::vector<std::string> expected, found;
+  for (const auto& [name, bytes] : training_state_bytes(setup.layout, setup.buffer_layout, setup.config))
+    expected.push_back(fmt::format("{} of {} bytes", name, bytes));
+  for (const TrainingState::Flat& flat : state.flats)
+    found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
+  if (expected != found || state.counters.size() != setup.buffer_layout.counters().size()) {
+    throw ConfigError(
+        fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an "
+                    "engine like this",
+                    operation, fmt::join(found, ", "), fmt::join(expected, ", ")));
+  }
+}
 
 }  // namespace
 
@@ -167,94 +210,62 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
   }
 }
 
-std::vector<Engine::State::FlatState> Engine::State::flat_states(Replica& r) {
-  std::vector<FlatState> states = {{kParameters, r.parameters}};
-  const std::vector<std::string> names = state_names(config.optimizer);
-  if (!names.empty()) states.push_back({names[0], r.state1});
-  if (names.size() > 1) states.push_back({names[1], r.state2});
-  if (r.average) states.push_back({kAverages, r.average});
-  if (r.buffers) states.push_back({kBuffers, r.buffers});
-  return states;
-}
-
-Replica& Engine::State::updating_replica(const char* operation) {
-  for (auto& r : replicas) {
-    if (r->updates()) return *r;
-  }
-  throw UnsupportedError(fmt::format(
-      "{}: no device of this process updates the parameters, so none holds the optimizer's state", operation));
-}
-
-TrainingState Engine::make_state() const {
-  const State& s = *state_;
-  s.require_training("make_state");
+TrainingState Checkpointer::make_state() const {
+  setup_.require_training("make_state");
   TrainingState state;
-  for (const auto& [name, bytes] : training_state_bytes(s.layout, s.buffer_layout, s.config)) {
-    state.flats.push_back({name, HostBuffer(bytes, s.devices.host_memory())});
+  for (const auto& [name, bytes] : training_state_bytes(setup_.layout, setup_.buffer_layout, setup_.config)) {
+    state.flats.push_back({name, HostBuffer(bytes, setup_.devices.host_memory())});
   }
-  state.counters.resize(s.buffer_layout.counters().size());
+  state.counters.resize(setup_.buffer_layout.counters().size());
   return state;
 }
 
-void Engine::copy_state(TrainingState& into) {
-  State& s = state_->drain();
-  s.require_training("copy_state");
-  if (s.averages_in_place) throw OrderError("copy_state: an AverageScope is open; close it first");
-  s.check_state(into, "copy_state");
-  Replica& r = s.updating_replica("copy_state");
+void Checkpointer::copy_state(TrainingState& into) {
+  window_.drain();
+  setup_.require_training("copy_state");
+  if (parameters_.averages().in_place()) throw OrderError("copy_state: an AverageScope is open; close it first");
+  check_state(setup_, into, "copy_state");
+  Replica& r = updating_replica(replicas_, "copy_state");
   int32_t updates = 0;
   const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
   {
     const PhaseScope phase(r.compute(), Phase::checkpoint);
-    for (const State::FlatState& flat : s.flat_states(r))
+    for (const FlatState& flat : flat_states(setup_.config.optimizer, r))
       copy(r.compute(), flat.on_device, view_of(into.flat(flat.name)));
-    copy(r.compute(), r.updates_done, to_updates);
+    copy(r.compute(), r.optimizer.updates_done, to_updates);
   }
-  s.devices.synchronize();
-  for (TrainingState::Flat& flat : into.flats) note_host_read(s.devices, "copy_state", view_of(flat));
-  note_host_read(s.devices, "copy_state", to_updates);
-  into.counters = s.counters;
-  into.step = s.steps;
+  setup_.devices.synchronize();
+  for (TrainingState::Flat& flat : into.flats) note_host_read(setup_.devices, "copy_state", view_of(flat));
+  note_host_read(setup_.devices, "copy_state", to_updates);
+  const TrainingProgress& progress = window_.progress();
+  into.counters = progress.counters;
+  into.step = progress.steps;
   into.updates = updates;
-  into.skipped_in_row = s.skipped_in_row;
-  into.learning_rate = s.config.optimizer.learning_rate();
-  into.momentum = momentum_of(s.config.optimizer);
+  into.skipped_in_row = progress.skipped_in_row;
+  into.learning_rate = setup_.config.optimizer.learning_rate();
+  into.momentum = momentum_of(setup_.config.optimizer);
   into.loss_scale.reset();
   if (r.scaler->state()) into.loss_scale = loss_scale_state();
 }
 
-TrainingState Engine::state() {
+TrainingState Checkpointer::state() {
   TrainingState state = make_state();
   copy_state(state);
   return state;
 }
 
-void Engine::State::check_state(const TrainingState& state, const char* operation) const {
-  std::vector<std::string> expected, found;
-  for (const auto& [name, bytes] : training_state_bytes(layout, buffer_layout, config))
-    expected.push_back(fmt::format("{} of {} bytes", name, bytes));
-  for (const TrainingState::Flat& flat : state.flats)
-    found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
-  if (expected != found || state.counters.size() != buffer_layout.counters().size()) {
-    throw ConfigError(
-        fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an "
-                    "engine like this",
-                    operation, fmt::join(found, ", "), fmt::join(expected, ", ")));
-  }
-}
-
-void Engine::load_state(const TrainingState& state) {
-  State& s = state_->drain();
-  s.require_training("load_state");
-  if (s.averages_in_place) throw OrderError("load_state: an AverageScope is open; close it first");
-  s.check_state(state, "load_state");
-  const bool all_update = std::all_of(s.replicas.begin(), s.replicas.end(), [](const auto& r) { return r->updates(); });
-  if (s.devices.process_count() > 1 && !all_update) {
+void Checkpointer::load_state(const TrainingState& state) {
+  window_.drain();
+  setup_.require_training("load_state");
+  if (parameters_.averages().in_place()) throw OrderError("load_state: an AverageScope is open; close it first");
+  check_state(setup_, state, "load_state");
+  const bool all_update = replicas_.all_update();
+  if (setup_.peers() != nullptr && !all_update) {
     throw UnsupportedError(
         "load_state: with several processes every replica must update the parameters; this reducer leaves some out");
   }
-  const std::optional<double> momentum = momentum_of(s.config.optimizer);
-  const bool scales = static_cast<bool>(s.replica(0).scaler->state());
+  const std::optional<double> momentum = momentum_of(setup_.config.optimizer);
+  const bool scales = static_cast<bool>(replicas_[0].scaler->state());
   const auto [scale, tracker] = state.loss_scale.value_or(scales ? loss_scale_state() : std::pair{1.0F, int32_t{0}});
   Counters counters{state.step,
                     state.updates,
@@ -263,54 +274,74 @@ void Engine::load_state(const TrainingState& state) {
                     state.momentum.value_or(momentum.value_or(0.0)),
                     int64_t{tracker},
                     scale};
-  if (s.devices.process_count() > 1) {
-    const std::string bytes = s.devices.process_group()->broadcast(
+  if (setup_.peers() != nullptr) {
+    const std::string bytes = setup_.peers()->broadcast(
         "the training state", std::string(reinterpret_cast<const char*>(&counters), sizeof counters));
     if (bytes.size() != sizeof counters)
       throw CommError("load_state: rank 0 sent a state of another size; do all run the same version?");
     std::memcpy(&counters, bytes.data(), sizeof counters);
   }
-  s.set_parameters(state.flat(kParameters).values());
+  parameters_.set(state.flat(kParameters).values());
   BufferValues buffers{{}, state.counters};
   if (state.has_flat(kBuffers))
     buffers.values.assign(state.flat(kBuffers).values().begin(), state.flat(kBuffers).values().end());
-  s.set_buffers(buffers);
-  s.set_optimizer_states(state, static_cast<int32_t>(counters.updates));
+  parameters_.set_buffers(buffers);
+  set_optimizer_states(state, static_cast<int32_t>(counters.updates));
   if (scales)
-    s.for_each([&](Replica& r) {
+    replicas_.for_each([&](Replica& r) {
       r.scaler->set_state(r.compute(), counters.loss_scale, static_cast<int32_t>(counters.growth_tracker));
     });
-  s.steps = s.first_step = counters.step;
-  s.skipped_in_row = static_cast<int>(counters.skipped_in_row);
-  s.config.optimizer.set_learning_rate(counters.learning_rate);
-  if (momentum) s.config.optimizer.set_momentum(counters.momentum);
+  TrainingProgress& progress = window_.progress();
+  progress.steps = progress.first_step = counters.step;
+  progress.skipped_in_row = static_cast<int>(counters.skipped_in_row);
+  setup_.config.optimizer.set_learning_rate(counters.learning_rate);
+  if (momentum) setup_.config.optimizer.set_momentum(counters.momentum);
 }
 
-void Engine::State::set_optimizer_states(const TrainingState& state, int32_t updates) {
+void Checkpointer::set_optimizer_states(const TrainingState& state, int32_t updates) {
   const ConstView from_updates(&updates, {1}, DType::i32, DeviceId::host());
-  for_each([&](Replica& r) {
+  replicas_.for_each([&](Replica& r) {
     if (!r.updates()) return;
     const PhaseScope phase(r.compute(), Phase::replicate);
-    for (const FlatState& flat : flat_states(r)) {
+    for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {
       if (flat.name == kParameters || flat.name == kBuffers) continue;
       const std::span<const float> values = state.flat(flat.name).values();
       copy(r.compute(), ConstView(values.data(), flat.on_device.shape, DType::f32, DeviceId::host()), flat.on_device);
     }
-    copy(r.compute(), from_updates, r.updates_done);
+    copy(r.compute(), from_updates, r.optimizer.updates_done);
   });
-  devices.synchronize();
-  if (devices.process_count() == 1) return;
-  const ProcessGroup::Waiting waiting(*devices.process_group(), "the optimizer's state of rank 0");
-  for (const FlatState& sent : flat_states(updating_replica("load_state"))) {
+  setup_.devices.synchronize();
+  if (setup_.peers() == nullptr) return;
+  const ProcessGroup::Waiting waiting(*setup_.peers(), "the optimizer's state of rank 0");
+  for (const FlatState& sent : flat_states(setup_.config.optimizer, updating_replica(replicas_, "load_state"))) {
     if (sent.name == kParameters || sent.name == kBuffers) continue;
-    for_each_at_once([&](Replica& r) {
+    replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
-      for (const FlatState& flat : flat_states(r)) {
+      for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {
         if (flat.name == sent.name) r.reduction.communicator->broadcast(r.communication(), flat.on_device, 0);
       }
     });
   }
-  devices.synchronize();
+  setup_.devices.synchronize();
+}
+
+void Checkpointer::set_loss_scale_state(float scale, int32_t growth_tracker) {
+  window_.drain();
+  setup_.require_training("set_loss_scale_state");
+  setup_.devices.synchronize();
+  replicas_.for_each([&](Replica& r) { r.scaler->set_state(r.compute(), scale, growth_tracker); });
+}
+
+std::pair<float, int32_t> Checkpointer::loss_scale_state() {
+  window_.drain();
+  setup_.require_training("loss_scale_state");
+  Replica& r = replicas_[0];
+  if (!r.scaler->state()) {
+    throw OrderError(
+        "loss_scale_state: losses are not scaled; set Precision::loss_scaling to a fixed or dynamic scale");
+  }
+  const std::vector<float> values = read_flat(setup_.devices, r, r.scaler->state());
+  return {values[LossScaleState::kScale], static_cast<int32_t>(values[LossScaleState::kGrowthTracker])};
 }
 
 }  // namespace vitrine

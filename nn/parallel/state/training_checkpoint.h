@@ -17,12 +17,17 @@
 
 namespace vitrine {
 
+struct EngineSetup;
+class Parameters;
+class ReplicaGroup;
+class StepWindow;
+
 /// The single numbers of a TrainingState.
 struct TrainingScalars {
   int64_t step = 0;  // optimizer steps so far: the number of the next one, which selects dropout's masks
   int64_t updates =
       0;  // those that changed the parameters: PyTorch's `step` of adam; 0: sgd's momentum buffer is not initialized
-  int skipped_in_row = 0;  // steps that were skipped last, for Engine::kMostSkipped
+  int skipped_in_row = 0;  // steps that were skipped last, for kMostSkipped
   double learning_rate = 0.0;
   std::optional<double> momentum;  // of sgd, or beta1 of adam and adamw; none for sgd without momentum
   std::optional<std::pair<float, int32_t>> loss_scale;  // scale and growth tracker, where losses are scaled
@@ -55,6 +60,44 @@ struct TrainingState : TrainingScalars {
   bool has_flat(const std::string& name) const;
   /// The names of the optimizer's states.
   std::vector<std::string> optimizer_states() const;
+};
+
+/// The training state of an engine, to continue from later: an engine with the same configuration that loads it
+/// computes the same bits as this one would. All functions but make_state() wait for the steps in flight, and throw
+/// what these throw. All throw ConfigError in a forward-only engine.
+class Checkpointer {
+ public:
+  Checkpointer(EngineSetup& setup, ReplicaGroup& replicas, StepWindow& window, Parameters& parameters)
+      : setup_(setup), replicas_(replicas), window_(window), parameters_(parameters) {}
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  /// With several processes each copies its own replica, without waiting for the others. throws UnsupportedError if no
+  /// device of this process updates the parameters.
+  TrainingState state();
+  /// The same into memory that make_state() has allocated, so that nothing is allocated from then on: the streams stand
+  /// still only for the copy. Write it to a folder with checkpoint_files() and write_checkpoint(), on another thread if
+  /// you like.
+  void copy_state(TrainingState& into);
+  /// Memory for a state of this engine, pinned for GPUs: training_state_bytes() of it. throws OutOfMemory.
+  TrainingState make_state() const;
+  /// Continues from a state: parameters, optimizer, counters, loss scale, learning rate and momentum of all replicas.
+  /// Schemes, splits and devices may differ from those that made it; losses that are scaled here and were not there
+  /// keep the configured scale. With several processes all call it, and rank 0's state is used. throws ConfigError for
+  /// a state of another model or optimizer.
+  void load_state(const TrainingState& state);
+  /// The loss scaler's state alone, as in torch's state_dict(). throws OrderError when losses are not scaled.
+  void set_loss_scale_state(float scale, int32_t growth_tracker);
+  std::pair<float, int32_t> loss_scale_state();
+
+ private:
+  /// Fills the optimizer's states and averages of all replicas; with several processes from rank 0's state.
+  void set_optimizer_states(const TrainingState& state, int32_t updates);
+
+  EngineSetup& setup_;
+  ReplicaGroup& replicas_;
+  StepWindow& window_;
+  Parameters& parameters_;
 };
 
 /// Names and bytes of the flat buffers of a state: the host memory that a TrainingState takes, exactly.

@@ -94,10 +94,13 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
   for (const NamedCheckpoint& checkpoint : list_checkpoints(directory_->path())) {
     if (run_id_of(checkpoint.path) == run_id) own_.insert(checkpoint_name(checkpoint.step));
   }
-  staging_ = engine_.make_state();
-  scratch_ = HostBuffer(checkpoint_scratch_elements(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
+  staging_ = engine_.checkpointer().make_state();
+  scratch_ =
+      HostBuffer(checkpoint_scratch_elements(engine_.parameters().layout(), engine_.parameters().buffer_layout()) *
+                 size_of(DType::f32));
   record_.folder = directory_->path();
-  record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.buffer_layout(), engine_.config());
+  record_.planned_staging =
+      plan_checkpoint_staging(engine_.parameters().layout(), engine_.parameters().buffer_layout(), engine_.config());
   for (const TrainingState::Flat& flat : staging_->flats) record_.staging.emplace_back(flat.name, flat.memory.bytes());
   record_.staging.emplace_back("tensor being written", scratch_.bytes());
 }
@@ -183,7 +186,7 @@ void Checkpoints::save(RunState state) {
   last_step_ = engine_.steps_issued();
   new_best_ = std::exchange(next_best_, std::nullopt);
   if (!directory_) return;
-  engine_.copy_state(*staging_);
+  engine_.checkpointer().copy_state(*staging_);
   state.take_scalars(*staging_);
   state.optimizer_states = staging_->optimizer_states();
   state.best = new_best_ ? new_best_ : best_;
@@ -209,8 +212,8 @@ void Checkpoints::write(const RunState& state) {
                                    static_cast<size_t>(scratch_.bytes() / size_of(DType::f32)));
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
-                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch,
-                                      {{"format", "pt"}, {"model", model_}}),
+                     checkpoint_files(engine_.parameters().layout(), engine_.parameters().buffer_layout(), *staging_,
+                                      scratch, {{"format", "pt"}, {"model", model_}}),
                      run_state_json(state), [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;

@@ -101,7 +101,7 @@ std::string choose(const Options& options, const std::vector<RunSetting>& settin
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
   compare_settings(state.settings, settings, o.resume_change,
-                   state.parameters == parameters_hash(run.engine->layout()));
+                   state.parameters == parameters_hash(run.engine->parameters().layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
@@ -132,15 +132,17 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
 /// Loads the state. With several processes the tensors are rank 0's.
 bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
   Engine& engine = *run.engine;
-  TrainingState state = engine.make_state();
+  TrainingState state = engine.checkpointer().make_state();
   state.take_scalars(resumed.state);
   const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
-    of_resume(
-        [&] { read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits); });
+    of_resume([&] {
+      read_checkpoint_files(resumed.folder, engine.parameters().layout(), engine.parameters().buffer_layout(), state,
+                            optimizer_fits);
+    });
   }
-  engine.load_state(state);
+  engine.checkpointer().load_state(state);
   // The configured values are in force, and a schedule sets its own before each step.
   const OptimizerConfig optimizer = resolve_optimizer(options);
   engine.set_learning_rate(optimizer.learning_rate());
@@ -182,12 +184,12 @@ std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& r
   if (chosen.empty()) return std::nullopt;
   const size_t end = chosen.find('\n');
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
-  const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
+  const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->parameters().layout());
   const std::vector<SettingChange> changes =
       compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
-  if (processes.process_group()) run.engine->verify_replicas();
+  if (processes.process_group()) run.engine->parameters().verify();
   if (processes.leads()) report(resumed, changes, optimizer_fits);
   return resumed;
 }

@@ -106,7 +106,7 @@ void add_scheme(Settings& s, const Options& o, Run& run) {
   const EngineConfig& config = run.engine->config();
   const Scheme& scheme = config.scheme;
   const Backend backend = (*run.devices)[0].id().backend;
-  const bool norms = run.engine->buffer_layout().any_saved(),
+  const bool norms = run.engine->parameters().buffer_layout().any_saved(),
              local = norms && config.batch_statistics == BatchStatistics::local;
   const SettingEffect of_devices = local ? SettingEffect::result : SettingEffect::rounding;
   s.add("batch-norm", norms ? (local ? "local" : "exact") : "");

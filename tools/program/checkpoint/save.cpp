@@ -181,8 +181,12 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
     }
     return;
   }
-  const Weights weights{options.save,        model,           engine.layout(), engine.buffer_layout(),
-                        engine.parameters(), engine.buffers()};
+  const Weights weights{options.save,
+                        model,
+                        engine.parameters().layout(),
+                        engine.parameters().buffer_layout(),
+                        engine.parameters().values(),
+                        engine.parameters().buffers()};
   process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
@@ -192,8 +196,12 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
   const std::string success =
       fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
-    const Weights weights{options.save,        model,           engine.layout(), engine.buffer_layout(),
-                          engine.parameters(), engine.buffers()};
+    const Weights weights{options.save,
+                          model,
+                          engine.parameters().layout(),
+                          engine.parameters().buffer_layout(),
+                          engine.parameters().values(),
+                          engine.parameters().buffers()};
     if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);

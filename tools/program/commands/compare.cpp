@@ -75,7 +75,7 @@ class Comparison {
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_results(true);
-    reference_ = run.engine->gradients();
+    reference_ = run.engine->parameters().gradients();
   }
 
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
@@ -89,7 +89,7 @@ class Comparison {
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
-    result.batch = describe_batch(run.engine->batch_plan());
+    result.batch = describe_batch(run.engine->facts().batch);
 
     Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds),
                       steps_ - 1, {false, options_.log_every});
@@ -129,7 +129,7 @@ class Comparison {
     recorder.add_to(devices);
     result.devices = std::move(devices);
     machine_ = machine_facts(*run.devices);
-    job_facts_ = describe_job(job_, run.engine->layout());
+    job_facts_ = describe_job(job_, run.engine->parameters().layout());
     return true;
   }
 
@@ -138,8 +138,8 @@ class Comparison {
     const auto group = DeviceGroup::planned(device_group_options(options_, devices_));
     for (RunRecord& run : runs) {
       const std::vector<DevicePlan> plans =
-          Engine::plan(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
-                       train_workload(options_, job_, steps_, false), PlanDetail::layers);
+          plan_memory(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
+                      train_workload(options_, job_, steps_, false), PlanDetail::layers);
       for (size_t d = 0; d < run.devices.size(); ++d) run.devices[d].memory = steady_step(plans[d]);
     }
   }
@@ -168,7 +168,7 @@ class Comparison {
     const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
     double largest = 0.0;
     for (int d = 0; d < holders; ++d)
-      largest = std::max(largest, relative_difference(engine.gradients(d), loss_scale, reference_));
+      largest = std::max(largest, relative_difference(engine.parameters().gradients(d), loss_scale, reference_));
     return largest;
   }
 

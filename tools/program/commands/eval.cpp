@@ -80,7 +80,7 @@ int run_eval(const Options& options, const Processes& processes) {
   const std::string line = fmt::format("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s",
                                        format_loss(result->loss), result->accuracy, describe_top5(result->top5),
                                        format_count(result->samples), format_count(std::llround(rate)));
-  fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->layout())), style.prose(line));
+  fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->parameters().layout())), style.prose(line));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
   fmt::print("\n{}", memory_report(record, style));
   if (has_logits) fmt::print("{}\n", style.prose("The outputs are in " + options.save_logits));

@@ -26,9 +26,10 @@ using TargetWeight = std::function<double(size_t micro_batch, size_t device)>;
 /// Puts the loss of a micro-batch on device 0 together, with a factor for each device's part.
 void weighted_loss(Engine& engine, const HostBatch& batch, size_t number, const TargetWeight& weight) {
   const MicroBatch& micro_batch = engine.micro_batches()[number];
-  const int64_t each = engine.model().targets_per_sample, targets = micro_batch.samples() * each;
+  const int64_t each = engine.outputs().nominal_targets() / engine.config().batch_size,
+                targets = micro_batch.samples() * each;
   ExecContext& ctx = engine.devices()[0].compute();
-  const Tensor logits = engine.gather_outputs(0);
+  const Tensor logits = engine.outputs().gather(0);
   const Tensor labels = ctx.allocate({targets}, DType::i32, Category::staging, "labels");
   const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
   copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}),
@@ -43,11 +44,11 @@ void weighted_loss(Engine& engine, const HostBatch& batch, size_t number, const 
                             logits.rows(begin, end), totals);
     begin = end;
   }
-  engine.add_totals(totals, 0);
-  engine.set_output_gradients(logits, 0);
+  engine.outputs().add_totals(totals, 0);
+  engine.outputs().scatter(logits, 0);
 }
 
-/// Engine::default_step() with that loss.
+/// default_step() with that loss.
 TrainingStep step_with(const TargetWeight& weight) {
   return [weight](Engine& engine, const HostBatch& batch) {
     for (size_t k = 0; k < engine.micro_batches().size(); ++k) {

@@ -25,17 +25,17 @@ TrainingStep gathering_step(bool keeps_outputs) {
       engine.stage(batch, micro_batch);
       engine.forward();
       {
-        const Tensor logits = engine.gather_outputs(0);
+        const Tensor logits = engine.outputs().gather(0);
         const Tensor gradient = ctx.allocate(logits.shape(), DType::f32, Category::activations, "gradient of outputs");
         const Tensor labels = ctx.allocate({micro_batch.samples()}, DType::i32, Category::staging, "labels");
         const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
         copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()), labels);
         zero(ctx, totals);
         const CrossEntropyConfig loss{engine.config().ignore_index,
-                                      1.0F / static_cast<float>(engine.nominal_targets())};
+                                      1.0F / static_cast<float>(engine.outputs().nominal_targets())};
         softmax_cross_entropy(ctx, loss, logits, labels, View(), gradient, totals);
-        engine.add_totals(totals, 0);
-        engine.set_output_gradients(gradient, 0);
+        engine.outputs().add_totals(totals, 0);
+        engine.outputs().scatter(gradient, 0);
         if (keeps_outputs) outputs.push_back(logits);
       }
       engine.backward_and_reduce(micro_batch.last);

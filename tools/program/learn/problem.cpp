@@ -81,11 +81,11 @@ Trained train(const Model& model, int devices, const EngineConfig& config, const
   DeviceGroup group(cpu_devices(devices));
   Engine engine(model, group, config, {{config.batch_size}, {}});
   Trained trained;
-  trained.start = engine.parameters();
+  trained.start = engine.parameters().values();
   for (int step = 0; step < steps; ++step) engine.train_step(batch);
   const StepResult last = engine.take_step_results(true).back();
-  trained.end = engine.parameters();
-  trained.gradient = engine.gradients();
+  trained.end = engine.parameters().values();
+  trained.gradient = engine.parameters().gradients();
   // The engine divides by the nominal number of targets; its update multiplies by this factor, see decide_step().
   const auto nominal = static_cast<double>(config.batch_size * model.targets_per_sample);
   const double factor = nominal / static_cast<double>(last.valid) / last.loss_scale;

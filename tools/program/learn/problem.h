@@ -42,7 +42,7 @@ struct Trained {
 /// Takes `steps` steps, all on the same batch of config.batch_size samples, on that many CPU devices.
 Trained train(const Model& model, int devices, const EngineConfig& config, const HostBatch& batch, int steps = 1);
 
-/// The end of a step: what Engine::default_step() does after the last micro-batch, without clipping.
+/// The end of a step: what default_step() does after the last micro-batch, without clipping.
 void finish_step(Engine& engine);
 
 /// ||x - reference|| / ||reference - origin||, in double; an empty origin is 0.

@@ -99,7 +99,7 @@ double accuracy(const Model& model, const std::vector<float>& parameters, int de
   if (count % kEvaluateBatch > 0) workload.evaluate_batches.push_back(count % kEvaluateBatch);
   DeviceGroup group(cpu_devices(devices));
   Engine engine(model, group, config, workload);
-  engine.set_parameters(parameters);
+  engine.parameters().set(parameters);
   StepResult sum;
   for (int64_t begin = 0; begin < count; begin += kEvaluateBatch) {
     const StepResult part = engine.evaluate(batch_of(model, take(set, begin, std::min(begin + kEvaluateBatch, count))));

@@ -74,9 +74,9 @@ Autotune resolve_autotune(const Options& options, const Processes& processes) {
 
 void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed,
                        const Processes& processes) {
-  const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
+  const std::shared_ptr<const TunedPlans>& plans = engine.facts().tuned_plans;
   if (!plans || !processes.leads()) return;
-  std::vector<std::string> warnings = engine.autotune_report().warnings;
+  std::vector<std::string> warnings = engine.facts().autotune.warnings;
   if (resumed && resumed->state.plans && resumed->state.plans != *plans) {
     warnings.push_back(
         resumed->folder +
@@ -91,9 +91,9 @@ void conclude_autotune(const Options& options, const Engine& engine, const std::
 }
 
 std::string describe_autotune(const Engine& engine) {
-  const std::shared_ptr<const TunedPlans>& plans = engine.tuned_plans();
+  const std::shared_ptr<const TunedPlans>& plans = engine.facts().tuned_plans;
   if (!plans) return {};
-  const AutotuneReport& report = engine.autotune_report();
+  const AutotuneReport& report = engine.facts().autotune;
   const auto faster = std::count_if(plans->plans.begin(), plans->plans.end(),
                                     [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
   std::string text = fmt::format("{} kinds of operations timed in {:.2f} s", report.timed, report.seconds);

@@ -38,7 +38,7 @@ class TimeBalance {
     Workload workload;
     workload.train_batches = {config.batch_size};
     Run run = open_run(std::move(devices_), job_, config, workload, {});
-    const BatchPlan plan = run.engine->batch_plan();
+    const BatchPlan plan = run.engine->facts().batch;
     {
       BatchSource source(job_.data.train, train_loader_config(sized, job_, run, kWarmSteps + kMeasuredSteps));
       PhaseRecorder recorder(run);

@@ -122,18 +122,18 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
-  const std::string communicator = run.engine->communicator();
+  const std::string communicator = run.engine->facts().communicator;
   const std::string graphs = describe_graphs(options, run);
   return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
-                     describe_job(job, run.engine->layout()), mode, devices, options.batch_size,
-                     describe_batch(run.engine->batch_plan()), scheme.split.str(), describe_axes(scheme),
+                     describe_job(job, run.engine->parameters().layout()), mode, devices, options.batch_size,
+                     describe_batch(run.engine->facts().batch), scheme.split.str(), describe_axes(scheme),
                      communicator.empty() ? "" : " by ", communicator, describe_training(options),
                      describe_precision(run.engine->config()), describe_memory(run.engine->config()),
                      graphs.empty() ? "" : fmt::format("CUDA graphs: {}\n", graphs));
 }
 
 std::string describe_graphs(const Options& options, const Run& run) {
-  std::string text = run.engine->cuda_graphs();
+  std::string text = run.engine->facts().cuda_graphs;
   if (text.empty() || text.starts_with("off")) return text;
   if (RecordedSteps::all(options)) return "off: the memory of every step is recorded (--record-steps limits it)";
   if (options.records()) text += ", but steps whose memory is recorded are issued";

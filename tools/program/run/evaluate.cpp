@@ -82,7 +82,7 @@ Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<Devi
   config.forward_only = true;
   Run run = open_run(std::move(devices), job, config, evaluate_workload(options, job),
                      {weights, options.allow_non_finite, options.weights.empty() ? "" : "--weights"});
-  print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
+  print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   return run;
 }
 

@@ -115,8 +115,8 @@ std::vector<DeviceRecord> measure_devices(Run& run) {
   for (int d = 0; d < devices.size(); ++d) {
     DeviceRecord device;
     device.device = devices[d].name();
-    device.samples_per_step = run.engine->batch_plan().device_samples(run.first_rank() + d);
-    device.plan = run.engine->device_plans()[static_cast<size_t>(d)];
+    device.samples_per_step = run.engine->facts().batch.device_samples(run.first_rank() + d);
+    device.plan = run.engine->facts().plans[static_cast<size_t>(d)];
     device.pool = devices[d].pool().statistics();
     pools += device.pool.reserved_bytes;
     figures.push_back(device);

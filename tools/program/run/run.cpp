@@ -421,9 +421,9 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
 }
 
 void load_weights(Run& run, const WeightsFile& weights) {
-  const FlatLayout& layout = run.engine->layout();
+  const FlatLayout& layout = run.engine->parameters().layout();
   std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
-  const BufferLayout& buffer_layout = run.engine->buffer_layout();
+  const BufferLayout& buffer_layout = run.engine->parameters().buffer_layout();
   BufferValues buffers = buffer_layout.initial();
   const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
@@ -436,8 +436,8 @@ void load_weights(Run& run, const WeightsFile& weights) {
   } catch (const DataError&) {
     rethrow_with_prefix(std::current_exception(), prefix);
   }
-  run.engine->set_parameters(flat);
-  run.engine->set_buffers(buffers);
+  run.engine->parameters().set(flat);
+  run.engine->parameters().set_buffers(buffers);
 }
 
 Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload,

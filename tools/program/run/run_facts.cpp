@@ -86,15 +86,15 @@ Facts machine_facts(DeviceGroup& devices) {
 
 Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode) {
   const Scheme& scheme = run.engine->config().scheme;
-  Facts facts = {
-      {"model and data", describe_job(job, run.engine->layout())},
-      {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
-      {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
-      {"optimizer",
-       describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
-  if (const std::string communicator = run.engine->communicator(); !communicator.empty())
+  Facts facts = {{"model and data", describe_job(job, run.engine->parameters().layout())},
+                 {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
+                 {"batch", fmt::format("{} samples per step as {}", options.batch_size,
+                                       describe_batch(run.engine->facts().batch))},
+                 {"optimizer", describe_training(options) + describe_precision(run.engine->config()) +
+                                   describe_memory(run.engine->config())}};
+  if (const std::string communicator = run.engine->facts().communicator; !communicator.empty())
     facts.emplace_back("communicator", communicator);
-  if (const ImageForm form = run.engine->input_form()) facts.emplace_back("input", form.str());
+  if (const ImageForm form = run.engine->facts().input_form) facts.emplace_back("input", form.str());
   if (const std::string graphs = describe_graphs(options, run); !graphs.empty())
     facts.emplace_back("CUDA graphs", graphs);
   if (const std::string plans = describe_autotune(*run.engine); !plans.empty()) facts.emplace_back("plans", plans);

@@ -69,12 +69,12 @@ Record make_record(const Options& options, const std::string& name, const std::v
   record.interrupted = training.stopped();
   record.checkpoints = checkpoints.record();
   if (resumed) record.resumed_from = resumed->folder;
-  record.communicator = run.engine->communicator();
+  record.communicator = run.engine->facts().communicator;
   record.cuda_graphs = describe_graphs(options, run);
   record.graph_counts = run.engine->graph_counts();
-  if (run.engine->tuned_plans()) record.plans = tuned_plans_json(*run.engine->tuned_plans());
+  if (run.engine->facts().tuned_plans) record.plans = tuned_plans_json(*run.engine->facts().tuned_plans);
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
-  RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
+  RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->facts().batch));
   add_sample_bytes(of, job.model, run.engine->config());
   of.steps = training.record();
   of.diverged = training.diverged();
@@ -103,7 +103,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
                      {options.init_weights, options.allow_non_finite, "--init-weights"}, RecordedSteps::all(options),
                      !options.steps || *options.steps * options.batch_size >= job.data.train.size());
-  print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
+  print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   conclude_autotune(options, *run.engine, resumed, processes);
   if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
@@ -145,7 +145,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   attempts.run([&] {
     training.end();
     run.engine->finish();
-    if (options.verify_replicas > 0) run.engine->verify_replicas();
+    if (options.verify_replicas > 0) run.engine->parameters().verify();
   });
   const std::string trace = path_of_rank(options.trace, processes),
                     memory_history = path_of_rank(options.memory_history, processes);

@@ -109,7 +109,7 @@ void Training::run() {
 }
 
 void Training::end() {
-  if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
+  if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.checkpointer().loss_scale_state().first);
 }
 
 LoaderConfig Training::loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
@@ -197,7 +197,7 @@ void Training::save() {
   RunState state;
   state.version = VITRINE_VERSION;
   state.run_id = run_id_;
-  state.parameters = parameters_hash(engine_.layout());
+  state.parameters = parameters_hash(engine_.parameters().layout());
   state.epoch = epoch_;
   state.batch = batch_;
   state.batches_per_epoch = steps_per_epoch_;
@@ -211,7 +211,7 @@ void Training::save() {
   }
   state.schedule = schedule_.state();
   state.settings = settings_;
-  if (engine_.tuned_plans()) state.plans = *engine_.tuned_plans();
+  if (engine_.facts().tuned_plans) state.plans = *engine_.facts().tuned_plans;
   saved_ = {epoch_, batch_};
   checkpoints_.save(std::move(state));
 }
@@ -281,7 +281,7 @@ void Training::train_epoch(EpochRecord& result) {
     if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0)
       recorder_.poll(source_.take_spans(), first_step_ + 1);
     if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0)
-      engine_.verify_replicas();
+      engine_.parameters().verify();
     // A checkpoint at the end of an epoch follows its evaluation.
     if (stopped_ || batch_ == steps || !checkpoints_.is_due(engine_.steps_issued())) continue;
     take_totals(true);

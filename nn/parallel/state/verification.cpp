@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement between the engines of several processes: the configuration before training, then the parameters.
+// Whether all replicas hold the same, by hashes.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -9,28 +9,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan/plan_fields.h"
-#include "nn/parallel/settings.h"
+#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/state/parameters.h"
 #include "runtime/copy.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
-
-void Engine::State::agree_with_processes() {
-  const Scheme& scheme = config.scheme;
-  const auto refuse = [](const char* axis, const char* why) {
-    return ConfigError({fmt::format("{}: with several processes {}; use ", axis, why),
-                        propose(settings::kScheme, "ddp"), ", or one process with all devices"});
-  };
-  if (scheme.staging == Staging::device0)
-    throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
-  if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
-  if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
-  require_agreement(*devices.process_group(), "what they train", plan_fields(model, layout, config, workload));
-}
-
 namespace {
 
 constexpr size_t kDigits = 16;  // of a parameter's hash
@@ -66,11 +52,11 @@ std::string describe_difference(const std::vector<std::string>& names, const std
 
 }  // namespace
 
-std::vector<uint64_t> Engine::State::hashes(Replica& r) {
-  const bool all_hold_f32 = std::all_of(replicas.begin(), replicas.end(),
-                                        [](const auto& other) { return static_cast<bool>(other->parameters); });
-  const View flat = all_hold_f32 ? r.parameters : r.half_parameters;
-  devices.synchronize();
+std::vector<uint64_t> Parameters::hashes(Replica& r) {
+  const bool all_hold_f32 = std::all_of(replicas_.begin(), replicas_.end(),
+                                        [](const auto& other) { return static_cast<bool>(other->model.parameters); });
+  const View flat = all_hold_f32 ? r.model.parameters : r.model.half_parameters;
+  setup_.devices.synchronize();
   std::vector<std::byte> chunk;
   std::vector<uint64_t> hashes;
   const auto add = [&](const FlatLayout& of, const View& values) {
@@ -83,40 +69,41 @@ std::vector<uint64_t> Engine::State::hashes(Replica& r) {
         chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
         copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
         r.compute().stream().synchronize();
-        note_host_read(devices, "verify_replicas", ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
+        note_host_read(setup_.devices, "verify_replicas",
+                       ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
         hash = hash_bytes(hash, chunk.data(), part.bytes());
       }
       hashes.push_back(hash);
     }
   };
-  add(layout, flat);
-  add(buffer_layout.saved(), r.buffers);
+  add(setup_.layout, flat);
+  add(setup_.buffer_layout.saved(), r.model.buffers);
   return hashes;
 }
 
-void Engine::verify_replicas() {
-  State& s = state_->drain();
+void Parameters::verify() {
+  window_.drain();
   std::vector<std::string> of_devices;
-  for (auto& r : s.replicas) {
-    std::string& hashes = of_devices.emplace_back();
-    for (const uint64_t hash : s.hashes(*r)) hashes += fmt::format("{:016x}", hash);
+  for (auto& r : replicas_) {
+    std::string& text = of_devices.emplace_back();
+    for (const uint64_t hash : hashes(*r)) text += fmt::format("{:016x}", hash);
   }
   const std::string mine = fmt::format("{}", fmt::join(of_devices, " "));
   const bool equal_here =
       std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
-  const auto name = [&](int device) { return s.devices[device].name(); };
+  const auto name = [&](int device) { return setup_.devices[device].name(); };
   std::vector<std::string> names;
-  for (const FlatLayout* part : {&std::as_const(s.layout), &s.buffer_layout.saved()}) {
+  for (const FlatLayout* part : {&std::as_const(setup_.layout), &setup_.buffer_layout.saved()}) {
     for (const ParamSpec& spec : part->specs()) names.push_back(spec.name);
   }
   std::string difference;
-  if (s.devices.process_count() == 1) {
+  if (setup_.peers() == nullptr) {
     if (!equal_here) difference = describe_difference(names, {mine}, name);
   } else {
-    ProcessGroup& process_group = *s.devices.process_group();
+    ProcessGroup& process_group = *setup_.peers();
     // A process whose own devices differ agrees with no other.
     if (process_group.all_equal("the replicas' parameters",
-                                equal_here ? of_devices[0] : fmt::format("rank {}", s.devices.process())))
+                                equal_here ? of_devices[0] : fmt::format("rank {}", setup_.devices.process())))
       return;
     difference = process_group.exchange("the replicas that differ", mine, [&](const std::vector<std::string>& parts) {
       return std::vector<std::string>{describe_difference(names, parts, name)};
@@ -127,7 +114,7 @@ void Engine::verify_replicas() {
       fmt::format("the replicas differ after {} steps: {}; possible causes are parameters that were set on one replica "
                   "only, a skipped collective, "
                   "or faulty memory",
-                  s.steps, difference));
+                  window_.progress().steps, difference));
 }
 
 }  // namespace vitrine

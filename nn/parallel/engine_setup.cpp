@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/engine_setup.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "nn/parallel/replicas/replica.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+std::vector<ParamSpec> parameters_of(const Model& model) {
+  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  return model.net->parameters();
+}
+
+}  // namespace
+
+EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
+    : model(m),
+      devices(d),
+      config(std::move(c)),
+      workload(std::move(w)),
+      layout(parameters_of(m), kTailElements),
+      buffer_layout(*m.net),
+      update_ranges(make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay())) {}
+
+void EngineSetup::require_training(const char* operation) const {
+  if (!config.forward_only) return;
+  throw ConfigError(fmt::format(
+      "{}: this engine only evaluates (EngineConfig::forward_only), expected one that trains; construct another",
+      operation));
+}
+
+}  // namespace vitrine

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/optimizer.h"
+#include "nn/buffer_layout.h"
+#include "nn/model.h"
+#include "nn/parallel/plan/workload.h"
+#include "nn/parallel/process_part.h"
+#include "nn/parameter_store.h"
+#include "runtime/device.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// What an engine was constructed for. All its objects read it.
+struct EngineSetup {
+  EngineSetup(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
+  EngineSetup(const EngineSetup&) = delete;
+  EngineSetup& operator=(const EngineSetup&) = delete;
+
+  const Model& model;
+  DeviceGroup& devices;
+  EngineConfig config;  // learning rate and momentum change between steps
+  Workload workload;
+  FlatLayout layout;
+  BufferLayout buffer_layout;
+  UpdateRanges update_ranges;  // of parameter groups; null without them
+
+  bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
+  /// The group of processes; null if this process trains alone, and on meta devices.
+  ProcessGroup* peers() const { return devices.process_count() > 1 ? devices.process_group() : nullptr; }
+  /// See OutputExchange.
+  int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
+  /// throws ConfigError in an engine that only evaluates.
+  void require_training(const char* operation) const;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/model_passes.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "kernels/average.h"
+#include "kernels/non_finite.h"
+#include "nn/parallel/settings.h"
+#include "nn/parallel/state/host_copies.h"
+#include "nn/segments.h"
+#include "runtime/copy.h"
+#include "runtime/process_group/process_group.h"
+
+namespace vitrine {
+namespace {
+
+std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfig& config) {
+  const Shape input = model.input_shape(1);
+  if (config.recompute.empty())
+    return cut_in_segments(*model.net, input, config.precision.compute, config.recompute_segments);
+  if (config.recompute_segments != 1) {
+    throw ConfigError({"engine: ", given(settings::kRecompute, fmt::format("{}", fmt::join(config.recompute, ","))),
+                       " and ", given(settings::kRecomputeSegments, std::to_string(config.recompute_segments)),
+                       " both say what is recomputed; give one"});
+  }
+  return find_segments(*model.net, config.recompute);
+}
+
+}  // namespace
+
+ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs)
+    : setup_(setup),
+      replicas_(replicas),
+      stager_(stager),
+      outputs_(outputs),
+      recomputed_(recomputed_segments(setup.model, setup.config)) {
+  replicas_.on_recovery([this] { searches_non_finite_ = false; });
+}
+
+void ModelPasses::begin_step(int64_t step, int64_t samples) {
+  step_ = step;
+  stager_.begin(Stager::kTraining, samples);
+  replicas_.for_each([&](Replica& r) {
+    r.scaler->reset();
+    r.reducer->begin_step(step);
+    for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
+    r.compute().mark_step();
+    r.model.has_gradients = false;
+    const PhaseScope phase(r.compute(), Phase::loss);
+    zero(r.compute(), r.reduction.tail());
+    static constexpr float kVote = 1.0F;
+    if (votes_to_stop_ && r.ordinal() == 0)
+      copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
+    static constexpr int32_t kNone = -1;
+    if (searches_non_finite_)
+      copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.scalars.first_non_finite);
+  });
+}
+
+Pass ModelPasses::pass_of(const Replica& r, bool training) const {
+  Pass pass{training, setup_.config.seed, step_, r.batch.first_sample};
+  pass.updates_buffers = !searches_non_finite_;
+  pass.input_form = stager_.input_form();
+  if (!training) return pass;
+  pass.step_values = r.scalars.captured_values;
+  if (r.exchange && setup_.config.batch_statistics == BatchStatistics::exact && stager_.micro_batch_samples() > 0) {
+    pass.batch_sum = r.exchange.get();
+    pass.batch_samples = stager_.micro_batch_samples();
+  }
+  return pass;
+}
+
+void ModelPasses::forward(bool training) {
+  replicas_.for_each_at_once([&](Replica& r) {
+    ExecContext& ctx = r.compute();
+    const Pass pass = pass_of(r, training);
+    if (r.batch.samples == 0) {
+      if (pass.batch_sum == nullptr) return;
+      const PhaseScope phase(ctx, Phase::forward);
+      setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views});
+      return;
+    }
+    const PhaseScope phase(ctx, Phase::forward);
+    const Tensor input = std::move(r.batch.input);
+    Sequential::OutputReady observe;
+    if (training && searches_non_finite_) {
+      int32_t number = 0;
+      const View& found = r.scalars.first_non_finite;
+      for (const View& parameter : r.model.parameter_views) find_non_finite(ctx, parameter, number++, found);
+      find_non_finite(ctx, input, number++, found);
+      observe = [&ctx, found, number](int part, const Tensor& output) {
+        find_non_finite(ctx, output, number + part, found);
+      };
+    }
+    if (training) r.batch.output = outputs_.allocate_output(r);
+    r.batch.saved = setup_.model.net->forward_from(ctx, r.model.parameter_views, input, r.batch.output, pass, observe,
+                                                   recomputed_, r.model.buffer_views);
+    r.batch.output = r.batch.output.reshape(setup_.model.logits_shape(r.batch.samples));
+    if (!training) r.batch.saved = Saved();
+  });
+}
+
+void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+  outputs_.release_scattered(r);
+  const PhaseScope phase(r.compute(), Phase::backward);
+  const GradMode mode = std::exchange(r.model.has_gradients, true) ? GradMode::accumulate : GradMode::overwrite;
+  r.batch.output = Tensor();
+  setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
+                                  std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
+                                  pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views);
+}
+
+void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
+  outputs_.release_scattered(r);
+  const Pass pass = pass_of(r, true);
+  if (reduces) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    zero_unwritten_gradients(r);
+  }
+  if (pass.batch_sum == nullptr) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    gradients_ready(0);
+    return;
+  }
+  const PhaseScope phase(r.compute(), Phase::backward);
+  setup_.model.net->backward_empty({r.compute(), setup_.model.input_shape(1), pass, r.model.buffer_views},
+                                   gradients_ready);
+}
+
+void ModelPasses::zero_unwritten_gradients(Replica& r) {
+  if (!std::exchange(r.model.has_gradients, true)) zero(r.compute(), r.parameter_gradients());
+}
+
+void ModelPasses::share_buffers() {
+  if (setup_.config.batch_statistics != BatchStatistics::local || setup_.buffer_layout.saved().size() == 0) return;
+  replicas_.for_each_at_once([](Replica& r) {
+    if (!r.exchange) return;
+    const PhaseScope phase(r.compute(), Phase::broadcast);
+    r.exchange->broadcast(r.model.buffers);
+  });
+}
+
+UpdateCount ModelPasses::update_count(const Replica& r) const {
+  const ConstView values = r.scalars.captured_values;
+  const OptimizerConfig& optimizer = setup_.config.optimizer;
+  if (optimizer.kind == OptimizerConfig::Kind::sgd) return {.step = r.optimizer.updates_done, .values = values};
+  const AdamConfig adam = optimizer.adam_kernel();
+  return {r.optimizer.updates_done, adam.lr, adam.beta1, adam.beta2, values};
+}
+
+void ModelPasses::run_optimizer(Replica& r) {
+  const OptimizerConfig& config = setup_.config.optimizer;
+  const OptimizerMemory& state = r.optimizer;
+  const View control = r.scaler->step();  // decide_step() has counted the update
+  const PhaseScope phase(r.compute(), Phase::optimizer);
+  const View parameters = r.model.parameters, gradients = r.parameter_gradients();
+  const ConstView values = r.scalars.captured_values;
+  if (config.kind == OptimizerConfig::Kind::sgd) {
+    sgd_update(r.compute(), config.sgd, parameters, gradients, state.state1, View(), control, setup_.update_ranges,
+               r.model.half_parameters, values);
+  } else {
+    adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state.state1, state.state2, View(), control,
+                setup_.update_ranges, r.model.half_parameters, values);
+  }
+  if (state.average)
+    update_average(r.compute(), setup_.config.ema_decay, parameters, state.average, state.updates_done, control);
+}
+
+std::string ModelPasses::describe_non_finite(int32_t found) const {
+  const FlatLayout& layout = setup_.layout;
+  if (found < layout.size()) return "parameter " + layout.specs()[static_cast<size_t>(found)].name;
+  if (found == layout.size()) return "the input";
+  return "the output of " + setup_.model.net->parts()[static_cast<size_t>(found - layout.size() - 1)].name;
+}
+
+std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, const HostBatch& batch,
+                                               const ProcessPart& part) {
+  constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+  std::vector<int32_t> found(static_cast<size_t>(replicas_.size()), -1);
+  searches_non_finite_ = true;
+  begin_step(step, samples);
+  for (const MicroBatch& micro_batch : part.micro_batches) {
+    stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
+    replicas_.for_each_at_once([&](Replica& r) { stager_.prepare_input(r); });
+    forward(true);
+  }
+  searches_non_finite_ = false;
+  const View numbers{found.data(), {static_cast<int64_t>(found.size())}, DType::i32, DeviceId::host()};
+  replicas_.for_each([&](Replica& r) {
+    copy(r.compute(), r.scalars.first_non_finite, numbers.rows(r.ordinal(), r.ordinal() + 1));
+    r.forget_micro_batch();
+  });
+  setup_.devices.synchronize();
+  note_host_read(setup_.devices, "find_first_non_finite", numbers);
+  int32_t first = kNone;
+  for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
+  // All processes reach this point: the loss is the sum over all of them.
+  if (setup_.peers() != nullptr) {
+    const auto least = [](const std::vector<std::string>& answers) {
+      int32_t number = kNone;
+      for (const std::string& answer : answers) number = std::min(number, std::stoi(answer));
+      return std::vector<std::string>{std::to_string(number)};
+    };
+    first = std::stoi(setup_.peers()->exchange("what is not finite", std::to_string(first), least));
+  }
+  return first == kNone ? std::string() : describe_non_finite(first);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/parallel/outputs/output_exchange.h"
+#include "nn/parallel/staging/stager.h"
+#include "nn/sequential.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// What each replica computes: forward and backward over its samples of the current micro-batch, and the update.
+class ModelPasses {
+ public:
+  /// throws ConfigError for segments of activation checkpointing that the model does not have.
+  ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs);
+  ModelPasses(const ModelPasses&) = delete;
+  ModelPasses& operator=(const ModelPasses&) = delete;
+
+  /// Begins optimizer step `step`, or its repetition.
+  ///   samples  of the global batch
+  void begin_step(int64_t step, int64_t samples);
+  int64_t step() const { return step_; }
+  /// From the next step on the reduction counts a vote to stop of this process.
+  void vote_to_stop() { votes_to_stop_ = true; }
+
+  void forward(bool training);
+  /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.
+  void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
+  /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the
+  /// micro-batch, and contributes zeros if the step `reduces` its gradients now.
+  void run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready);
+  /// Gradients that no sample has written are zero.
+  void zero_unwritten_gradients(Replica& r);
+  /// BatchStatistics::local: all replicas take the saved buffers of rank 0.
+  void share_buffers();
+  /// What decide_step() counts, so that run_optimizer() need not.
+  UpdateCount update_count(const Replica& r) const;
+  void run_optimizer(Replica& r);
+
+  /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
+  /// empty when all outputs are finite.
+  std::string find_first_non_finite(int64_t step, int64_t samples, const HostBatch& batch, const ProcessPart& part);
+
+ private:
+  Pass pass_of(const Replica& r, bool training) const;
+  /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the
+  /// outputs of the model's parts.
+  std::string describe_non_finite(int32_t found) const;
+
+  const EngineSetup& setup_;
+  ReplicaGroup& replicas_;
+  Stager& stager_;
+  OutputExchange& outputs_;
+  const std::vector<PartRange> recomputed_;  // segments of activation checkpointing
+  int64_t step_ = 0;
+  bool votes_to_stop_ = false;
+  bool searches_non_finite_ = false;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "kernels/workspace.h"
+#include "nn/parallel/engine_setup.h"
+#include "nn/parallel/plan/memory_plan.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// throws ConfigError, ShapeError, DtypeError, UnsupportedError for what no engine can do.
+void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
+
+/// Runs the workload of an engine on meta devices: the first step and a steady one, with the next batch's images
+/// already there; then the other sizes. What the engine releases at the end is in sections of its own (Stager::kEnd).
+///   on_step  called before each of the first two steps, and after them; may be empty
+void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
+                 const std::function<void()>& on_step);
+
+/// The plan of a configuration with workspace_bytes.
+std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                   const Workload& workload, PlanDetail detail);
+/// The plan of a configuration without workspace_bytes.
+std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                            const Workload& workload, PlanDetail detail);
+
+/// Bytes of a plan beyond its device's capacity; below 0 where it fits.
+int64_t missing_bytes(const DevicePlan& plan, const Device& device);
+/// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has
+/// given memory.
+///   workspace_planned  the plan has chosen EngineConfig::workspace_bytes
+void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, bool workspace_planned);
+
+}  // namespace vitrine

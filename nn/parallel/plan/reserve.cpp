@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan takes its memory from the devices, or explains why it does not fit.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "nn/parallel/plan/plan.h"
+#include "nn/parallel/plan/plan_search.h"
+#include "runtime/memory/pool_placement.h"
+#include "runtime/units.h"
+
+namespace vitrine {
+
+int64_t missing_bytes(const DevicePlan& plan, const Device& device) {
+  return plan.peak_bytes - device.pool().capacity_bytes();
+}
+
+namespace {
+
+/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits
+/// nowhere explains the rest.
+[[noreturn]] void throw_out_of_memory(const EngineSetup& setup, const std::vector<DevicePlan>& plans,
+                                      const std::vector<int>& lacking, bool workspace_planned) {
+  DeviceGroup& devices = setup.devices;
+  const auto missing = [&](int d) { return missing_bytes(plans[static_cast<size_t>(d)], devices[d]); };
+  const int device =
+      *std::max_element(lacking.begin(), lacking.end(), [&](int a, int b) { return missing(a) < missing(b); });
+  Reason story;
+  MemoryShortage shortage;
+  const DevicePlan& plan = plans[static_cast<size_t>(device)];
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin(device);
+  (*twin)[device].pool().limit_sum();
+  try {
+    run_on_meta(setup.model, *twin, setup.config, setup.workload, {});
+  } catch (const OutOfMemory& error) {
+    story = error.reason();
+    shortage = error.shortage();
+  }
+  if (story.empty()) {
+    // The blocks would fit, but the gaps that the placement leaves between them do not.
+    const int64_t capacity = devices[device].pool().capacity_bytes();
+    story = fmt::format(
+        "{}: out of memory. The plan needs {} ({} bytes), {} of them in gaps between blocks, and the capacity is {} "
+        "({} bytes). It holds {}.",
+        devices[device].name(), format_bytes(plan.peak_bytes), plan.peak_bytes,
+        format_bytes(plan.peak_by_category[static_cast<size_t>(Category::fragmentation)]), format_bytes(capacity),
+        capacity, describe_by_size(plan.peak_by_category));
+    shortage = {.device = devices[device].name(),
+                .user = "the plan",
+                .needed_bytes = plan.peak_bytes,
+                .capacity_bytes = capacity};
+  }
+  story += fmt::format("\nFound before the first step: {} needs {} ({} bytes) at its peak in {}, {} more than it has",
+                       devices[device].name(), format_bytes(plan.peak_bytes), plan.peak_bytes, describe_peak(plan),
+                       format_bytes(missing(device)));
+  for (const int other : lacking) {
+    if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(missing(other)));
+  }
+  EngineConfig searched = setup.config;
+  if (workspace_planned) searched.workspace_bytes = std::nullopt;
+  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(setup.model, devices, searched, setup.workload)),
+                    shortage);
+}
+
+}  // namespace
+
+void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, bool workspace_planned) {
+  DeviceGroup& devices = setup.devices;
+  std::vector<int> lacking;
+  for (int i = 0; i < devices.size(); ++i) {
+    if (missing_bytes(plans[static_cast<size_t>(i)], devices[i]) > 0) lacking.push_back(i);
+  }
+  if (!lacking.empty()) throw_out_of_memory(setup, plans, lacking, workspace_planned);
+  for (int i = 0; i < devices.size(); ++i) {
+    const DevicePlan& plan = plans[static_cast<size_t>(i)];
+    devices[i].pool().reserve(plan.peak_bytes);
+    devices[i].pool().follow(plan.placement);
+  }
+}
+
+}  // namespace vitrine

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a configuration must fulfil before it can be planned.
+#include <fmt/format.h>
+
+#include "nn/parallel/plan/plan.h"
+#include "runtime/error.h"
+#include "runtime/gpu_info.h"
+
+namespace vitrine {
+namespace {
+
+void check_storage(const char* what, DType dtype) {
+  if (dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16) return;
+  throw DtypeError(fmt::format("engine: {} is {}, expected f32, f16 or bf16", what, dtype_name(dtype)));
+}
+
+void validate_precision(const Precision& precision, const DeviceGroup& devices) {
+  check_storage("the precision", precision.compute);
+  check_storage("the dtype of the reduction", precision.reduce_dtype);
+  if (!(precision.clip_norm >= 0.0))
+    throw ConfigError(fmt::format("engine: the clipping norm is {}, expected a number >= 0", precision.clip_norm));
+  if (precision.compute != DType::bf16 && precision.reduce_dtype != DType::bf16) return;
+  const std::vector<DeviceId>& ids = devices.options().devices;
+  if (ids.front().backend != Backend::cuda) return;
+  const GpuReport report = query_gpus(false);
+  for (const DeviceId& id : ids) {
+    for (const GpuInfo& gpu : report.gpus) {
+      if (gpu.index != id.index || gpu.has_bf16()) continue;
+      throw UnsupportedError(
+          fmt::format("bf16: {} ({}, compute capability {}.{}) has no bf16; that needs 8.0 or later. Use fp16",
+                      id.str(), gpu.name, gpu.compute_major, gpu.compute_minor));
+    }
+  }
+}
+
+void validate_resident_images(const EngineConfig& config) {
+  const ResidentImages& resident = config.resident_images;
+  if (resident.count < 0 || resident.count > INT32_MAX) {
+    throw ConfigError(fmt::format("engine: resident_images has {} images, expected 0 to 2^31 - 1", resident.count));
+  }
+  if (resident.count == 0) return;
+  if (!resident.read)
+    throw ConfigError("engine: resident_images has images but no function that reads them; set ResidentImages::read");
+  if (config.forward_only)
+    throw ConfigError("engine: resident_images are for training, but forward_only is set; leave them out");
+  if (config.image_dtype != DType::u8) {
+    throw ConfigError(
+        fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out",
+                    dtype_name(config.image_dtype)));
+  }
+}
+
+}  // namespace
+
+void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
+  if (config.batch_size < 1)
+    throw ConfigError(fmt::format("batch size: expected a positive number, got {}", config.batch_size));
+  if (config.accumulate < 1)
+    throw ConfigError(
+        fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
+  if (config.accumulate > config.batch_size) {
+    throw ConfigError(fmt::format("accumulate: expected at most {} micro-batches, one per sample of the batch, got {}",
+                                  config.batch_size, config.accumulate));
+  }
+  validate_split(config.scheme.split, config.batch_size, devices.world_size());
+  if (config.image_dtype == DType::u8 && model.takes_images() && (config.image_height < 1 || config.image_width < 1)) {
+    throw ConfigError(
+        "engine: u8 images need image_height and image_width; set them to the size of the data set's images");
+  }
+  if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) {
+    throw DtypeError(fmt::format("engine: image_dtype is {}, expected u8 or f32", dtype_name(config.image_dtype)));
+  }
+  for (const int64_t samples : workload.train_batches) {
+    if (samples < 1 || samples > config.batch_size) {
+      throw ConfigError(fmt::format("workload: expected training batches of 1 to {} samples, the batch size, got {}",
+                                    config.batch_size, samples));
+    }
+  }
+  if (config.forward_only && !workload.train_batches.empty()) {
+    throw ConfigError(
+        "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an "
+        "engine that trains");
+  }
+  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  if (!model.takes_images() && config.image_dtype != DType::f32) {
+    throw ConfigError(fmt::format(
+        "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
+        model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
+  }
+  const Shape input = model.input_shape(1);
+  if (const Shape output = model.net->output_shape(input); output.numel() != model.logits_shape(1).numel()) {
+    throw ShapeError(fmt::format(
+        "engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes",
+        model.name, output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
+  }
+  if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
+    throw ConfigError(
+        "engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to "
+        "Reduce::allreduce");
+  }
+  if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
+    throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
+  }
+  if (config.augmentation.any() && config.image_dtype != DType::u8) {
+    throw ConfigError(
+        fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, "
+                    "or augmentation to {{}}",
+                    dtype_name(config.image_dtype)));
+  }
+  if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
+    throw ConfigError(
+        fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
+  }
+  validate_resident_images(config);
+  if (config.autotune.enabled && devices.target().backend != Backend::cuda) {
+    throw ConfigError(
+        "engine: EngineConfig::autotune times plans on GPUs, so it has nothing to time on CPU devices; leave it out");
+  }
+  if (config.autotune.enabled && !(config.autotune.most_seconds > 0.0)) {
+    throw ConfigError(
+        fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
+  }
+  validate_precision(config.precision, devices);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/results/evaluation.h"
+
+#include <vector>
+
+#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/state/host_copies.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+void Evaluation::issue(const HostBatch& batch, const MicroBatch& part, int64_t samples) {
+  stager_.begin(Stager::kEvaluation, samples);
+  // Each device takes its own rows from the host and computes its own loss, whatever the scheme does in training.
+  stager_.stage(batch, part, Staging::host, LossAt::parallel);
+  replicas_.for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    zero(r.compute(), r.evaluate_totals);
+    stager_.prepare_input(r);
+  });
+  passes_.forward(false);
+  replicas_.for_each_at_once([&](Replica& r) {
+    if (r.batch.samples == 0) return;
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    outputs_.compute_loss(r, r.batch.output, View(), r.evaluate_totals);
+  });
+}
+
+StepResult Evaluation::read(float* logits) {
+  std::vector<float> totals(static_cast<size_t>(replicas_.size()) * LossTotals::kCount);
+  const int64_t values = setup_.model.logits_shape(replicas_.samples_before(replicas_.size())).numel();
+  const DType dtype = setup_.config.precision.compute;
+  const bool widens = logits != nullptr && dtype != DType::f32;
+  std::vector<std::byte> narrow(widens ? static_cast<size_t>(values * size_of(dtype)) : 0);
+  std::byte* const target = widens ? narrow.data() : reinterpret_cast<std::byte*>(logits);
+  int64_t at = 0;
+  replicas_.for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    copy(r.compute(), r.evaluate_totals,
+         View{totals.data() + r.ordinal() * LossTotals::kCount, {LossTotals::kCount}, DType::f32, DeviceId::host()});
+    if (logits == nullptr || r.batch.samples == 0) return;
+    copy(r.compute(), r.batch.output,
+         View{target + at * size_of(dtype), r.batch.output.shape(), dtype, DeviceId::host()});
+    at += r.batch.output.numel();
+  });
+  setup_.devices.synchronize();
+  note_host_read(setup_.devices, "evaluate",
+                 ConstView(totals.data(), {static_cast<int64_t>(totals.size())}, DType::f32, DeviceId::host()));
+  if (logits != nullptr)
+    note_host_read(setup_.devices, "evaluate", ConstView(target, {values}, dtype, DeviceId::host()));
+  if (widens) widen_on_host(dtype, narrow.data(), values, logits);
+  StepResult sum;
+  for (int d = 0; d < replicas_.size(); ++d) {
+    const StepResult part = result_from(totals.data() + d * LossTotals::kCount);
+    sum.loss_sum += part.loss_sum;
+    sum.valid += part.valid;
+    sum.correct += part.correct;
+    sum.top5 += part.top5;
+  }
+  return sum;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/results/step_window.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "kernels/step_control.h"
+#include "nn/parallel/state/host_copies.h"
+#include "runtime/copy.h"
+#include "runtime/process_group/process_group.h"
+
+namespace vitrine {
+namespace {
+
+constexpr size_t kStepsInFlight = 2;
+constexpr int64_t kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kPollInterval{20};
+
+/// What the host reads of a step, f32: the tail (totals and votes), the control, the two norms of Reducer::error().
+struct StepReadout {
+  static constexpr int64_t kControl = kTailElements;
+  static constexpr int64_t kReductionError = kControl + StepControl::kCount;
+  static constexpr int64_t kCount = kReductionError + 2;
+};
+
+/// The parameter that holds an element of the flat gradients.
+std::string parameter_at(const FlatLayout& layout, int64_t element) {
+  for (int i = 0; i < layout.size(); ++i) {
+    const int64_t begin = layout.offset(i);
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    if (element >= begin && element < begin + spec.shape.numel()) return spec.name;
+  }
+  return {};
+}
+
+std::string remedies(const EngineConfig& config) {
+  const DType compute = config.precision.compute;
+  if (compute == DType::f32) return "lower the learning rate, or clip the gradient's norm";
+  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}",
+                     compute == DType::f16 ? "bf16 or f32" : "f32");
+}
+
+}  // namespace
+
+double StepResult::mean_loss() const {
+  return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN();
+}
+
+StepResult result_from(const float* totals) {
+  StepResult result;
+  result.loss_sum = totals[LossTotals::kLossSum];
+  const double valid = LossTotals::count(totals, LossTotals::kValid);
+  result.valid = std::isnan(valid)
+                     ? 0
+                     : static_cast<int64_t>(valid);  // NaN: a target was out of range, which is an error of its own
+  result.correct = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kCorrect));
+  result.top5 = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kTop5));
+  return result;
+}
+
+StepWindow::StepWindow(const EngineSetup& setup, ReplicaGroup& replicas, const PlannedBatches& batches, Search search)
+    : setup_(setup),
+      replicas_(replicas),
+      batches_(batches),
+      search_(std::move(search)),
+      readouts_(kStepSlots * StepReadout::kCount * size_of(DType::f32), setup.devices.host_memory()),
+      step_done_(static_cast<size_t>(replicas.size())) {
+  make_events();
+  replicas_.on_recovery([this] {
+    in_flight_.clear();
+    make_events();
+  });
+}
+
+void StepWindow::make_events() {
+  for (auto& r : replicas_) {
+    for (auto& event : step_done_[static_cast<size_t>(r->ordinal())]) event = r->compute().stream().make_event();
+  }
+}
+
+int StepWindow::free_slot() {
+  while (in_flight_.size() >= kStepsInFlight) finish_oldest();
+  replicas_.throw_if_failed();
+  return static_cast<int>(progress_.steps % kStepSlots);
+}
+
+void StepWindow::add(int slot, const HostBatch& batch, int64_t samples) {
+  in_flight_.push_back({slot, batch, samples, progress_.steps++});
+}
+
+void StepWindow::drain() {
+  while (!in_flight_.empty()) finish_oldest();
+}
+
+void StepWindow::finish_oldest() {
+  const Issued issued = in_flight_.front();
+  wait_step_done(issued.slot);
+  replicas_.throw_if_failed();
+  in_flight_.pop_front();
+  if (issued.step == progress_.first_step && setup_.peers() != nullptr) setup_.peers()->set_warm();
+  finished_.push_back(step_result(issued));
+  const auto micro_batches = static_cast<int64_t>(batches_.training(issued.samples).micro_batches.size());
+  for (int64_t& counter : progress_.counters) counter += micro_batches;
+  if (finished_.back().diverged) stop_training(issued, finished_.back());
+  throw_if_diverged(finished_.back());
+}
+
+void StepWindow::wait_step_done(int slot) {
+  const bool polls = replicas_.can_get_stuck();
+  std::optional<ProcessGroup::Waiting> waiting;
+  for (auto& r : replicas_) {
+    Event& done = *step_done_[static_cast<size_t>(r->ordinal())][static_cast<size_t>(slot)];
+    // A stream would wait forever for a broken GPU or communicator, so the host polls.
+    for (int64_t round = 0; polls && !done.reached(); ++round) {
+      if (round < kPollsBeforeSleep) continue;
+      if (!waiting && setup_.peers() != nullptr)
+        waiting.emplace(*setup_.peers(), fmt::format("step {} on {}", progress_.steps - 1, r->device.name()));
+      if (replicas_.is_stuck()) return;
+      std::this_thread::sleep_for(kPollInterval);
+    }
+    done.synchronize();
+  }
+}
+
+View StepWindow::readout(int slot) const {
+  return readouts_.view({kStepSlots, StepReadout::kCount}, DType::f32)
+      .rows(slot, slot + 1)
+      .reshape({StepReadout::kCount});
+}
+
+void StepWindow::read_step(int slot) {
+  Replica& root = replicas_[0];
+  const View to = readout(slot);
+  {
+    const PhaseScope phase(root.compute(), Phase::optimizer);
+    copy(root.compute(), root.reduction.tail(), to.rows(0, StepReadout::kControl));
+    copy(root.compute(), root.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
+  }
+  if (const View error = root.reducer->error())
+    copy(root.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
+  replicas_.for_each([&](Replica& r) {
+    r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(slot)]);
+  });
+}
+
+StepResult StepWindow::step_result(const Issued& issued) {
+  note_host_read(setup_.devices, "take_step_results", readout(issued.slot));
+  const float* values = readout(issued.slot).as<float>();
+  const std::span<const float> control(values + StepReadout::kControl, StepControl::kCount);
+  StepResult result = result_from(values);
+  result.stop_votes = static_cast<int>(values[LossTotals::kCount]);
+  result.loss_scale = control[StepControl::kLossScale];
+  result.gradient_norm = control[StepControl::kNorm];
+  result.skipped = control[StepControl::kSkipped] > 0.0F;
+  result.diverged = control[StepControl::kStopped] != 0.0F;
+  if (first_non_finite(control) >= 0)
+    result.overflow = "the gradient of " + parameter_at(setup_.layout, first_non_finite(control));
+  if (!std::isfinite(result.loss_sum)) result.overflow = "the loss";
+  if (control[StepControl::kStopped] == StepControl::kByUpdate) result.overflow = "the update";
+  if (issued.step == 0 && setup_.devices.world_size() > 1 && setup_.config.precision.reduce_dtype != DType::f32) {
+    const float* const norms = values + StepReadout::kReductionError;
+    result.reduction_error = static_cast<double>(norms[0]) / static_cast<double>(norms[1]);
+  }
+  return result;
+}
+
+void StepWindow::stop_training(const Issued& issued, StepResult& result) {
+  // The steps issued after it have changed nothing.
+  for (; !in_flight_.empty(); in_flight_.pop_front()) {
+    wait_step_done(in_flight_.front().slot);
+    replicas_.throw_if_failed();
+  }
+  const bool by_update = result.overflow == "the update";
+  if (!by_update) {
+    replicas_.issue_or_recover([&] {
+      // A layer such as ReLU may turn NaN into a number, so that NaN shows up in the gradient first.
+      if (const std::string found = search_(issued); !found.empty()) result.overflow = found;
+    });
+  }
+  for (auto& r : replicas_) r->scaler->resume(r->compute());
+  progress_.skipped_in_row = 0;
+  const std::string what =
+      by_update
+          ? fmt::format("the update of step {} would make parameters infinite or NaN, and these keep their values",
+                        issued.step + 1)
+          : fmt::format(
+                "the {} of step {} is not finite, first {}; the parameters are those of the step before",
+                std::isfinite(result.loss_sum) ? "gradient" : "loss", issued.step + 1,
+                result.overflow == "the loss" ? "the loss itself, whose logits are finite" : "in " + result.overflow);
+  throw DivergedError(fmt::format("training has diverged: {}. To continue, {}", what, remedies(setup_.config)));
+}
+
+void StepWindow::throw_if_diverged(const StepResult& result) {
+  int& skipped_in_row = progress_.skipped_in_row;
+  skipped_in_row = result.skipped ? skipped_in_row + 1 : 0;
+  if (!result.skipped) return;
+  const LossScaling& scaling = setup_.config.precision.loss_scaling;
+  const bool dynamic = scaling.kind == LossScaling::Kind::dynamic;
+  const bool at_floor = dynamic && result.loss_scale * scaling.constants.backoff_factor < scaling.floor;
+  if (!at_floor && skipped_in_row < kMostSkipped) return;
+  const int skipped = std::exchange(skipped_in_row, 0);
+  throw DivergedError(
+      fmt::format("training has diverged: the gradients of {} steps in a row were not finite, the last one {}, first "
+                  "in {}; the parameters are those of the step "
+                  "before. To continue, {}",
+                  skipped,
+                  at_floor ? fmt::format("at loss scale {}, the lowest that is tried", result.loss_scale)
+                           : fmt::format("at loss scale {}", result.loss_scale),
+                  result.overflow, remedies(setup_.config)));
+}
+
+}  // namespace vitrine

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/parallel/replicas/replica_group.h"
+#include "nn/parallel/results/step_result.h"
+#include "nn/parallel/staging/planned_batches.h"
+#include "runtime/host_buffer.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// How far training has come, as of the last finished step.
+struct TrainingProgress {
+  int64_t steps = 0;       // issued
+  int64_t first_step = 0;  // of this engine: above 0 after a state was loaded
+  int skipped_in_row = 0;
+  std::vector<int64_t> counters;  // of the buffer layout
+};
+
+/// Loss and counts in `totals` (LossTotals::kCount).
+StepResult result_from(const float* totals);
+
+/// The steps in flight, and what the host reads of them.
+class StepWindow {
+ public:
+  /// A step that was issued.
+  struct Issued {
+    int slot = 0;
+    HostBatch batch;
+    int64_t samples = 0;  // of the global batch
+    int64_t step = 0;
+  };
+  /// Returns what is not finite first in a step's forward passes; empty if all outputs are finite.
+  using Search = std::function<std::string(const Issued& issued)>;
+
+  StepWindow(const EngineSetup& setup, ReplicaGroup& replicas, const PlannedBatches& batches, Search search);
+  StepWindow(const StepWindow&) = delete;
+  StepWindow& operator=(const StepWindow&) = delete;
+
+  /// Waits until another step may be issued, and returns its slot. throws what has failed.
+  int free_slot();
+  /// Issues copies of the step's results from device 0.
+  void read_step(int slot);
+  /// The next step has been issued.
+  void add(int slot, const HostBatch& batch, int64_t samples);
+  /// Waits for all steps in flight and records their results. throws what has failed.
+  void drain();
+  /// The results that were recorded since the last call.
+  std::vector<StepResult> take() { return std::exchange(finished_, {}); }
+  TrainingProgress& progress() { return progress_; }
+
+ private:
+  /// Waits for the oldest step and records its result.
+  void finish_oldest();
+  void wait_step_done(int slot);
+  /// What the host reads of the step in `slot`.
+  View readout(int slot) const;
+  StepResult step_result(const Issued& issued);
+  /// A step has stopped training on the devices.
+  [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
+  void throw_if_diverged(const StepResult& result);
+  void make_events();
+
+  const EngineSetup& setup_;
+  ReplicaGroup& replicas_;
+  const PlannedBatches& batches_;
+  const Search search_;
+  HostBuffer readouts_;
+  std::vector<std::array<std::unique_ptr<Event>, kStepSlots>> step_done_;  // compute stream of each replica
+  std::deque<Issued> in_flight_;
+  std::vector<StepResult> finished_;
+  TrainingProgress progress_;
+};
+
+}  // namespace vitrine

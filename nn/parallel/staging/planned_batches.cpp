@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/staging/planned_batches.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "nn/parallel/settings.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples) {
+  if (config.image_dtype == DType::f32) return model.input_shape(samples);
+  return {samples, config.image_height, config.image_width, model.channels};
+}
+
+bool gathers(const EngineConfig& config, const HostBatch& batch) {
+  return !batch.images && config.resident_images.count > 0;
+}
+
+PlannedBatches::PlannedBatches(const EngineSetup& setup) : setup_(setup) {
+  const DeviceGroup& devices = setup.devices;
+  const Split& split = setup.config.scheme.split;
+  for (const int64_t samples : setup.workload.train_batches) {
+    const BatchPlan plan = plan_batch(split, samples, setup.config.accumulate, devices.world_size());
+    training_.emplace(samples, part_of_process(plan, devices.first_rank(), devices.size()));
+  }
+  for (const int64_t samples : setup.workload.evaluate_batches) {
+    const std::vector<int64_t> all = plan_batch(split, samples, 1, devices.world_size()).sizes[0];
+    const auto first = all.begin() + devices.first_rank();
+    evaluation_.emplace(samples, MicroBatch{{first, first + devices.size()}});
+  }
+}
+
+int64_t PlannedBatches::check_training(const HostBatch& batch) const {
+  const int64_t samples = global_samples(batch, setup_.workload.train_batches, "train_step");
+  const int64_t rows = row_count(training(samples).rows);
+  check_batch(batch, samples, rows, "train_step", gathers(setup_.config, batch));
+  check_sample_indices(batch, rows);
+  return samples;
+}
+
+int64_t PlannedBatches::check_evaluation(const HostBatch& batch) const {
+  const int64_t samples = global_samples(batch, setup_.workload.evaluate_batches, "evaluate");
+  check_batch(batch, samples, evaluation(samples).samples(), "evaluate", false);
+  return samples;
+}
+
+int64_t PlannedBatches::largest_slice(int d) const {
+  int64_t largest = 0;
+  for (const auto& [samples, part] : training_) {
+    for (const MicroBatch& batch : part.micro_batches) largest = std::max(largest, batch.sizes[static_cast<size_t>(d)]);
+  }
+  return largest;
+}
+
+int64_t PlannedBatches::largest_micro_batch() const {
+  int64_t largest = 0;
+  for (const auto& [samples, part] : training_) {
+    for (const MicroBatch& batch : part.micro_batches) largest = std::max(largest, batch.global_samples);
+  }
+  return largest;
+}
+
+int64_t PlannedBatches::largest_evaluation() const {
+  int64_t largest = 0;
+  for (const auto& [samples, batch] : evaluation_)
+    largest = std::max(largest, *std::max_element(batch.sizes.begin(), batch.sizes.end()));
+  return largest;
+}
+
+int64_t PlannedBatches::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned,
+                                       const char* operation) const {
+  const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
+  if (std::find(planned.begin(), planned.end(), samples) == planned.end()) {
+    throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload",
+                                  operation, samples));
+  }
+  return samples;
+}
+
+void PlannedBatches::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation,
+                                 bool from_dataset) const {
+  const Shape& labels = batch.labels.shape;
+  if (labels[0] != rows) {
+    throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation,
+                                  rows, samples, labels[0]));
+  }
+  if (labels != setup_.model.label_shape(rows)) {
+    throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation,
+                                 labels.str(), setup_.model.label_shape(rows).str(), rows,
+                                 setup_.model.targets_per_sample));
+  }
+  if (from_dataset) return;
+  if (batch.images.shape == staged_shape(setup_.model, setup_.config, rows) &&
+      batch.images.dtype == setup_.config.image_dtype)
+    return;
+  throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation,
+                               batch.images.shape.str(), dtype_name(batch.images.dtype),
+                               staged_shape(setup_.model, setup_.config, rows).str(),
+                               dtype_name(setup_.config.image_dtype)));
+}
+
+void PlannedBatches::check_sample_indices(const HostBatch& batch, int64_t rows) const {
+  const bool from_dataset = gathers(setup_.config, batch);
+  if (!setup_.config.augments() && !from_dataset) return;
+  if (rows > 0 && !batch.samples) {
+    const Reason what = from_dataset ? Reason({"on the devices (", settings::kResidentImages, ")"})
+                                     : Reason("augmented (EngineConfig::augmentation)");
+    throw ConfigError(Reason("train_step: images are ") + what +
+                      ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
+  }
+  if (rows > 0 && batch.samples.shape != Shape{rows}) {
+    throw ShapeError(
+        fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
+  }
+  if (rows > 0 && batch.samples.dtype != DType::i32) {
+    throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
+  }
+  for (int64_t row = 0; from_dataset && row < rows; ++row) {
+    const int64_t sample = batch.samples.as<int32_t>()[row], count = setup_.config.resident_images.count;
+    if (sample >= 0 && sample < count) continue;
+    throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (",
+                                   sample, row, count),
+                       settings::kResidentImages, ")"});
+  }
+}
+
+}  // namespace vitrine

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include <vitrine/nn/buffer_layout.h>
+#include <vitrine/nn/parallel/state/averages.h>
+#include <vitrine/nn/parameter_store.h>
+
+namespace vitrine {
+
+/// The parameters and saved buffers on the devices of an engine, read and set by the host. All functions wait for the
+/// steps in flight, and throw what these throw.
+class Parameters {
+ public:
+  Parameters(EngineSetup& setup, ReplicaGroup& replicas, StepWindow& window);
+  Parameters(const Parameters&) = delete;
+  Parameters& operator=(const Parameters&) = delete;
+
+  const FlatLayout& layout() const;
+  /// Sets the parameters from one flat host buffer in layout(). Makes all replicas equal; with several processes all
+  /// call it, and rank 0's values are used.
+  void set(std::span<const float> flat);
+  /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
+  std::vector<float> values(int device = 0);
+  /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
+  std::vector<float> working_values(int device = 0);
+  /// The gradients of the last step on a device (layout(), without the tail): of the sum of losses, divided by the
+  /// nominal targets and multiplied by the loss scale. Where every target is valid and losses are not scaled, that is
+  /// the gradient of the mean loss. Reduced gradients are sums over all devices. throws ConfigError in a forward-only
+  /// engine.
+  std::vector<float> gradients(int device = 0);
+
+  /// Saved buffers, such as running statistics, as set() sets parameters. Between steps all replicas hold the same.
+  /// Steps that were in flight when training diverged have updated them, but never with a value that is not finite;
+  /// after a failure they are those of device 0.
+  const BufferLayout& buffer_layout() const;
+  void set_buffers(const BufferValues& values);
+  BufferValues buffers(int device = 0);
+
+  Averages& averages() { return averages_; }
+  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several
+  /// processes all call it. throws CommError naming the replica and the parameter that differ.
+  void verify();
+
+ private:
+  /// Copies values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
+  void set_replica(Replica& r, std::span<const float> flat);
+  std::vector<float> read(int device, const View& flat);
+  /// Returns a hash of each parameter, then of each saved buffer.
+  std::vector<uint64_t> hashes(Replica& r);
+
+  EngineSetup& setup_;
+  ReplicaGroup& replicas_;
+  StepWindow& window_;
+  Averages averages_;
+};
+
+}  // namespace vitrine
