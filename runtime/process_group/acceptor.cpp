@@ -89,7 +89,7 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
     if (hello->magic != kMagic) {
       const std::optional<int> version = protocol_version(hello->magic);
       if (!version) return false;
-      refuse(peer, false,
+      refuse(peer,
              fmt::format("it speaks version {} of the protocol between processes, rank 0 version {}; start all of them "
                          "with the same version of Vitrine",
                          *version, *protocol_version(kMagic)));
@@ -103,7 +103,7 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
   }
   if (const auto* const proof = std::get_if<Proof>(&message); proof != nullptr && peer.stage == Stage::proof) {
     if (!proves(proof->code, peer.handshake->member_proof)) {
-      refuse(peer, true, "it does not know this run's secret");
+      refuse(peer, "it does not know this run's secret, or has another run id");
       return true;
     }
     peer.connection.send(Writer(MessageKind::proof).raw(peer.handshake->server_proof).bytes());
@@ -117,9 +117,9 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
   return false;
 }
 
-void Acceptor::refuse(Peer& peer, bool may_return, const std::string& reason) {
+void Acceptor::refuse(Peer& peer, const std::string& reason) {
   last_refusal_ = fmt::format(" A process at {} connected and was refused: {}.", peer.address, reason);
-  peer.connection.send(Writer(MessageKind::refused).number(static_cast<uint8_t>(may_return)).text(reason).bytes());
+  peer.connection.send(Writer(MessageKind::refused).text(reason).bytes());
   peer.stage = Stage::refused;
 }
 

@@ -57,7 +57,7 @@ class Acceptor {
   /// Returns false if the connection is to be closed.
   bool attend(Peer& peer, int64_t now_ns, std::vector<Guest>& guests);
   bool handle(Peer& peer, Message message, std::vector<Guest>& guests);
-  void refuse(Peer& peer, bool may_return, const std::string& reason);
+  void refuse(Peer& peer, const std::string& reason);
 
   std::vector<Descriptor> listeners_;
   Key key_;

@@ -80,8 +80,8 @@ std::string from_hex(std::string_view text) {
   return whole ? bytes : std::string();
 }
 
-Key run_key(std::string_view given, std::string_view made) {
-  return Key(hash_of(nullptr, {"vitrine run", given, made}));
+Key run_key(std::string_view given, std::string_view made, std::string_view run_id) {
+  return Key(hash_of(nullptr, {"vitrine run", given, made, run_id}));
 }
 
 Handshake::Handshake(const Key& key, std::string_view member_nonce, std::string_view server_nonce)

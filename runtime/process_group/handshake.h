@@ -34,8 +34,9 @@ std::string to_hex(std::string_view bytes);
 /// Returns an empty string if the text is not the hexadecimal form of whole bytes.
 std::string from_hex(std::string_view text);
 
-/// Derives the key of a run from the user's secret and the one that rank 0 generated for this run; either may be empty.
-Key run_key(std::string_view given, std::string_view made);
+/// Derives the key of a run from the user's secret, the one that rank 0 generated for this run, and the run's id; each
+/// may be empty.
+Key run_key(std::string_view given, std::string_view made, std::string_view run_id = {});
 
 /// Values derived from a run's key and both sides' nonces. Each of the four is derived under its own name, so one
 /// side's proof is useless to the other, and a fresh nonce of either side invalidates all recordings.

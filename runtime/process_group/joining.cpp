@@ -48,6 +48,7 @@ void ProcessGroup::State::find_server() {
     }
     if (known && try_server(address, problem)) return;
     if (steady_now_ns() > deadline_ns) {
+      if (!last_refusal.empty()) problem = last_refusal;  // it says more than what happened last
       throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank,
                                   connected_text, static_cast<double>(rendezvous_ms()) * 1e-3, problem));
     }
@@ -93,28 +94,26 @@ std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connecti
 }
 
 bool ProcessGroup::State::shake_hands(Connection& connection, const Address& address, const std::string& where,
-                                      std::string& problem) const {
+                                      std::string& problem) {
   const std::string listener = fmt::format("the process that listens at {}", where);
   const int64_t patience_ms = std::min(kAnswerMs, rendezvous_ms());
   const auto not_rank_zero = [&](const std::optional<Message>& answer) {
     const Refused* const refused = answer ? std::get_if<Refused>(&*answer) : nullptr;
-    if (refused != nullptr) problem = fmt::format("rank 0 at {} refused it: {}", where, refused->reason);
+    if (refused != nullptr) last_refusal = problem = fmt::format("rank 0 at {} refused it: {}", where, refused->reason);
     if (answer && refused == nullptr) problem = fmt::format("{} is not rank 0 of this run", listener);
-    // A file may be left from an earlier run and be replaced; what the user gave stays.
-    if (refused != nullptr && (!refused->may_return || address.key.empty()))
-      throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));
-    return false;
+    return false;  // anyone may listen there and refuse; until the deadline, rank 0 may still come
   };
   const std::string nonce = random_bytes();
   connection.send(Writer(MessageKind::hello).number(kMagic).raw(nonce).bytes());
   const std::optional<Message> challenge = wait_for_answer(connection, patience_ms, listener, problem);
   if (!challenge || !std::holds_alternative<Challenge>(*challenge)) return not_rank_zero(challenge);
-  const Handshake handshake(run_key(rendezvous.secret, address.key), nonce, std::get<Challenge>(*challenge).nonce);
+  const Handshake handshake(run_key(rendezvous.secret, address.key, rendezvous.run_id), nonce,
+                            std::get<Challenge>(*challenge).nonce);
   connection.send(Writer(MessageKind::proof).raw(handshake.member_proof).bytes());
   const std::optional<Message> proof = wait_for_answer(connection, patience_ms, listener, problem);
   if (!proof || !std::holds_alternative<Proof>(*proof)) return not_rank_zero(proof);
   if (!proves(std::get<Proof>(*proof).code, handshake.server_proof)) {
-    problem = fmt::format("{} does not know this run's secret", listener);
+    last_refusal = problem = fmt::format("{} does not know this run's secret, or has another run id", listener);
     return false;
   }
   connection.seal(handshake.to_server, handshake.to_member);

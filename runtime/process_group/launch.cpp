@@ -295,6 +295,15 @@ Reason describe(const Launch& launch, const LaunchFlags& flags, const Environmen
   return line;
 }
 
+std::string run_id_of(Launch::Launcher launcher, const Environment& env) {
+  if (const auto given = get(env, "VITRINE_RUN_ID")) return given->text;
+  const auto launchers = launcher == Launch::Launcher::torchrun ? get(env, "TORCHELASTIC_RUN_ID") : std::nullopt;
+  if (launchers) return launchers->text;
+  const auto job = launcher == Launch::Launcher::slurm ? slurm_job(env) : std::nullopt;
+  const auto step = get(env, "SLURM_STEP_ID", "SLURM_STEPID");
+  return job && step ? fmt::format("{}.{}", job->text, step->text) : std::string();
+}
+
 }  // namespace
 
 const char* launcher_name(Launch::Launcher launcher) {
@@ -327,6 +336,7 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
     if (!in_slurm_step(env)) return from_nothing(flags, env);
     launch = from_slurm(flags, env);
   }
+  launch.run_id = run_id_of(launch.launcher, env);
   launch.note = describe(launch, flags, env);
   return launch;
 }

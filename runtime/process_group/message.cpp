@@ -55,8 +55,7 @@ Message read_message(Reader& reader) {
     case MessageKind::hello:
       return read_hello(reader);
     case MessageKind::refused: {
-      const bool may_return = reader.flag();
-      return Refused{may_return, reader.shown()};
+      return Refused{reader.shown()};
     }
     case MessageKind::accepted:
       return Accepted{};

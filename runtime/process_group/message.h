@@ -15,7 +15,7 @@
 namespace vitrine::process_group {
 
 /// First value of a hello: "VIT" and the protocol's version as a digit.
-inline constexpr uint32_t kMagic = 0x56495435;
+inline constexpr uint32_t kMagic = 0x56495436;
 /// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 
@@ -47,7 +47,6 @@ struct Hello {
   std::string nonce;   // kKeyBytes; empty for other versions, which may put something else here
 };
 struct Refused {
-  bool may_return = false;
   std::string reason;
 };
 struct Accepted {};

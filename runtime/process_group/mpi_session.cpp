@@ -12,15 +12,20 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/process_group/job_processes.h"
+#include "runtime/process_group/rendezvous.h"
 
 namespace vitrine::process_group {
 namespace {
 
-/// Ends the process unless it is destroyed in time.
+constexpr std::chrono::seconds kReportTime{1};
+
+/// Ends the process with status 1 unless it is destroyed in time. MPI's calls cannot be interrupted.
 class Deadline {
  public:
-  Deadline(int rank, int64_t deadline_ms) {
-    if (deadline_ms > 0) thread_ = std::thread([this, rank, deadline_ms] { watch(rank, deadline_ms); });
+  /// call  "MPI_Init"      note  ends the message; empty: none
+  Deadline(const char* call, int rank, int64_t deadline_ms, const char* note = "") {
+    if (deadline_ms > 0) thread_ = std::thread([=, this] { watch(call, rank, deadline_ms, note); });
   }
   ~Deadline() {
     {
@@ -34,14 +39,17 @@ class Deadline {
   Deadline& operator=(const Deadline&) = delete;
 
  private:
-  void watch(int rank, int64_t deadline_ms) {
+  void watch(const char* call, int rank, int64_t deadline_ms, const char* note) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
-    fmt::print(stderr,
-               "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them was not started or hangs "
-               "(mpirun knows which were started)\n",
-               rank, deadline_ms / 1000);
-    std::fflush(stderr);
+    // One process of each machine reports. The others end a little later: mpirun ends all when the first one ends.
+    const JobProcesses job = inspect_job();
+    if (job.lowest_running_rank < 0 || job.lowest_running_rank == rank) {
+      fmt::print(stderr, "vitrine: rank {} on {} waited {:g} s for the other processes in {}: {}{}\n", rank,
+                 host_name(), static_cast<double>(deadline_ms) * 1e-3, call, job.problem, note);
+    }
+    std::fflush(nullptr);
+    if (job.lowest_running_rank >= 0 && job.lowest_running_rank != rank) std::this_thread::sleep_for(kReportTime);
     _exit(1);
   }
 
@@ -54,7 +62,7 @@ class Deadline {
 class OpenSession final : public MpiSession {
  public:
   OpenSession(int rank, int64_t deadline_ms) {
-    const Deadline deadline(rank, deadline_ms);
+    const Deadline deadline("MPI_Init", rank, deadline_ms);
     int initialized = 0, provided = 0;
     MPI_Initialized(&initialized);
     if (initialized != 0) {
@@ -82,9 +90,10 @@ class OpenSession final : public MpiSession {
     return text;
   }
 
-  void finish() override {
+  void finish(int64_t deadline_ms) override {
     int finalized = 0;
     MPI_Finalized(&finalized);
+    const Deadline deadline("MPI_Finalize", rank_, deadline_ms, "; all results are saved");
     if (owns_ && finalized == 0) MPI_Finalize();
     owns_ = false;
   }

@@ -21,9 +21,9 @@ class MpiSession {
   virtual int size() const = 0;
   /// Broadcasts rank 0's text. throws CommError after `timeout_ms`.
   virtual std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) = 0;
-  /// Finalizes MPI once all processes call it. Without this call MPI stays initialized, because finalization would wait
-  /// forever for a dead peer.
-  virtual void finish() = 0;
+  /// Finalizes MPI once all processes call it; the process exits with status 1 after `deadline_ms` (0: never), because
+  /// another process may be stopped. Without this call MPI stays initialized: finalization would wait for a dead peer.
+  virtual void finish(int64_t deadline_ms) = 0;
 };
 
 }  // namespace vitrine::process_group

@@ -282,7 +282,7 @@ void ProcessGroup::close() {
                        [&] { return s.closed || !s.failure.empty(); });
     s.throw_if_failed_locked();
   }
-  if (s.mpi) s.mpi->finish();
+  if (s.mpi) s.mpi->finish(s.mpi_deadline_ms());
 }
 
 bool ProcessGroup::closed() const {

@@ -24,6 +24,8 @@ struct ProcessGroupOptions {
   /// address that is not loopback. Otherwise rank 0 generates one and stores it where only this user's processes find
   /// it. See find_secret() in runtime/process_group/secret.h.
   std::string secret = {};
+  /// Keeps apart runs that meet at one rendezvous; equal on all processes of a run. See Launch::run_id.
+  std::string run_id = {};
   /// All processes are known to run on this machine, so rank 0 listens only on its loopback interface.
   bool one_machine = false;
   /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().

@@ -48,12 +48,14 @@ struct ProcessGroup::State {
   bool try_server(const process_group::Address& address, std::string& problem);
   /// Runs the handshake with the server. False if it is not rank 0 of this run.
   bool shake_hands(process_group::Connection& connection, const process_group::Address& address,
-                   const std::string& where, std::string& problem) const;
+                   const std::string& where, std::string& problem);
   /// Waits for the server's answers until all processes have joined.
   bool wait_for_welcome(process_group::Connection& connection, const std::string& where, std::string& problem);
   /// Returns the next message while the connection is open; without one, `problem` describes it in terms of `where`.
   std::optional<process_group::Message> wait_for_answer(process_group::Connection& connection, int64_t patience_ms,
                                                         const std::string& where, std::string& problem) const;
+  /// Of MPI_Init and MPI_Finalize; 0: none, the process must not be ended.
+  int64_t mpi_deadline_ms() const { return options.exit_after_ms > 0 ? options.timeout_ms : 0; }
   int64_t rendezvous_ms() const { return options.timeout_ms * kFirstStepFactor; }
 
   // The process group's own thread: watch.cpp.
@@ -146,7 +148,7 @@ struct ProcessGroup::State {
   std::vector<std::optional<process_group::Connection>> members;  // on the server, by rank
   std::optional<process_group::Connection> server;                // on the members
   process_group::Rendezvous rendezvous;                           // from the options
-  std::string last_refusal;                                       // on the server, of a process that knows the key
+  std::string last_refusal;  // on the server of a process that knows the key, on members of this one
   std::string server_name, server_position = "nothing is known of its collectives";
   int64_t server_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
   process_group::Descriptor poll_set;      // of the connections, by the rank at their other end

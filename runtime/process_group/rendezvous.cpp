@@ -132,13 +132,14 @@ InitMethod parse_init_method(const std::string& text) {
   return method;
 }
 
-Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine) {
+Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, const std::string& run_id,
+                           bool one_machine) {
   Rendezvous plan;
-  // MPI carries the run's key itself, and a secret that reaches only some machines would separate its processes.
-  if (init.empty()) return plan;
   check_secret(secret, "the secret of the processes");
-  plan.method = parse_init_method(init);
   plan.secret = secret;
+  plan.run_id = run_id;
+  if (init.empty()) return plan;  // MPI carries the address and the key made for this run
+  plan.method = parse_init_method(init);
   plan.address_file = plan.method.path;
   if (plan.method.host.empty()) return plan;
   if (one_machine) plan.method.host = "127.0.0.1";

@@ -46,10 +46,12 @@ InitMethod parse_init_method(const std::string& text);
 struct Rendezvous {
   InitMethod method;         // empty: over MPI
   std::string address_file;  // where rank 0 stores its address and the run's key; empty: nowhere
-  std::string secret;        // the user's secret, if it is used
+  std::string secret;        // the user's secret; may be empty
+  std::string run_id;        // of ProcessGroupOptions
 };
 /// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if
 /// the file for processes of one machine cannot be used.
-Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine);
+Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, const std::string& run_id,
+                           bool one_machine);
 
 }  // namespace vitrine::process_group

@@ -54,9 +54,9 @@ void ProcessGroup::State::connect() {
   }
   // A process that uses MPI may connect to every other one.
   raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
-  rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.one_machine);
+  rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.run_id, options.one_machine);
   if (options.rendezvous.empty()) {
-    mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? rendezvous_ms() : 0);
+    mpi = MpiSession::open(rank, mpi_deadline_ms());
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
           fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by "
@@ -86,7 +86,7 @@ Acceptor ProcessGroup::State::open_acceptor(Address& address) {
   address.port = port_of(listeners.front());
   address.host_name = host_name();
   if (!options.one_machine) address.hosts = interface_addresses();
-  return {std::move(listeners), run_key(rendezvous.secret, address.key),
+  return {std::move(listeners), run_key(rendezvous.secret, address.key, rendezvous.run_id),
           static_cast<size_t>(size) + Acceptor::kSparePeers};
 }
 
@@ -135,7 +135,7 @@ void ProcessGroup::State::admit(Acceptor::Guest guest, Acceptor& acceptor) {
   }
   if (!refusal.empty()) {
     last_refusal = fmt::format(" {} connected and was refused: {}.", join.name, refusal);
-    guest.connection.send(Writer(MessageKind::refused).number(uint8_t{0}).text(refusal).bytes());
+    guest.connection.send(Writer(MessageKind::refused).text(refusal).bytes());
     return acceptor.dismiss(std::move(guest));
   }
   guest.connection.send(Writer(MessageKind::accepted).bytes());

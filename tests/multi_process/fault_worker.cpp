@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
-// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test
-// find the process.
+// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives); MPI_Init, MPI_Finalize
+// (stopped there). MARKER lets the test find the process.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -21,6 +21,17 @@
 #include "runtime/process_group/process_group.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+
+namespace {
+bool stops_in_finalize = false;
+}
+
+// MPI's profiling interface: the library's call comes here.
+extern "C" int PMPI_Finalize();
+extern "C" int MPI_Finalize() {
+  if (stops_in_finalize) kill(getpid(), SIGSTOP);
+  return PMPI_Finalize();
+}
 
 namespace vitrine::test {
 namespace {
@@ -105,7 +116,14 @@ int run(const Fault& fault, int64_t timeout_ms) {
   options.on_failure_found = [](const std::string& reason) {
     std::cerr << "process group: " + reason + "\n" << std::flush;
   };
+  const bool struck = options.rank == fault.rank;
+  if (struck && fault.kind == "MPI_Init") kill(getpid(), SIGSTOP);
+  stops_in_finalize = struck && fault.kind == "MPI_Finalize";
   const auto process_group = std::make_shared<ProcessGroup>(options);
+  if (fault.kind == "MPI_Finalize") {
+    process_group->close();
+    return 0;
+  }
   const int rank = process_group->rank();
   try {
     DeviceGroupOptions group;

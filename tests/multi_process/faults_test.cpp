@@ -123,5 +123,28 @@ INSTANTIATE_TEST_SUITE_P(All, Faults,
                                            Case{"skip", "began collective", true}),
                          [](const auto& test) { return std::string(test.param.fault); });
 
+class StoppedInMpi : public MpirunTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(StoppedInMpi, EndsAllProcessesAndNamesTheRank) {
+  for (const int culprit : {0, 2}) {
+    const std::string marker = fmt::format("vitrine-stopped-{}-{}-{}", getpid(), GetParam(), culprit);
+    const Clock::time_point begin = Clock::now();
+    const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, GetParam(), std::to_string(culprit), "0", "0",
+                                                   std::to_string(kTimeoutMs), marker});
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_LT(seconds, kStartSeconds + kEndSeconds);
+    const std::regex sentence(
+        fmt::format("rank {} on [^ ]+ waited 3 s for the other processes in {}: rank {} \\(pid "
+                    "[0-9]+\\) is stopped",
+                    culprit == 0 ? 1 : 0, GetParam(), culprit));
+    EXPECT_TRUE(std::regex_search(result.error, sentence)) << result.error;
+    EXPECT_EQ(processes_with(marker), std::vector<std::string>{});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoppedInMpi, ::testing::Values("MPI_Init", "MPI_Finalize"),
+                         [](const auto& test) { return std::string(test.param); });
+
 }  // namespace
 }  // namespace vitrine::test

@@ -105,8 +105,9 @@ TEST_F(AcceptorTest, AWrongSecretIsReportedAndNothingElseIsRevealed) {
   expect_entry();
   stop();
   EXPECT_EQ(guests, 1);
-  expect_contains(acceptor->last_refusal(),
-                  "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
+  expect_contains(
+      acceptor->last_refusal(),
+      "A process at 127.0.0.1 connected and was refused: it does not know this run's secret, or has another run id.");
 }
 
 TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
@@ -169,12 +170,12 @@ TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
                                  .number(1)
                                  .number(2)
                                  .text("rank 1")),
-                  "it speaks version 2 of the protocol between processes, rank 0 version 5; start all of them with the "
+                  "it speaks version 2 of the protocol between processes, rank 0 version 6; start all of them with the "
                   "same version of Vitrine");
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495436}).text("who knows")),
-                  "version 6 of the protocol");
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495437}).text("who knows")),
+                  "version 7 of the protocol");
   stop();
-  expect_contains(acceptor->last_refusal(), "version 6 of the protocol between processes, rank 0 version 5");
+  expect_contains(acceptor->last_refusal(), "version 7 of the protocol between processes, rank 0 version 6");
 }
 
 TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {

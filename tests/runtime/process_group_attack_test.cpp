@@ -95,11 +95,44 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
           options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs));
     });
   });
-  expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refused it: it does not know this run's secret");
+  expect_contains(errors[1], "rank 1 could not reach rank 0");
+  expect_contains(errors[1], "refused it: it does not know this run's secret, or has another run id");
   expect_contains(errors[0], "but rank 1 of 2 processes did not join");
-  expect_contains(errors[0], "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
+  expect_contains(
+      errors[0],
+      "A process at 127.0.0.1 connected and was refused: it does not know this run's secret, or has another run id.");
   for (const std::string& error : errors) EXPECT_EQ(error.find(kSecret), std::string::npos);
+}
+
+TEST_F(ProcessGroupAttack, RunsOfOneSecretAndOneRendezvousStayApart) {
+  std::vector<std::string> errors(2);
+  run_ranks(2, [&](int rank) {
+    errors[static_cast<size_t>(rank)] = comm_error_of([&] {
+      ProcessGroupOptions of_run = options(rank, kSecret, kImpatientMs);
+      of_run.run_id = rank == 0 ? "job 17" : "job 18";
+      const ProcessGroup process_group(of_run);
+    });
+  });
+  expect_contains(errors[0], "but rank 1 of 2 processes did not join");
+  expect_contains(errors[1], "or has another run id");
+}
+
+// Anyone may listen where rank 0 is going to listen.
+TEST_F(ProcessGroupAttack, AListenerThatRefusesEndsNoMember) {
+  std::optional<process_group::Descriptor> listener = std::move(process_group::listen_at("127.0.0.1", port_).front());
+  run_ranks(2, [&](int rank) {
+    if (rank == 0) {
+      process_group::Descriptor socket;
+      while (!(socket = process_group::accept_one(*listener)))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      FakeProcess impostor(std::move(socket));
+      impostor.wait_for(MessageKind::hello);
+      impostor.send(Writer(MessageKind::refused).text("go away"));
+      listener.reset();
+    }
+    ProcessGroup process_group(options(rank));
+    process_group.close();
+  });
 }
 
 TEST_F(ProcessGroupAttack, OffLoopbackNoProcessStartsWithoutASecret) {

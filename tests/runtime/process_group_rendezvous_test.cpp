@@ -246,9 +246,7 @@ TEST_F(StaleAddress, OfAListenerThatHangsUpIsReplaced) {
 TEST_F(StaleAddress, OfAnotherRunIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
     server->wait_for(process_group::MessageKind::hello);
-    server->send(process_group::Writer(process_group::MessageKind::refused)
-                     .number(uint8_t{1})
-                     .text("it does not know this run's secret"));
+    server->send(process_group::Writer(process_group::MessageKind::refused).text("it does not know this run's secret"));
   });
 }
 

@@ -142,27 +142,27 @@ TEST(RendezvousAddress, IsARegularFile) {
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
     try {
-      plan_rendezvous(init, "", false);
+      plan_rendezvous(init, "", "", false);
       ADD_FAILURE() << init;
     } catch (const ConfigError& error) {
       expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + init +
                                         ": a rendezvous over a network needs a secret");
       expect_contains(error.what(), "VITRINE_SECRET_FILE");
     }
-    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");
-    EXPECT_EQ(plan_rendezvous(init, "", true).method.host, "127.0.0.1") << "all on one machine";
-    EXPECT_THROW(plan_rendezvous(init, "12345", false), ConfigError) << "a job's number is no secret";
+    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", "", false).address_file, "");
+    EXPECT_EQ(plan_rendezvous(init, "", "", true).method.host, "127.0.0.1") << "all on one machine";
+    EXPECT_THROW(plan_rendezvous(init, "12345", "", false), ConfigError) << "a job's number is no secret";
   }
 }
 
 TEST(RendezvousPlan, OnLoopbackTheKeyIsInAPrivateFile) {
-  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", false);
+  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", "", false);
   const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
   struct stat status {};
   ASSERT_EQ(stat(folder.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0700U);
   EXPECT_EQ(status.st_uid, geteuid());
-  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", false).address_file);
+  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", "", false).address_file);
 }
 
 }  // namespace

@@ -16,11 +16,12 @@ namespace {
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_received{0};
 std::atomic<int> first_signal{0};
-std::atomic<bool> quiet{false};
+std::atomic<bool> quiet{false}, starting{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
-  if (signals_received.fetch_add(1) > 0) _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
+  if (starting.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
+    _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
   if (quiet.load(std::memory_order_relaxed)) return;
   constexpr char message[] = "\nvitrine: stopping after the current step; interrupt again to stop immediately\n";
@@ -37,6 +38,9 @@ void install_interrupt_handler() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
+
+StartScope::StartScope() { starting.store(true, std::memory_order_relaxed); }
+StartScope::~StartScope() { starting.store(false, std::memory_order_relaxed); }
 
 void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
 
