@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include <fcntl.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "nn/atomic_file.h"
+#include "nn/json_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 
@@ -86,15 +86,6 @@ void write_files(const std::string& folder, const std::vector<CheckpointFile>& f
   flush_folder(folder);
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.fail())
-    throw DataError(fmt::format("{}: it cannot be read; check the path and its permissions", path));
-  return text.str();
-}
-
 FileDigest digest_of(const std::string& path) {
   constexpr size_t kReadBytes = size_t{1} << 20;
   std::ifstream file(path, std::ios::binary);
@@ -160,7 +151,8 @@ bool is_checkpoint(const std::string& folder) {
 
 std::string read_checkpoint(const std::string& folder, bool files) {
   const std::string path = (fs::path(folder) / kCheckpointStateFile).string();
-  const std::string text = text_of(path);
+  const std::string text = read_text_file(path);
+  check_json_nesting(path, text);
   try {
     Json json = Json::parse(text);
     const std::string checksum = json.at("checksum").get<std::string>();

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -16,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/json_file.h"
 #include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
@@ -299,14 +298,8 @@ std::string name_in(const Json& json, const std::string& what) {
 }
 
 Json parse_file(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) throw Problem(fmt::format("it cannot be read ({})", error.message()));
-  if (bytes > static_cast<uintmax_t>(kLargestFile))
-    throw Problem(fmt::format("it has {} bytes, expected at most {}", bytes, kLargestFile));
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw Problem("it cannot be read");
+  const std::string text = read_text_file(path, kLargestFile);
+  check_json_nesting(path, text);
   try {
     return Json::parse(text);
   } catch (const Json::exception& problem) {

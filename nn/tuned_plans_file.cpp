@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/json_file.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -34,6 +35,7 @@ std::string tuned_plans_json(const TunedPlans& plans, int indent) {
 
 TunedPlans parse_tuned_plans(const std::string& source, const std::string& text) {
   TunedPlans plans;
+  check_json_nesting(source, text);
   try {
     const Json json = Json::parse(text);
     if (const auto format = json.at("format").get<std::string>(); format != kFormat)

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "nn/checkpoint_directory.h"
@@ -49,6 +50,29 @@ class Checkpoint : public FileTest {
  private:
   std::deque<HostTensor> memory_;
 };
+
+// What an attacker can put in place of state.json.
+TEST_F(Checkpoint, AStateThatIsNestedWithoutEndOrNoFileIsRefused) {
+  fs::create_directory(folder_ / "bad");
+  const std::string state = path("bad/state.json");
+  const auto message = [&] { return error_of<DataError>([&] { read_checkpoint(path("bad")); }); };
+  for (const char* opening : {"[", "{\"a\":"}) {
+    std::string nested;
+    for (int i = 0; i < 100'000; ++i) nested += opening;
+    std::ofstream(state) << nested;
+    expect_mentions(message(), {state, "nested deeper than 64 levels"});
+  }
+  fs::remove(state);
+  fs::create_symlink("/dev/zero", state);
+  expect_mentions(message(), {state, "a device or pipe, expected a regular file"});
+  fs::remove(state);
+  ASSERT_EQ(mkfifo(state.c_str(), 0600), 0);
+  expect_mentions(message(), {state, "a device or pipe, expected a regular file"});
+  fs::remove(state);
+  std::ofstream(state) << '{';
+  fs::resize_file(state, int64_t{2} << 30);  // sparse
+  expect_mentions(message(), {state, "it has 2147483648 bytes, expected at most 1073741824"});
+}
 
 TEST_F(Checkpoint, HoldsWhatWasWritten) {
   const std::string state =

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "nn/atomic_file.h"
+#include "nn/json_file.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "tools/program/run/warnings.h"
@@ -23,10 +22,11 @@ namespace {
 std::optional<TunedPlans> read_file(const std::string& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw DataError(fmt::format("--autotune {}: it cannot be read", path));
-  return parse_tuned_plans("--autotune " + path, text);
+  try {
+    return parse_tuned_plans(path, read_text_file(path));
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), "--autotune ");
+  }
 }
 
 void write_file(const std::string& path, const TunedPlans& plans) {

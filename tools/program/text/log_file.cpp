@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/atomic_file.h"
+#include "nn/json_file.h"
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "runtime/trace/span.h"
@@ -63,7 +64,7 @@ struct Row {
 };
 
 std::optional<Row> parse_json_row(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = is_shallow_json(line) ? Json::parse(line, nullptr, false) : Json();
   if (!json.is_object()) return std::nullopt;
   Row row;
   for (const auto& [key, value] : json.items()) {

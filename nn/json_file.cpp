@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/json_file.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+constexpr int kDeepest = 64;
+
+class OpenFile {
+ public:
+  // Opening a pipe must not wait for its writer.
+  explicit OpenFile(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  ~OpenFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+std::string read_text_file(const std::string& path, int64_t most_bytes) {
+  const auto fail = [&](const std::string& why) { return DataError(fmt::format("{}: {}", path, why)); };
+  const OpenFile file(path);
+  struct stat status {};
+  if (file.descriptor() < 0 || fstat(file.descriptor(), &status) != 0)
+    throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
+  if (!S_ISREG(status.st_mode))
+    throw fail(
+        fmt::format("it is {}, expected a regular file", S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
+  if (status.st_size > most_bytes)
+    throw fail(fmt::format("it has {} bytes, expected at most {}", status.st_size, most_bytes));
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = read(file.descriptor(), text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
+    if (count == 0) break;  // it became shorter
+    size += static_cast<size_t>(count);
+  }
+  text.resize(size);
+  return text;
+}
+
+bool is_shallow_json(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepest) return false;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return true;
+}
+
+void check_json_nesting(const std::string& source, std::string_view text) {
+  if (!is_shallow_json(text)) throw DataError(fmt::format("{}: it is nested deeper than {} levels", source, kDeepest));
+}
+
+}  // namespace vitrine

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace vitrine {
+
+/// Text of files that another program, or an attacker, may have written: JSON parsers take memory in proportion to the
+/// text, and stack in proportion to its nesting. Private to nn and tools.
+inline constexpr int64_t kLargestTextFile = int64_t{1} << 30;
+
+/// Reads a regular file. throws DataError if it is something else (a folder, a device, a pipe), has more than
+/// `most_bytes`, or cannot be read.
+std::string read_text_file(const std::string& path, int64_t most_bytes = kLargestTextFile);
+/// Whether arrays and objects are nested at most 64 deep. Any text is accepted.
+bool is_shallow_json(std::string_view text);
+/// throws DataError "SOURCE: it is nested deeper than 64 levels" unless is_shallow_json().
+void check_json_nesting(const std::string& source, std::string_view text);
+
+}  // namespace vitrine
