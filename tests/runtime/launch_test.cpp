@@ -78,136 +78,61 @@ const Variables kSlurm{{"SLURM_JOB_ID", "815"},
                        {"SLURM_STEP_NODELIST", "node[01-02,7]"},
                        {"SLURM_JOB_NODELIST", "job[1-9]"}};
 
+void expect_launch(const char* name, const Variables& variables, Launcher launcher, const Place& place,
+                   const char* note, const LaunchFlags& flags = {}) {
+  SCOPED_TRACE(name);
+  Launch launch;
+  ASSERT_NO_THROW(launch = detect(variables, flags)) << message_of(variables, flags);
+  EXPECT_EQ(launch.launcher, launcher);
+  EXPECT_EQ(place_of(launch), place);
+  EXPECT_EQ(launch.note, note);
+}
+
 TEST(Launch, UnderstandsEveryLauncher) {
-  struct Case {
-    const char* name;
-    Variables variables;
-    LaunchFlags flags;
-    Launcher launcher;
-    Place place;
-    const char* note;
-  };
   const Variables machine{{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
   const Variables master{{"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}};
   const Variables old_slurm{{"SLURM_STEPID", "3"},  {"SLURM_PROCID", "1"},          {"SLURM_NTASKS", "2"},
                             {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS_PER_NODE", "4"}, {"SLURM_NODELIST", "a,b"}};
-  const Case cases[] = {
-      {"nothing", {}, {}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
-      {"flags", {}, {1, 4}, Launcher::flags, {1, 4, 1, 4}, "flags: rank 1 of 4, local rank 1 of 4"},
-      {"all flags",
-       {},
-       {3, 4, 1},
-       Launcher::flags,
-       {3, 4, 1, 4},
-       "flags: rank 3 of 4, local rank 1 of 4 (LaunchFlags::local_rank)"},
-      {"flags for one", {}, {0, 1}, Launcher::flags, {0, 1, 0, 1}, "flags: rank 0 of 1, local rank 0 of 1"},
-      {"flags, two machines",
-       merged(machine, master),
-       {3, 4},
-       Launcher::flags,
-       {3, 4, 1, 2},
-       "flags: rank 3 of 4, local rank 1 of 2, master head:4000"},
-      {"torchrun",
-       kTorchrun,
-       {},
-       Launcher::torchrun,
-       {3, 6, 1, 2},
-       "torchrun: rank 3 of 6, local rank 1 of 2, master 10.0.0.1:29500"},
-      {"IPv6",
-       with(kTorchrun, {{"MASTER_ADDR", "fe80::1"}}),
-       {},
-       Launcher::torchrun,
-       {3, 6, 1, 2},
-       "torchrun: rank 3 of 6, local rank 1 of 2, master [fe80::1]:29500"},
-      {"torchrun for one",
-       {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
-       {},
-       Launcher::torchrun,
-       {0, 1, 0, 1},
-       "torchrun: rank 0 of 1, local rank 0 of 1"},
-      {"Open MPI", kOpenMpi, {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
-      {"Open MPI 5",
-       merged(kPrterun, kOpenMpi),
-       {},
-       Launcher::open_mpi,
-       {4, 5, 0, 1},
-       "Open MPI: rank 4 of 5, local rank 0 of 1"},
-      {"Slurm with PMIx",
-       with(kSlurm, {{"PMIX_RANK", "8"}}),
-       {},
-       Launcher::slurm,
-       {8, 9, 0, 1},
-       "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
-      {"Slurm", kSlurm, {}, Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
-      {"Slurm's older names",
-       old_slurm,
-       {},
-       Launcher::slurm,
-       {1, 2, 1, 2},
-       "Slurm: rank 1 of 2, local rank 1 of 2, master a"},
-      {"the job's hosts",
-       with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}}),
-       {},
-       Launcher::slurm,
-       {8, 9, 0, 1},
-       "Slurm: rank 8 of 9, local rank 0 of 1, master job1"},
-      {"no hosts",
-       with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}, {"SLURM_JOB_NODELIST", nullptr}}),
-       {},
-       Launcher::slurm,
-       {8, 9, 0, 1},
-       "Slurm: rank 8 of 9, local rank 0 of 1"},
-      {"a master from the batch script",
-       merged(kSlurm, master),
-       {},
-       Launcher::slurm,
-       {8, 9, 0, 1},
-       "Slurm: rank 8 of 9, local rank 0 of 1, master head:4000"},
-      {"a foreign MASTER_PORT",
-       with(kSlurm, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}),
-       {},
-       Launcher::slurm,
-       {8, 9, 0, 1},
-       "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
-      {"batch script",
-       kBatch,
-       {},
-       Launcher::single,
-       {0, 1, 0, 1},
-       "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes"},
-      {"interactive shell",
-       with(kBatch, {{"SLURM_STEP_ID", "4294967290"}}),
-       {},
-       Launcher::single,
-       {0, 1, 0, 1},
-       "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes"},
-      {"companions of RANK",
-       {{"WORLD_SIZE", "8"}, {"MASTER_PORT", "tcp://10.0.0.7:80"}},
-       {},
-       Launcher::single,
-       {0, 1, 0, 1},
-       "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK does not mean torchrun"},
-      {"empty variables",
-       {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", ""}, {"SLURM_STEP_ID", ""}},
-       {},
-       Launcher::single,
-       {0, 1, 0, 1},
-       "single process: no launcher's variables are set"},
-      {"LaunchFlags::local_rank 0 alone",
-       {},
-       {{}, {}, 0},
-       Launcher::single,
-       {0, 1, 0, 1},
-       "single process: no launcher's variables are set"},
-  };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.name);
-    Launch launch;
-    ASSERT_NO_THROW(launch = detect(c.variables, c.flags)) << message_of(c.variables, c.flags);
-    EXPECT_EQ(launch.launcher, c.launcher);
-    EXPECT_EQ(place_of(launch), c.place);
-    EXPECT_EQ(launch.note, c.note);
-  }
+  expect_launch("nothing", {}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set");
+  expect_launch("flags", {}, Launcher::flags, {1, 4, 1, 4}, "flags: rank 1 of 4, local rank 1 of 4", {1, 4});
+  expect_launch("all flags", {}, Launcher::flags, {3, 4, 1, 4},
+                "flags: rank 3 of 4, local rank 1 of 4 (LaunchFlags::local_rank)", {3, 4, 1});
+  expect_launch("flags for one", {}, Launcher::flags, {0, 1, 0, 1}, "flags: rank 0 of 1, local rank 0 of 1", {0, 1});
+  expect_launch("flags, two machines", merged(machine, master), Launcher::flags, {3, 4, 1, 2},
+                "flags: rank 3 of 4, local rank 1 of 2, master head:4000", {3, 4});
+  expect_launch("torchrun", kTorchrun, Launcher::torchrun, {3, 6, 1, 2},
+                "torchrun: rank 3 of 6, local rank 1 of 2, master 10.0.0.1:29500");
+  expect_launch("IPv6", with(kTorchrun, {{"MASTER_ADDR", "fe80::1"}}), Launcher::torchrun, {3, 6, 1, 2},
+                "torchrun: rank 3 of 6, local rank 1 of 2, master [fe80::1]:29500");
+  expect_launch("torchrun for one", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, Launcher::torchrun, {0, 1, 0, 1},
+                "torchrun: rank 0 of 1, local rank 0 of 1");
+  expect_launch("Open MPI", kOpenMpi, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1");
+  expect_launch("Open MPI 5", merged(kPrterun, kOpenMpi), Launcher::open_mpi, {4, 5, 0, 1},
+                "Open MPI: rank 4 of 5, local rank 0 of 1");
+  expect_launch("Slurm with PMIx", with(kSlurm, {{"PMIX_RANK", "8"}}), Launcher::slurm, {8, 9, 0, 1},
+                "Slurm: rank 8 of 9, local rank 0 of 1, master node01");
+  expect_launch("Slurm", kSlurm, Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01");
+  expect_launch("Slurm's older names", old_slurm, Launcher::slurm, {1, 2, 1, 2},
+                "Slurm: rank 1 of 2, local rank 1 of 2, master a");
+  expect_launch("the job's hosts", with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}}), Launcher::slurm, {8, 9, 0, 1},
+                "Slurm: rank 8 of 9, local rank 0 of 1, master job1");
+  expect_launch("no hosts", with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}, {"SLURM_JOB_NODELIST", nullptr}}),
+                Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1");
+  expect_launch("a master from the batch script", merged(kSlurm, master), Launcher::slurm, {8, 9, 0, 1},
+                "Slurm: rank 8 of 9, local rank 0 of 1, master head:4000");
+  expect_launch("a foreign MASTER_PORT", with(kSlurm, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), Launcher::slurm,
+                {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01");
+  expect_launch("batch script", kBatch, Launcher::single, {0, 1, 0, 1},
+                "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes");
+  expect_launch("interactive shell", with(kBatch, {{"SLURM_STEP_ID", "4294967290"}}), Launcher::single, {0, 1, 0, 1},
+                "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes");
+  expect_launch("companions of RANK", {{"WORLD_SIZE", "8"}, {"MASTER_PORT", "tcp://10.0.0.7:80"}}, Launcher::single,
+                {0, 1, 0, 1},
+                "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK does not mean torchrun");
+  expect_launch("empty variables", {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", ""}, {"SLURM_STEP_ID", ""}},
+                Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set");
+  expect_launch("LaunchFlags::local_rank 0 alone", {}, Launcher::single, {0, 1, 0, 1},
+                "single process: no launcher's variables are set", {{}, {}, 0});
 }
 
 TEST(Launch, FindsTheMaster) {
@@ -241,44 +166,23 @@ TEST(Launch, FindsTheMaster) {
 
 TEST(Launch, UsesTheFirstCompleteLauncher) {
   const Variables mpirun_in_slurm = merged(kOpenMpi, kSlurm), all = merged(kTorchrun, mpirun_in_slurm);
-  struct Case {
-    Variables variables;
-    LaunchFlags flags;
-    Launcher launcher;
-    Place place;
-    const char* note_ends;
+  const auto expect = [](const Variables& variables, Launcher launcher, const Place& place,
+                         const std::string& note_ends, const LaunchFlags& flags = {}) {
+    const Launch launch = detect(variables, flags);
+    EXPECT_EQ(launch.launcher, launcher) << launch.note.str();
+    EXPECT_EQ(place_of(launch), place);
+    EXPECT_TRUE(launch.note.str().ends_with(note_ends)) << launch.note.str();
   };
-  const Case cases[] = {
-      {with(all, {{"LOCAL_WORLD_SIZE", nullptr}}),
-       {0, 2, 0},
-       Launcher::flags,
-       {0, 2, 0, 2},
-       "; variables of torchrun and Open MPI and Slurm are set too and not used"},
-      {all, {}, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Open MPI and Slurm are set too and not used"},
-      {mpirun_in_slurm,
-       {},
-       Launcher::open_mpi,
-       {4, 5, 0, 1},
-       "local rank 0 of 1; variables of Slurm are set too and not used"},
-      {merged(kOpenMpi, kBatch), {}, Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1"},
-      {merged(kTorchrun, kBatch), {}, Launcher::torchrun, {3, 6, 1, 2}, "master 10.0.0.1:29500"},
-      {merged(kTorchrun, kSlurm),
-       {},
-       Launcher::torchrun,
-       {3, 6, 1, 2},
-       "; variables of Slurm are set too and not used"},
-      {with(mpirun_in_slurm, {{"WORLD_SIZE", "7"}}),
-       {},
-       Launcher::open_mpi,
-       {4, 5, 0, 1},
-       "Slurm are set too and not used"},
-  };
-  for (const Case& c : cases) {
-    const Launch launch = detect(c.variables, c.flags);
-    EXPECT_EQ(launch.launcher, c.launcher) << launch.note.str();
-    EXPECT_EQ(place_of(launch), c.place);
-    EXPECT_TRUE(launch.note.str().ends_with(c.note_ends)) << launch.note.str();
-  }
+  expect(with(all, {{"LOCAL_WORLD_SIZE", nullptr}}), Launcher::flags, {0, 2, 0, 2},
+         "; variables of torchrun and Open MPI and Slurm are set too and not used", {0, 2, 0});
+  expect(all, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Open MPI and Slurm are set too and not used");
+  expect(mpirun_in_slurm, Launcher::open_mpi, {4, 5, 0, 1},
+         "local rank 0 of 1; variables of Slurm are set too and not used");
+  expect(merged(kOpenMpi, kBatch), Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1");
+  expect(merged(kTorchrun, kBatch), Launcher::torchrun, {3, 6, 1, 2}, "master 10.0.0.1:29500");
+  expect(merged(kTorchrun, kSlurm), Launcher::torchrun, {3, 6, 1, 2}, "; variables of Slurm are set too and not used");
+  expect(with(mpirun_in_slurm, {{"WORLD_SIZE", "7"}}), Launcher::open_mpi, {4, 5, 0, 1},
+         "Slurm are set too and not used");
 }
 
 TEST(Launch, LocalRankOverridesTheLaunchersLocalRank) {
@@ -296,124 +200,95 @@ TEST(Launch, LocalRankOverridesTheLaunchersLocalRank) {
   }
 }
 
+void expect_refused(const Variables& variables, const std::string& part, const LaunchFlags& flags = {}) {
+  const std::string message = message_of(variables, flags);
+  EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+}
+
 TEST(Launch, NamesMissingVariables) {
-  struct Case {
-    Variables variables;
-    LaunchFlags flags;
-    const char* part;
-  };
   const char* const all_of_slurm =
       "incomplete: SLURM_STEP_ID=0 set, but not SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_LOCALID, "
       "SLURM_STEP_TASKS";
-  const Case cases[] = {
-      {{}, {1, {}}, "LaunchFlags::rank 1 set, but not LaunchFlags::world_size; give both"},
-      {{}, {{}, 2}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank; give both"},
-      {kTorchrun, {{}, 2, 0}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank"},
-      {{{"RANK", "1"}},
-       {},
-       "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-       "MASTER_ADDR, MASTER_"},
-      {{{"RANK", "1"}},
-       {{}, {}, 1},
-       "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the "
-       "rest"},
-      {with(kTorchrun, {{"WORLD_SIZE", nullptr}}), {}, "but not WORLD_SIZE;"},
-      {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), {}, "but not LOCAL_RANK;"},
-      {with(kTorchrun, {{"MASTER_ADDR", nullptr}}),
-       {},
-       "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
-      {with(kTorchrun, {{"MASTER_PORT", ""}}), {}, "but not MASTER_PORT;"},
-      {merged({{"RANK", "1"}}, kOpenMpi), {}, "torchrun's variables are incomplete"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_RANK; start with mpirun"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_SIZE;"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_RANK;"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_SIZE;"},
-      {kPrterun,
-       {},
-       "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the number of "
-       "processes"},
-      {merged(kPrterun, kSlurm),
-       {},
-       "start with mpirun, give LaunchFlags::rank and LaunchFlags::world_size, or unset PRTE_LAUNCHED"},
-      {{{"SLURM_STEP_ID", "0"}}, {}, all_of_slurm},
-      {with(kSlurm, {{"SLURM_PROCID", nullptr}}), {}, "but not SLURM_PROCID; start with srun"},
-      {with(kSlurm, {{"SLURM_NODEID", nullptr}}),
-       {},
-       "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},
-  };
-  for (const Case& c : cases) {
-    const std::string message = message_of(c.variables, c.flags);
-    EXPECT_NE(message.find(c.part), std::string::npos) << message << "\nlacks: " << c.part;
-  }
+  expect_refused({}, "LaunchFlags::rank 1 set, but not LaunchFlags::world_size; give both", {1, {}});
+  expect_refused({}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank; give both", {{}, 2});
+  expect_refused(kTorchrun, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank", {{}, 2, 0});
+  expect_refused({{"RANK", "1"}},
+                 "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+                 "MASTER_ADDR, MASTER_");
+  expect_refused({{"RANK", "1"}},
+                 "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+                 "MASTER_PORT; set the rest",
+                 {{}, {}, 1});
+  expect_refused(with(kTorchrun, {{"WORLD_SIZE", nullptr}}), "but not WORLD_SIZE;");
+  expect_refused(with(kTorchrun, {{"LOCAL_RANK", nullptr}}), "but not LOCAL_RANK;");
+  expect_refused(with(kTorchrun, {{"MASTER_ADDR", nullptr}}),
+                 "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK");
+  expect_refused(with(kTorchrun, {{"MASTER_PORT", ""}}), "but not MASTER_PORT;");
+  expect_refused(merged({{"RANK", "1"}}, kOpenMpi), "torchrun's variables are incomplete");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", nullptr}}),
+                 "but not OMPI_COMM_WORLD_RANK; start with mpirun");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", nullptr}}), "but not OMPI_COMM_WORLD_SIZE;");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), "but not OMPI_COMM_WORLD_LOCAL_RANK;");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), "but not OMPI_COMM_WORLD_LOCAL_SIZE;");
+  expect_refused(kPrterun,
+                 "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the "
+                 "number of processes");
+  expect_refused(merged(kPrterun, kSlurm),
+                 "start with mpirun, give LaunchFlags::rank and LaunchFlags::world_size, or unset PRTE_LAUNCHED");
+  expect_refused({{"SLURM_STEP_ID", "0"}}, all_of_slurm);
+  expect_refused(with(kSlurm, {{"SLURM_PROCID", nullptr}}), "but not SLURM_PROCID; start with srun");
+  expect_refused(with(kSlurm, {{"SLURM_NODEID", nullptr}}),
+                 "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun");
 }
 
 TEST(Launch, NamesInvalidValues) {
-  struct Case {
-    Variables variables;
-    LaunchFlags flags;
-    const char* part;
-  };
-  const Case cases[] = {
-      {{}, {4, 4}, "LaunchFlags::rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4; correct it"},
-      {{}, {-1, 4}, "LaunchFlags::rank -1: expected an integer from 0 to 3"},
-      {{}, {0, 0}, "LaunchFlags::world_size 0: expected an integer from 1"},
-      {{}, {1, 1}, "LaunchFlags::rank 1: expected 0, as LaunchFlags::world_size 1"},
-      {{}, {0, 4, 4}, "LaunchFlags::local_rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4"},
-      {{}, {{}, {}, 1}, "LaunchFlags::local_rank 1: expected 0, as this is a single process"},
-      {{{"LOCAL_WORLD_SIZE", "5"}},
-       {0, 4},
-       "LOCAL_WORLD_SIZE=5: expected an integer from 1 to 4, as LaunchFlags::world_size 4"},
-      {{{"LOCAL_WORLD_SIZE", "2"}},
-       {3, 4},
-       "LaunchFlags::rank 3: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {kTorchrun, {{}, {}, 2}, "LaunchFlags::local_rank 2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {with(kTorchrun, {{"RANK", "6"}}),
-       {},
-       "RANK=6: expected an integer from 0 to 5, as WORLD_SIZE=6; correct it, or unset it"},
-      {with(kTorchrun, {{"RANK", "-1"}}), {}, "RANK=-1: expected"},
-      {with(kTorchrun, {{"RANK", "one"}}), {}, "RANK=one: expected"},
-      {with(kTorchrun, {{"RANK", "1x"}}), {}, "RANK=1x: expected"},
-      {with(kTorchrun, {{"RANK", " 1"}}), {}, "RANK= 1: expected"},
-      {with(kTorchrun, {{"RANK", "99999999999"}}), {}, "RANK=99999999999: expected"},
-      {with(kTorchrun, {{"WORLD_SIZE", "0"}}), {}, "WORLD_SIZE=0: expected"},
-      {with(kTorchrun, {{"WORLD_SIZE", "4.0"}}), {}, "WORLD_SIZE=4.0: expected"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}}),
-       {},
-       "OMPI_COMM_WORLD_SIZE=2147483647: expected an integer from 1 to 1048576"},
-      {with(kTorchrun, {{"LOCAL_RANK", "2"}}),
-       {},
-       "LOCAL_RANK=2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}),
-       {},
-       "LOCAL_WORLD_SIZE=7: expected an integer from 1 to 6, as WORLD_SIZE=6"},
-      {with(kTorchrun, {{"MASTER_PORT", "65536"}}), {}, "MASTER_PORT=65536: expected an integer from 1 to 65535"},
-      {with(kTorchrun, {{"MASTER_PORT", "0"}}), {}, "MASTER_PORT=0: expected"},
-      {with(kTorchrun, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), {}, "MASTER_PORT=tcp://10.0.0.7:80: expected"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "5"}}),
-       {},
-       "OMPI_COMM_WORLD_RANK=5: expected an integer from 0 to 4, as OMPI_COMM_WORLD_SIZE=5"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}),
-       {},
-       "OMPI_COMM_WORLD_LOCAL_RANK=1: expected 0, as OMPI_COMM_WORLD_LOCAL_SIZE=1"},
-      {with(kSlurm, {{"SLURM_PROCID", "9"}}),
-       {},
-       "SLURM_PROCID=9: expected an integer from 0 to 8, as SLURM_STEP_NUM_TASKS=9"},
-      {with(kSlurm, {{"SLURM_NODEID", "3"}}),
-       {},
-       "SLURM_NODEID=3: expected an integer from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1"},
-      {with(kSlurm, {{"SLURM_LOCALID", "1"}}), {}, "SLURM_LOCALID=1: expected 0, as SLURM_STEP_TASKS_PER_NODE=1"},
-      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}),
-       {},
-       "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as"},
-      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}),
-       {},
-       "SLURM_STEP_TASKS_PER_NODE=10: expected an integer from 1 to 9, as SLURM_STEP"},
-      {with(kSlurm, {{"SLURM_STEP_NODELIST", "node[01"}}), {}, "SLURM_STEP_NODELIST=node[01: expected a list of hosts"},
-  };
-  for (const Case& c : cases) {
-    const std::string message = message_of(c.variables, c.flags);
-    EXPECT_NE(message.find(c.part), std::string::npos) << message << "\nlacks: " << c.part;
-  }
+  expect_refused({}, "LaunchFlags::rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4; correct it",
+                 {4, 4});
+  expect_refused({}, "LaunchFlags::rank -1: expected an integer from 0 to 3", {-1, 4});
+  expect_refused({}, "LaunchFlags::world_size 0: expected an integer from 1", {0, 0});
+  expect_refused({}, "LaunchFlags::rank 1: expected 0, as LaunchFlags::world_size 1", {1, 1});
+  expect_refused({}, "LaunchFlags::local_rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4",
+                 {0, 4, 4});
+  expect_refused({}, "LaunchFlags::local_rank 1: expected 0, as this is a single process", {{}, {}, 1});
+  expect_refused({{"LOCAL_WORLD_SIZE", "5"}},
+                 "LOCAL_WORLD_SIZE=5: expected an integer from 1 to 4, as LaunchFlags::world_size 4", {0, 4});
+  expect_refused({{"LOCAL_WORLD_SIZE", "2"}},
+                 "LaunchFlags::rank 3: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2", {3, 4});
+  expect_refused(kTorchrun, "LaunchFlags::local_rank 2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2",
+                 {{}, {}, 2});
+  expect_refused(with(kTorchrun, {{"RANK", "6"}}),
+                 "RANK=6: expected an integer from 0 to 5, as WORLD_SIZE=6; correct it, or unset it");
+  expect_refused(with(kTorchrun, {{"RANK", "-1"}}), "RANK=-1: expected");
+  expect_refused(with(kTorchrun, {{"RANK", "one"}}), "RANK=one: expected");
+  expect_refused(with(kTorchrun, {{"RANK", "1x"}}), "RANK=1x: expected");
+  expect_refused(with(kTorchrun, {{"RANK", " 1"}}), "RANK= 1: expected");
+  expect_refused(with(kTorchrun, {{"RANK", "99999999999"}}), "RANK=99999999999: expected");
+  expect_refused(with(kTorchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=0: expected");
+  expect_refused(with(kTorchrun, {{"WORLD_SIZE", "4.0"}}), "WORLD_SIZE=4.0: expected");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}}),
+                 "OMPI_COMM_WORLD_SIZE=2147483647: expected an integer from 1 to 1048576");
+  expect_refused(with(kTorchrun, {{"LOCAL_RANK", "2"}}),
+                 "LOCAL_RANK=2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2");
+  expect_refused(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}),
+                 "LOCAL_WORLD_SIZE=7: expected an integer from 1 to 6, as WORLD_SIZE=6");
+  expect_refused(with(kTorchrun, {{"MASTER_PORT", "65536"}}), "MASTER_PORT=65536: expected an integer from 1 to 65535");
+  expect_refused(with(kTorchrun, {{"MASTER_PORT", "0"}}), "MASTER_PORT=0: expected");
+  expect_refused(with(kTorchrun, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), "MASTER_PORT=tcp://10.0.0.7:80: expected");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "5"}}),
+                 "OMPI_COMM_WORLD_RANK=5: expected an integer from 0 to 4, as OMPI_COMM_WORLD_SIZE=5");
+  expect_refused(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}),
+                 "OMPI_COMM_WORLD_LOCAL_RANK=1: expected 0, as OMPI_COMM_WORLD_LOCAL_SIZE=1");
+  expect_refused(with(kSlurm, {{"SLURM_PROCID", "9"}}),
+                 "SLURM_PROCID=9: expected an integer from 0 to 8, as SLURM_STEP_NUM_TASKS=9");
+  expect_refused(with(kSlurm, {{"SLURM_NODEID", "3"}}),
+                 "SLURM_NODEID=3: expected an integer from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1");
+  expect_refused(with(kSlurm, {{"SLURM_LOCALID", "1"}}), "SLURM_LOCALID=1: expected 0, as SLURM_STEP_TASKS_PER_NODE=1");
+  expect_refused(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}),
+                 "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as");
+  expect_refused(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}),
+                 "SLURM_STEP_TASKS_PER_NODE=10: expected an integer from 1 to 9, as SLURM_STEP");
+  expect_refused(with(kSlurm, {{"SLURM_STEP_NODELIST", "node[01"}}),
+                 "SLURM_STEP_NODELIST=node[01: expected a list of hosts");
 }
 
 TEST(Launch, EveryProcessOfASlurmStepFindsItsRank) {
