@@ -193,13 +193,13 @@ TEST_F(DeviceTest, Conv2dWithoutWorkspaceNamesTheBytesNeeded) {
   const Conv2dCase c = make_case(device, DType::f32, {2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}, 1);
   const Tensor y = device.empty(c.g.y);
   expect_error<OutOfMemory>(
+      std::string("conv2d_forward: x (2, 9, 8, 5) with a window of 3 x 3 needs a workspace of at least ") +
+          (on_gpu() ? "1440" : "180") + " bytes, but 0 bytes are reserved",
       [&] {
         // On GPUs, cuDNN may need no workspace.
         paths(DType::f32)[on_gpu() ? 1 : 0].forward(ctx(), c.config, c.x_device, c.w_device, {}, y);
         device.synchronize();
-      },
-      std::string("conv2d_forward: x (2, 9, 8, 5) with a window of 3 x 3 needs a workspace of at least ") +
-          (on_gpu() ? "1440" : "180") + " bytes, but 0 bytes are reserved");
+      });
 }
 
 class Conv2dHalfTest : public Conv2dTest {};
@@ -244,12 +244,12 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
     ctx().release_workspace();
     ctx().reserve_workspace(least - 1);
     expect_error<OutOfMemory>(
+        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " +
+            std::to_string(least) + " bytes, but " + std::to_string(least - 1) + " bytes are reserved",
         [&] {
           pass();
           device.synchronize();
-        },
-        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " +
-            std::to_string(least) + " bytes, but " + std::to_string(least - 1) + " bytes are reserved");
+        });
     ctx().release_workspace();
     ctx().reserve_workspace(least);
     pass();
@@ -308,35 +308,27 @@ TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
   const Tensor x = device.empty({2, 8, 6, 3});
   const Tensor w = device.empty({4, 3, 3, 3});
   const Tensor y = device.empty({2, 6, 4, 4});
+  expect_error<ShapeError>("conv2d_forward: x has shape (2, 8, 6, 3) but w (4, 3, 3, 2) needs x of shape (N, H, W, 2)",
+                           [&] {
+                             conv2d_forward(ctx(), {}, x, device.empty({4, 3, 3, 2}), {}, y);
+                           });
   expect_error<ShapeError>(
-      [&] {
-        conv2d_forward(ctx(), {}, x, device.empty({4, 3, 3, 2}), {}, y);
-      },
-      "conv2d_forward: x has shape (2, 8, 6, 3) but w (4, 3, 3, 2) needs x of shape (N, H, W, 2)");
-  expect_error<ShapeError>(
-      [&] {
+      "conv2d_forward: x has shape (2, 8, 6, 3), padded 8 x 6, but w (4, 3, 7, 3) needs at least 3 x 7", [&] {
         conv2d_forward(ctx(), {}, x, device.empty({4, 3, 7, 3}), {}, y);
-      },
-      "conv2d_forward: x has shape (2, 8, 6, 3), padded 8 x 6, but w (4, 3, 7, 3) needs at least 3 x 7");
-  expect_error<ShapeError>(
-      [&] {
-        conv2d_forward(ctx(), {0, 0, false}, x, w, {}, y);
-      },
-      "conv2d_forward: stride is 0 and pad is 0");
-  expect_error<ShapeError>(
-      [&] {
-        conv2d_forward(ctx(), {2, 0, false}, x, w, {}, y);
-      },
-      "conv2d_forward: y has shape (2, 6, 4, 4), expected (2, 3, 2, 4)");
-  expect_error<ShapeError>(
-      [&] {
-        conv2d_forward(ctx(), {}, x.reshape({16, 6, 3}), w, {}, y);
-      },
-      "conv2d_forward: x has shape (16, 6, 3), expected (N, H, W, C)");
-  expect_error<ShapeError>([&] { conv2d_backward_data(ctx(), {}, y, w, y); },
-                           "conv2d_backward_data: x has shape (2, 6, 4, 4)");
-  expect_error<ShapeError>([&] { conv2d_backward_weight(ctx(), {}, x, y, w, w, GradMode::overwrite); },
-                           "conv2d_backward_weight: grad_bias has shape (4, 3, 3, 3), expected (4)");
+      });
+  expect_error<ShapeError>("conv2d_forward: stride is 0 and pad is 0", [&] {
+    conv2d_forward(ctx(), {0, 0, false}, x, w, {}, y);
+  });
+  expect_error<ShapeError>("conv2d_forward: y has shape (2, 6, 4, 4), expected (2, 3, 2, 4)", [&] {
+    conv2d_forward(ctx(), {2, 0, false}, x, w, {}, y);
+  });
+  expect_error<ShapeError>("conv2d_forward: x has shape (16, 6, 3), expected (N, H, W, C)", [&] {
+    conv2d_forward(ctx(), {}, x.reshape({16, 6, 3}), w, {}, y);
+  });
+  expect_error<ShapeError>("conv2d_backward_data: x has shape (2, 6, 4, 4)",
+                           [&] { conv2d_backward_data(ctx(), {}, y, w, y); });
+  expect_error<ShapeError>("conv2d_backward_weight: grad_bias has shape (4, 3, 3, 3), expected (4)",
+                           [&] { conv2d_backward_weight(ctx(), {}, x, y, w, w, GradMode::overwrite); });
   EXPECT_EQ(conv2d_output_shape({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}), (Shape{1, 56, 56, 64}));
 }
 

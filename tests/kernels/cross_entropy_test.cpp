@@ -312,11 +312,9 @@ TEST_F(CrossEntropyTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   ctx().reserve_workspace(kCrossEntropyWorkspaceBytes - 1);
   const Tensor logits = device.random({2, 3}, 1);
   const GuardedTensor totals = zero_totals();
-  expect_error<OutOfMemory>(
-      [&] {
-        softmax_cross_entropy(ctx(), {}, logits, device.tensor({2}, std::vector<int32_t>{0, 1}), {}, View{}, totals);
-      },
-      std::to_string(kCrossEntropyWorkspaceBytes) + " bytes");
+  expect_error<OutOfMemory>(std::to_string(kCrossEntropyWorkspaceBytes) + " bytes", [&] {
+    softmax_cross_entropy(ctx(), {}, logits, device.tensor({2}, std::vector<int32_t>{0, 1}), {}, View{}, totals);
+  });
 }
 
 TEST_F(CrossEntropyTest, RefusesWrongArguments) {
@@ -423,19 +421,16 @@ TEST_P(CrossEntropyDtypeTest, RefusesArgumentsOfWrongTypes) {
   const Tensor logits = empty({4, 10}), targets = device.empty({4}, DType::i32),
                totals = device.empty({LossTotals::kCount});
   expect_error<DtypeError>(
-      [&] {
+      std::string("grad_logits is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()), [&] {
         softmax_cross_entropy(ctx(), {}, logits, targets, {}, device.empty({4, 10}, other()), totals);
-      },
-      std::string("grad_logits is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()));
-  expect_error<ShapeError>(
-      [&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({2}), View{}, totals); },
-      "loss_scale has shape (2), expected (1)");
-  expect_error<DtypeError>(
-      [&] {
-        softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, is_half() ? dtype() : DType::i32), View{},
-                              totals);
-      },
-      "loss_scale is");
+      });
+  expect_error<ShapeError>("loss_scale has shape (2), expected (1)", [&] {
+    softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({2}), View{}, totals);
+  });
+  expect_error<DtypeError>("loss_scale is", [&] {
+    softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, is_half() ? dtype() : DType::i32), View{},
+                          totals);
+  });
 }
 
 }  // namespace

@@ -204,8 +204,8 @@ TEST_P(CudnnConv2dTest, AnEngineThatFailsWhenItRunsIsAnError) {
   reserve(kWorkspace);
   const Conv2dCase c = small_case();
   const GuardedTensor y = guarded(c.g.y);
-  expect_error<CudaError>([&] { conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y); },
-                          "CUDNN_STATUS_EXECUTION_FAILED: engine 4 fails");
+  expect_error<CudaError>("CUDNN_STATUS_EXECUTION_FAILED: engine 4 fails",
+                          [&] { conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y); });
 }
 
 TEST_P(CudnnConv2dTest, ATunedPlanThatCudnnRefusesIsAnError) {
@@ -223,8 +223,8 @@ TEST_P(CudnnConv2dTest, ATunedPlanThatCudnnRefusesIsAnError) {
     conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
   };
   for (const char* plan : {"engine 99 knobs ", "engine 1 knobs 2=3", "algorithm 1"}) {
-    expect_error<CudaError>([&] { run_by(plan); },
-                            std::string("cuDNN refuses its stored plan, ") + plan + "; time the plans again");
+    expect_error<CudaError>(std::string("cuDNN refuses its stored plan, ") + plan + "; time the plans again",
+                            [&] { run_by(plan); });
   }
   run_by("engine 2 knobs ");
   EXPECT_EQ(untuned_operations(ctx()), std::vector<std::string>());
@@ -317,8 +317,8 @@ TEST(CudnnMemory, AHandleThatHasNoRoomNamesTheRemedy) {
     const Conv2dCase c = make_case(device, DType::f32, {1, 4, 4, 8}, {8, 3, 3, 8}, {1, 1, false}, 1);
     const Tensor y = device.empty(c.g.y);
     expect_error<CudaError>(
-        [&] { conv2d_forward(device.ctx(), c.config, c.x_device, c.w_device, {}, y); },
-        "the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)");
+        "the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)",
+        [&] { conv2d_forward(device.ctx(), c.config, c.x_device, c.w_device, {}, y); });
   }
   standins::reset();
 }

@@ -17,30 +17,8 @@
 namespace vitrine::test {
 namespace {
 
-constexpr int64_t kCounts[] = {1, 2, 7, 8, 9, 15, 33, 1023, 16384 + 5, 70'001};
-
 class ElementwiseTest : public DtypeTest {
  protected:
-  /// Random numbers, every fifth of which is NaN, an infinity, a zero, the largest or the smallest number (a denormal).
-  std::vector<float> with_specials(int64_t count, uint64_t seed) {
-    std::vector<float> x = random(count, seed);
-    const float largest = dtype() == DType::f32   ? std::numeric_limits<float>::max()
-                          : dtype() == DType::f16 ? 65504.0F
-                                                  : 0x1.FEp127F;
-    const auto smallest = static_cast<float>(2 * half_smallest(dtype()));
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const float specials[] = {std::numeric_limits<float>::quiet_NaN(),
-                              kInfinity,
-                              -kInfinity,
-                              0.0F,
-                              -0.0F,
-                              largest,
-                              -largest,
-                              smallest,
-                              -smallest};
-    for (size_t i = 0; i < x.size(); i += 5) x[i] = specials[(i / 5 + seed) % std::size(specials)];
-    return x;
-  }
   /// The f32 results as they are stored.
   template <class Function>
   std::vector<float> rounded(const std::vector<float>& a, const std::vector<float>& b, const Function& function) {
@@ -55,40 +33,12 @@ float sum_of(float a, float b) { return a + b; }
 float relu_of(float x, float) { return std::isnan(x) ? x : std::max(x, 0.0F); }
 float masked(float y, float gradient) { return y > 0 ? gradient : 0.0F; }
 
-TEST_P(ElementwiseTest, AddRoundsTheSumOnceAndMayOverwriteEitherArgument) {
-  for (const int64_t count : kCounts) {
-    const std::vector<float> a = with_specials(count, 1), b = with_specials(count, 3);
-    const std::vector<float> expected = rounded(a, b, sum_of);
-    const GuardedTensor y = guarded({count});
-    add(ctx(), tensor({count}, a), tensor({count}, b), y);
-    expect_equal(values(y), expected, "apart");
-  }
-}
-
-TEST_P(ElementwiseTest, ReluForwardIsTheMaximumWithZeroAndKeepsNan) {
-  for (const int64_t count : kCounts) {
-    const std::vector<float> x = with_specials(count, 5);
-    const GuardedTensor y = guarded({count});
-    relu_forward(ctx(), tensor({count}, x), y);
-    expect_equal(values(y), rounded(x, x, relu_of), "out of place");
-  }
-}
-
-TEST_P(ElementwiseTest, ReluBackwardPassesTheGradientWhereTheOutputIsPositive) {
-  for (const int64_t count : kCounts) {
-    const std::vector<float> y = with_specials(count, 5), gradient = with_specials(count, 7);
-    const GuardedTensor grad_x = guarded({count});
-    relu_backward(ctx(), tensor({count}, y), tensor({count}, gradient), grad_x);
-    expect_equal(values(grad_x), rounded(y, gradient, masked), "out of place");
-  }
-}
-
 /// Lengths around those of packs and tiles, at equal and different alignments of the arguments.
-TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
+TEST_P(ElementwiseTest, AddAndReluEqualTheReferenceAtAnyLengthAndAlignment) {
   using Offsets = std::array<int64_t, 3>;
   const std::vector<Offsets> offsets{{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {0, 1, 0},
                                      {1, 2, 1}, {2, 3, 2}, {3, 0, 3}, {0, 1, 5}, {7, 2, 0}};
-  for (const int64_t count : {1, 2, 3, 4, 5, 7, 8, 15, 1023, 1025, 4100}) {
+  for (const int64_t count : {1, 2, 3, 4, 5, 7, 8, 15, 1023, 1025, 4100, 16389, 70001}) {
     const std::vector<float> a = with_specials(count, 11), b = with_specials(count, 12);
     for (const auto& [i, j, k] : offsets) {
       const std::string what =
@@ -98,8 +48,6 @@ TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
       expect_equal(y.values(), rounded(a, b, sum_of), "add " + what);
       relu_forward(ctx(), x, y);
       expect_equal(y.values(), rounded(a, a, relu_of), "forward " + what);
-      relu_forward(ctx(), z, y);
-      expect_equal(y.values(), rounded(b, b, relu_of), "forward of the second argument " + what);
       relu_backward(ctx(), x, z, y);
       expect_equal(y.values(), rounded(a, b, masked), "backward " + what);
     }
@@ -179,10 +127,10 @@ TEST_P(ElementwiseTest, RefusesWrongArguments) {
   EXPECT_THROW(relu_backward(ctx(), x, y, y, device.empty({3}, DType::i32)), DtypeError);
   EXPECT_THROW(add(ctx(), x, empty({12}), x), ShapeError);
   const std::string expected = std::string(" is ") + dtype_name(other()) + ", expected " + dtype_name(dtype());
-  expect_error<DtypeError>([&] { add(ctx(), x, wrong, x); }, "add: b" + expected);
-  expect_error<DtypeError>([&] { add(ctx(), x, x, wrong); }, "add: y" + expected);
-  expect_error<DtypeError>([&] { relu_forward(ctx(), x, wrong); }, "relu_forward: y" + expected);
-  expect_error<DtypeError>([&] { relu_backward(ctx(), x, wrong, x); }, "relu_backward: grad_y" + expected);
+  expect_error<DtypeError>("add: b" + expected, [&] { add(ctx(), x, wrong, x); });
+  expect_error<DtypeError>("add: y" + expected, [&] { add(ctx(), x, x, wrong); });
+  expect_error<DtypeError>("relu_forward: y" + expected, [&] { relu_forward(ctx(), x, wrong); });
+  expect_error<DtypeError>("relu_backward: grad_y" + expected, [&] { relu_backward(ctx(), x, wrong, x); });
 }
 
 }  // namespace

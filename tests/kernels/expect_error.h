@@ -9,7 +9,7 @@ namespace vitrine::test {
 
 /// Fails unless `action` throws E with a message that contains `text`.
 template <class E, class Action>
-void expect_error(const Action& action, const std::string& text) {
+void expect_error(const std::string& text, const Action& action) {
   try {
     action();
     ADD_FAILURE() << "nothing thrown, expected: " << text;

@@ -169,12 +169,10 @@ TEST_P(GemmHalfTest, NamesTheWorkspaceThatItNeeds) {
   for (const int64_t bytes : {kWidenedGemmWorkspaceBytes - 1, int64_t{0}}) {
     ctx().release_workspace();
     if (bytes > 0) ctx().reserve_workspace(bytes);
-    expect_error<OutOfMemory>(
-        [&] {
-          widened_gemm(ctx(), false, false, a, b, c, GradMode::overwrite);
-          device.synchronize();
-        },
-        "gemm: " + expected + std::to_string(bytes) + " bytes are reserved");
+    expect_error<OutOfMemory>("gemm: " + expected + std::to_string(bytes) + " bytes are reserved", [&] {
+      widened_gemm(ctx(), false, false, a, b, c, GradMode::overwrite);
+      device.synchronize();
+    });
   }
 }
 
@@ -223,40 +221,36 @@ TEST_P(GemmHalfTest, RefusesTypesThatDoNotMatch) {
   const Tensor a = device.empty({4, 4}, dtype()), b = device.empty({4, 4}, dtype()), c = device.empty({4, 4}, dtype()),
                wide = device.empty({4, 4});
   const std::string type = dtype_name(dtype());
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, wide, c); }, "gemm: b is f32, expected " + type);
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, wide, wide, c); }, "gemm: c is " + type + ", expected f32");
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, b, c, GradMode::accumulate); },
-                           "gemm: c is " + type + ", expected f32");
+  expect_error<DtypeError>("gemm: b is f32, expected " + type, [&] { gemm(ctx(), false, false, a, wide, c); });
+  expect_error<DtypeError>("gemm: c is " + type + ", expected f32", [&] { gemm(ctx(), false, false, wide, wide, c); });
+  expect_error<DtypeError>("gemm: c is " + type + ", expected f32",
+                           [&] { gemm(ctx(), false, false, a, b, c, GradMode::accumulate); });
 }
 
 TEST_F(DeviceTest, GemmRefusesWrongArguments) {
   const Tensor a = device.empty({3, 4});
   const Tensor b = device.empty({5, 2});
   const Tensor c = device.empty({3, 2});
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, a, b, c); },
-                           "gemm: b has shape (5, 2) but a (3, 4) needs b of shape (4, N)");
-  expect_error<ShapeError>([&] { gemm(ctx(), true, true, a, b, c); },
-                           "gemm: b has shape (5, 2) but transposed a (3, 4) needs b of shape (N, 3)");
-  expect_error<ShapeError>(
-      [&] {
-        gemm(ctx(), false, false, a, a.reshape({4, 3}), c);
-      },
-      "gemm: c has shape (3, 2), expected (3, 3)");
-  expect_error<ShapeError>(
-      [&] {
-        gemm(ctx(), false, false, a, a.reshape({2, 2, 3}), c);
-      },
-      "gemm: b has shape (2, 2, 3) of rank 3");
+  expect_error<ShapeError>("gemm: b has shape (5, 2) but a (3, 4) needs b of shape (4, N)",
+                           [&] { gemm(ctx(), false, false, a, b, c); });
+  expect_error<ShapeError>("gemm: b has shape (5, 2) but transposed a (3, 4) needs b of shape (N, 3)",
+                           [&] { gemm(ctx(), true, true, a, b, c); });
+  expect_error<ShapeError>("gemm: c has shape (3, 2), expected (3, 3)", [&] {
+    gemm(ctx(), false, false, a, a.reshape({4, 3}), c);
+  });
+  expect_error<ShapeError>("gemm: b has shape (2, 2, 3) of rank 3", [&] {
+    gemm(ctx(), false, false, a, a.reshape({2, 2, 3}), c);
+  });
   const Tensor square = device.empty({4, 4});
-  expect_error<ShapeError>([&] { gemm(ctx(), false, false, square, square, square); },
-                           "gemm: c (4, 4) and a (4, 4) share memory");
+  expect_error<ShapeError>("gemm: c (4, 4) and a (4, 4) share memory",
+                           [&] { gemm(ctx(), false, false, square, square, square); });
   const Tensor integers = device.empty({4, 4}, DType::i32);
-  expect_error<DtypeError>([&] { gemm(ctx(), false, false, integers, square, square); },
-                           "gemm: a is i32, expected f32");
+  expect_error<DtypeError>("gemm: a is i32, expected f32",
+                           [&] { gemm(ctx(), false, false, integers, square, square); });
   std::vector<float> host(16);
   const View host_view{host.data(), {4, 4}, DType::f32, DeviceId::host()};
-  expect_error<DeviceError>([&] { gemm(ctx(), false, false, host_view, square, square); },
-                            "gemm: a is on host, expected " + ctx().device().str());
+  expect_error<DeviceError>("gemm: a is on host, expected " + ctx().device().str(),
+                            [&] { gemm(ctx(), false, false, host_view, square, square); });
 }
 
 }  // namespace

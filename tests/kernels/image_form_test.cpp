@@ -119,17 +119,17 @@ TEST_F(UnpackTest, TakesEveryPixelAndDropsTheRest) {
 TEST_F(UnpackTest, MisuseIsExplained) {
   const ImageForm form = kForms[0];
   const Tensor images = device.empty(form.image_shape(2)), packed = device.empty(form.packed_shape(2));
-  expect_error<ShapeError>([&] { pack_images(ctx(), {}, images, packed); }, "block 0");
-  expect_error<ShapeError>([&] { pack_images(ctx(), form, device.empty({2, 35, 42, 3}), packed); }, "(2, 35, 42, 3)");
-  expect_error<ShapeError>([&] { pack_images(ctx(), form, images, device.empty({2, 10, 12, 64})); }, "(2, 10, 12, 64)");
-  expect_error<DtypeError>([&] { pack_images(ctx(), form, images, device.empty(form.packed_shape(2), DType::f16)); },
-                           "f16");
-  expect_error<DtypeError>(
-      [&] { unpack_images(ctx(), form, device.empty(form.packed_shape(2), DType::f16), images, GradMode::overwrite); },
-      "f16");
+  expect_error<ShapeError>("block 0", [&] { pack_images(ctx(), {}, images, packed); });
+  expect_error<ShapeError>("(2, 35, 42, 3)", [&] { pack_images(ctx(), form, device.empty({2, 35, 42, 3}), packed); });
+  expect_error<ShapeError>("(2, 10, 12, 64)", [&] { pack_images(ctx(), form, images, device.empty({2, 10, 12, 64})); });
+  expect_error<DtypeError>("f16",
+                           [&] { pack_images(ctx(), form, images, device.empty(form.packed_shape(2), DType::f16)); });
+  expect_error<DtypeError>("f16", [&] {
+    unpack_images(ctx(), form, device.empty(form.packed_shape(2), DType::f16), images, GradMode::overwrite);
+  });
   const Tensor pixels = device.empty({2, 8, 8, 3}, DType::u8), gray = device.empty({2, 8, 8, 1}, DType::u8);
-  expect_error<ShapeError>([&] { resize_normalize(ctx(), {}, pixels, images, form); }, "(2, 35, 43, 3)");
-  expect_error<ShapeError>([&] { resize_normalize(ctx(), {}, gray, packed, form); }, "3 channels");
+  expect_error<ShapeError>("(2, 35, 43, 3)", [&] { resize_normalize(ctx(), {}, pixels, images, form); });
+  expect_error<ShapeError>("3 channels", [&] { resize_normalize(ctx(), {}, gray, packed, form); });
   EXPECT_EQ(form.str(), "10 x 12 x 48, blocks of 4 x 4 pixels");
   EXPECT_EQ(kForms[3].str(), "12 x 12 x 8, 5 channels of zeros");
   EXPECT_EQ(ImageForm{}.str(), "as it is");

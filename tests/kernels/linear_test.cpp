@@ -132,21 +132,21 @@ TEST_P(LinearHalfTest, NamesTheWorkspaceThatItNeeds) {
     ctx().release_workspace();
     if (bytes > 0) ctx().reserve_workspace(bytes);
     expect_error<OutOfMemory>(
+        std::string("linear_forward: ") + dtype_name(dtype()) + " needs a workspace of at least 65536 bytes, but ",
         [&] {
           widened_forward(ctx(), x, w, {}, false, y);
           device.synchronize();
-        },
-        std::string("linear_forward: ") + dtype_name(dtype()) + " needs a workspace of at least 65536 bytes, but ");
+        });
   }
 }
 
 TEST_P(LinearHalfTest, RefusesTypesThatDoNotMatch) {
   const Tensor a = empty({4, 4}), b = empty({4, 4}), c = empty({4, 4}), wide = device.empty({4, 4});
   const std::string type = dtype_name(dtype());
-  expect_error<DtypeError>([&] { linear_forward(ctx(), a, b, {}, false, wide); },
-                           "linear_forward: y is f32, expected " + type);
-  expect_error<DtypeError>([&] { linear_backward_weight(ctx(), a, b, c, {}, GradMode::overwrite); },
-                           "linear_backward_weight: grad_w is " + type + ", expected f32");
+  expect_error<DtypeError>("linear_forward: y is f32, expected " + type,
+                           [&] { linear_forward(ctx(), a, b, {}, false, wide); });
+  expect_error<DtypeError>("linear_backward_weight: grad_w is " + type + ", expected f32",
+                           [&] { linear_backward_weight(ctx(), a, b, c, {}, GradMode::overwrite); });
 }
 
 TEST_F(DeviceTest, LinearBackwardWeightOfNoSamples) {
@@ -165,24 +165,22 @@ TEST_F(DeviceTest, LinearRefusesWrongArguments) {
   const Tensor x = device.empty({64, 784});
   const Tensor w = device.empty({256, 512});
   const Tensor y = device.empty({64, 256});
-  expect_error<ShapeError>([&] { linear_forward(ctx(), x, w, {}, false, y); },
-                           "linear_forward: x has shape (64, 784) but weight (256, 512) needs x of shape (N, 512)");
+  expect_error<ShapeError>("linear_forward: x has shape (64, 784) but weight (256, 512) needs x of shape (N, 512)",
+                           [&] { linear_forward(ctx(), x, w, {}, false, y); });
   expect_error<ShapeError>(
-      [&] { linear_backward_data(ctx(), x, w, y); },
-      "linear_backward_data: grad_y has shape (64, 784) but weight (256, 512) needs grad_y of shape (N, 256)");
+      "linear_backward_data: grad_y has shape (64, 784) but weight (256, 512) needs grad_y of shape (N, 256)",
+      [&] { linear_backward_data(ctx(), x, w, y); });
   const Tensor good = device.empty({64, 512});
-  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, good, false, y); },
-                           "linear_forward: bias has shape (64, 512), expected (256)");
-  expect_error<ShapeError>([&] { linear_forward(ctx(), good, w, {}, false, good); },
-                           "linear_forward: y has shape (64, 512), expected (64, 256)");
+  expect_error<ShapeError>("linear_forward: bias has shape (64, 512), expected (256)",
+                           [&] { linear_forward(ctx(), good, w, good, false, y); });
+  expect_error<ShapeError>("linear_forward: y has shape (64, 512), expected (64, 256)",
+                           [&] { linear_forward(ctx(), good, w, {}, false, good); });
   expect_error<ShapeError>(
-      [&] { linear_backward_weight(ctx(), good, y.rows(0, 32), w, {}, GradMode::overwrite); },
-      "linear_backward_weight: grad_y has shape (32, 256) but x (64, 512) needs grad_y of shape (64, O)");
-  expect_error<DeviceError>(
-      [&] {
-        linear_forward(ctx(), good, w, {}, false, View{nullptr, {64, 256}, DType::f32, ctx().device()});
-      },
-      "linear_forward: y has no memory");
+      "linear_backward_weight: grad_y has shape (32, 256) but x (64, 512) needs grad_y of shape (64, O)",
+      [&] { linear_backward_weight(ctx(), good, y.rows(0, 32), w, {}, GradMode::overwrite); });
+  expect_error<DeviceError>("linear_forward: y has no memory", [&] {
+    linear_forward(ctx(), good, w, {}, false, View{nullptr, {64, 256}, DType::f32, ctx().device()});
+  });
 }
 
 }  // namespace

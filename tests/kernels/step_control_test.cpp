@@ -313,10 +313,10 @@ TEST_F(StepControlTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   ctx().release_workspace();
   const Tensor grad = device.random({8}, 1);
   const Tensor control = device.empty({StepControl::kCount});
-  expect_error<OutOfMemory>([&] { check_gradients(ctx(), grad, control); }, "check_gradients: needs a workspace of");
+  expect_error<OutOfMemory>("check_gradients: needs a workspace of", [&] { check_gradients(ctx(), grad, control); });
   const Tensor totals = device.empty({LossTotals::kCount});
-  expect_error<OutOfMemory>([&] { check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, {}, control); },
-                            "check_and_decide_step: needs a workspace of");
+  expect_error<OutOfMemory>("check_and_decide_step: needs a workspace of",
+                            [&] { check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, {}, control); });
 }
 
 TEST_F(StepControlTest, RefusesWrongArguments) {

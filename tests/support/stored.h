@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -92,6 +94,20 @@ class DtypeTest : public ::testing::TestWithParam<DType> {
   }
   std::vector<float> random(int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F) {
     return random_stored(dtype(), count, seed, low, high);
+  }
+  /// Random numbers, every fifth of which is NaN, an infinity, a zero, the largest or the smallest number (a denormal).
+  std::vector<float> with_specials(int64_t count, uint64_t seed) {
+    const float largest = dtype() == DType::f32   ? std::numeric_limits<float>::max()
+                          : dtype() == DType::f16 ? 65504.0F
+                                                  : 0x1.FEp127F;
+    const auto smallest = static_cast<float>(2 * half_smallest(dtype()));
+    std::vector<float> x = random(count, seed);
+    for (size_t i = 0; i < x.size(); i += 5) {
+      const float specials[] = {NAN, INFINITY, 0.0F, largest, smallest};
+      const size_t kind = i / 5 + seed;
+      x[i] = std::copysign(specials[kind / 2 % std::size(specials)], kind % 2 == 0 ? 1.0F : -1.0F);
+    }
+    return x;
   }
   /// Error of rounding an f32 result to the dtype: relative, and near 0. None for f32.
   double roundoff() const { return is_half() ? unit_roundoff(dtype()) : 0; }
