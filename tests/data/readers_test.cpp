@@ -11,6 +11,8 @@
 #include "runtime/philox.h"
 #include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/limited_memory.h"
 
 namespace vitrine {
@@ -82,8 +84,8 @@ class IdxFolder : public TempFolder {
 };
 
 TEST(OpenDataset, NamesTheKinds) {
-  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR",
-                              "image-folder:DIR", "synthetic[:COUNT]"});
+  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "cifar100:DIR",
+                              "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR", "synthetic[:COUNT]"});
   expect_message("cifar10", {"ConfigError", "write cifar10:DIR"});
   expect_message("idx:", {"ConfigError", "write idx:DIR"});
   for (const char* text : {"synthetic:", "synthetic:0", "synthetic:-5", "synthetic:x", "synthetic:10k"}) {
@@ -175,14 +177,8 @@ TEST(Idx, AGzipFileAllocatesMemoryAsDataArrives) {
 
 TEST(HostMemory, MoreThanIsAvailableIsRefused) {
   EXPECT_NO_THROW(require_memory(1 << 20, "FILE: pixels"));
-  try {
-    require_memory(int64_t{1} << 60, "FILE: pixels");
-    FAIL() << "it was not refused";
-  } catch (const OutOfMemory& error) {
-    EXPECT_NE(std::string(error.what()).find("FILE: pixels take 1048576.0 TiB of host memory, but only "),
-              std::string::npos)
-        << error.what();
-  }
+  expect_contains(error_of<OutOfMemory>([&] { require_memory(int64_t{1} << 60, "FILE: pixels"); }),
+                  "FILE: pixels take 1048576.0 TiB of host memory, but only ");
 }
 
 TEST(Fingerprint, DistinguishesDataSets) {

@@ -7,6 +7,8 @@
 
 #include "nn/parameter_store.h"
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -160,12 +162,7 @@ TEST(Models, RefuseInvalidOptions) {
   EXPECT_THROW(make_model("resnet", {}), ConfigError);
   EXPECT_THROW(make_model("small-cnn", {}), ConfigError);
   EXPECT_THROW(make_model("mlp", {.image_size = 8, .classes = 0}), ConfigError);
-  try {
-    make_model("alexnet", {.image_size = 32});
-    FAIL() << "32x32 is too small for alexnet";
-  } catch (const ShapeError& e) {
-    EXPECT_NE(std::string(e.what()).find("alexnet"), std::string::npos) << e.what();
-  }
+  expect_contains(error_of<ShapeError>([&] { make_model("alexnet", {.image_size = 32}); }), "alexnet");
 }
 
 }  // namespace

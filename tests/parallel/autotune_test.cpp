@@ -8,6 +8,7 @@
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "tests/parallel/autotune_training.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -118,12 +119,10 @@ TEST_F(AutotuneTest, CpuDevicesAreRefused) {
   DeviceGroupOptions options;
   options.devices = {{Backend::cpu, 0}};
   DeviceGroup group(options);
-  try {
-    const Engine engine(model_, group, tuned_config(model_), {{6}, {}});
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    expect_contains(error.what(), "nothing to time on CPU devices");
-  }
+  expect_contains(error_of<ConfigError>([&] {
+                    const Engine engine(model_, group, tuned_config(model_), {{6}, {}});
+                  }),
+                  "nothing to time on CPU devices");
 }
 
 TEST_F(AutotuneTest, AStoredChoiceOfAnotherFormatIsRefused) {
@@ -131,12 +130,8 @@ TEST_F(AutotuneTest, AStoredChoiceOfAnotherFormatIsRefused) {
   EXPECT_THROW(parse_tuned_plans("plans.json", "no JSON"), DataError);
   std::string text = tuned_plans_json({});
   text.replace(text.find("plans 1"), 7, "plans 9");
-  try {
-    parse_tuned_plans("plans.json", text);
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    expect_contains(error.what(), "plans.json: the format of the plans is 'vitrine plans 9'");
-  }
+  expect_contains(error_of<DataError>([&] { parse_tuned_plans("plans.json", text); }),
+                  "plans.json: the format of the plans is 'vitrine plans 9'");
 }
 
 }  // namespace

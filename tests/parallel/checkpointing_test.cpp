@@ -15,6 +15,8 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test {
@@ -180,14 +182,10 @@ TEST(Segments, MoreThanPartsAreRefused) {
   EngineConfig config = small_config(model, 4);
   for (const int segments : {4, 0}) {
     config.recompute_segments = segments;
-    try {
-      const Engine engine(model, group, config, {{4}, {}});
-      FAIL() << segments << " segments were taken";
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("recompute segments: got " + std::to_string(segments)),
-                std::string::npos)
-          << error.what();
-    }
+    expect_contains(error_of<ConfigError>([&] {
+                      const Engine engine(model, group, config, {{4}, {}});
+                    }),
+                    "recompute segments: got " + std::to_string(segments));
   }
   config.recompute_segments = 3;
   EXPECT_NO_THROW(Engine(model, group, config, {{4}, {}}));

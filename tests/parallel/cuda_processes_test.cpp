@@ -19,6 +19,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/runtime/processes.h"
 #include "tests/standins/controls.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -185,13 +186,10 @@ TEST_F(CudaProcesses, UseOnlyTheirOwnGpus) {
 TEST_F(CudaProcesses, RefuseToShareAGpu) {
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
-    try {
-      const Process process(rank, 3, place, {rank == 2 ? 1 : rank}, kPatientMs);
-      ADD_FAILURE() << "opened";
-    } catch (const UnsupportedError& error) {
-      expect_contains(error.what(), "ranks 1 and 2 both use the GPU 0000:02:00.0");
-      expect_contains(error.what(), "its own GPUs");
-    }
+    const std::string text =
+        error_of<UnsupportedError>([&] { const Process process(rank, 3, place, {rank == 2 ? 1 : rank}, kPatientMs); });
+    expect_contains(text, "ranks 1 and 2 both use the GPU 0000:02:00.0");
+    expect_contains(text, "its own GPUs");
   });
 }
 

@@ -7,6 +7,8 @@
 #include "data/loader.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -218,14 +220,8 @@ TEST(ResidentImages, RefusesWrongBatches) {
   EXPECT_THROW(engine.evaluate(batch), ShapeError);
   for (const int32_t wrong : {-1, static_cast<int32_t>(kImages)}) {
     samples[7] = wrong;
-    try {
-      engine.train_step(batch);
-      FAIL() << "sample " << wrong << " was accepted";
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("sample index " + std::to_string(wrong) + " in row 7"),
-                std::string::npos)
-          << error.what();
-    }
+    expect_contains(error_of<ConfigError>([&] { engine.train_step(batch); }),
+                    "sample index " + std::to_string(wrong) + " in row 7");
   }
   samples[7] = kImages - 1;
   engine.train_step(batch);

@@ -197,6 +197,7 @@ TEST(CudaDevice, ASlabGrowsFromPlanToPlan) {
     const Tensor t = group[0].compute().allocate({bytes}, DType::u8, Category::staging, "all");
     zero(group[0].compute(), t);
     group.synchronize();
+    EXPECT_GE(group[0].pool().statistics().reserved_bytes, bytes);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/process_group/handshake.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::process_group {
@@ -46,15 +47,10 @@ TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
        {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1",
         "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0",
         "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
-    try {
-      parse_init_method(text);
-      ADD_FAILURE() << "taken: " << text;
-    } catch (const ConfigError& error) {
-      expect_contains(error.what(),
-                      std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
-      expect_contains(error.what(), "tcp://HOST:PORT");
-      expect_contains(error.what(), "file:PATH");
-    }
+    const std::string message = error_of<ConfigError>([&] { parse_init_method(text); });
+    expect_contains(message, std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
+    expect_contains(message, "tcp://HOST:PORT");
+    expect_contains(message, "file:PATH");
   }
 }
 
@@ -84,13 +80,11 @@ TEST(RendezvousAddress, RejectsOtherText) {
 }
 
 TEST(RendezvousAddress, NamesAMissingFolder) {
-  try {
+  const std::string text = error_of<CommError>([&] {
     write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
-    FAIL() << "written";
-  } catch (const CommError& error) {
-    expect_contains(error.what(), "ProcessGroupOptions::rendezvous file:/no/such/folder/meet");
-    expect_contains(error.what(), "No such file or directory");
-  }
+  });
+  expect_contains(text, "ProcessGroupOptions::rendezvous file:/no/such/folder/meet");
+  expect_contains(text, "No such file or directory");
 }
 
 TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) {
@@ -98,12 +92,7 @@ TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) {
 }
 
 TEST(RendezvousAddress, ShowsOtherTextWithoutControlCharacters) {
-  try {
-    Address::parse("\x1b[2J");
-    FAIL() << "taken";
-  } catch (const CommError& error) {
-    expect_contains(error.what(), "'\\x1b[2J' is not the address");
-  }
+  expect_contains(error_of<CommError>([&] { Address::parse("\x1b[2J"); }), "'\\x1b[2J' is not the address");
 }
 
 TEST(RendezvousAddress, IsReadableByThisUserOnly) {
@@ -130,25 +119,17 @@ TEST(RendezvousAddress, IsARegularFile) {
   const std::string path = (folder.path() / "address").string();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   for (const std::string& other : {path, folder.path().string(), std::string("/dev/null")}) {
-    try {
-      read_address(other);
-      ADD_FAILURE() << "read: " << other;
-    } catch (const CommError& error) {
-      expect_contains(error.what(), "ProcessGroupOptions::rendezvous file:" + other + ": it is not a regular file");
-    }
+    expect_contains(error_of<CommError>([&] { read_address(other); }),
+                    "ProcessGroupOptions::rendezvous file:" + other + ": it is not a regular file");
   }
 }
 
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
-    try {
-      plan_rendezvous(init, "", "", false);
-      ADD_FAILURE() << init;
-    } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + init +
-                                        ": a rendezvous over a network needs a secret");
-      expect_contains(error.what(), "VITRINE_SECRET_FILE");
-    }
+    const std::string text = error_of<ConfigError>([&] { plan_rendezvous(init, "", "", false); });
+    expect_contains(
+        text, std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret");
+    expect_contains(text, "VITRINE_SECRET_FILE");
     EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", "", false).address_file, "");
     EXPECT_EQ(plan_rendezvous(init, "", "", true).method.host, "127.0.0.1") << "all on one machine";
     EXPECT_THROW(plan_rendezvous(init, "12345", "", false), ConfigError) << "a job's number is no secret";

@@ -67,7 +67,10 @@ TEST(Stream, ANeverRecordedEventIsComplete) {
   const auto event = group[0].compute().stream().make_event();
   event->synchronize();
   group[0].copy().wait(*event, "test");
+  bool continued = false;
+  worker(group[0].copy()).enqueue([&] { continued = true; });
   group.synchronize();
+  EXPECT_TRUE(continued);
 }
 
 TEST(Stream, AWaitRefersToTheRecordBeforeIt) {
