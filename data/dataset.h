@@ -39,7 +39,7 @@ struct Dataset {
   std::string name;  // "cifar10 train"
   int64_t height = 0, width = 0, channels = 0, classes = 0;
   std::shared_ptr<const Samples> samples;
-  std::array<float, 4> mean{}, std{};  // of pixels / 255 in the training set, per channel
+  std::array<float, 4> mean{}, std{};    // of pixels / 255 in the training set, per channel
   std::vector<std::string> class_names;  // one for each class; "0", "1" and so on where the set has none
 
   int64_t size() const { return samples ? samples->size() : 0; }
