@@ -98,7 +98,7 @@ void bare_step(benchmark::State& state, const Job& job) {
   const Tensor control = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, count);
   zero(ctx, control);
-  ctx.reserve_workspace(EngineConfig{}.workspace_bytes.value());
+  ctx.reserve_workspace(kMostCpuWorkspace);
   std::vector<float> start(static_cast<size_t>(layout.parameter_elements()), 0.0F);
   initialize(layout, 0, start);
   copy(ctx, ConstView(start.data(), {layout.parameter_elements()}, DType::f32, DeviceId::host()), parameters);

@@ -14,12 +14,14 @@
 namespace vitrine {
 namespace {
 
+constexpr size_t kPartElements = size_t{1} << 16;
+
 int64_t aligned(int64_t elements) {
   return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements *
          FlatLayout::kAlignmentElements;
 }
 
-void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
+void fill(const Init& init, PhiloxSequence& random, std::span<float> values) {
   switch (init.kind) {
     case Init::Kind::zeros:
       return;
@@ -129,11 +131,27 @@ void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) 
                                  flat.size(), layout.parameter_elements()));
   }
   std::fill(flat.begin(), flat.end(), 0.0F);
+  std::vector<float> part(kPartElements);
+  initialize_in_parts(layout, seed, part, [&](int64_t first, std::span<const float> values) {
+    std::copy(values.begin(), values.end(), flat.begin() + first);
+  });
+}
+
+void initialize_in_parts(const FlatLayout& layout, uint64_t seed, std::span<float> part,
+                         const std::function<void(int64_t, std::span<const float>)>& take) {
+  VITRINE_ASSERT(!part.empty(), "initialize_in_parts: the scratch has no elements");
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const auto values = flat.subspan(static_cast<size_t>(layout.offset(i)), static_cast<size_t>(spec.shape.numel()));
-    fill(spec.init, PhiloxSequence(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i))),
-         values);
+    const int64_t elements = spec.shape.numel(), all = aligned(elements);
+    PhiloxSequence random(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i)));
+    for (int64_t begin = 0; begin < all;) {
+      const std::span<float> values = part.first(std::min(part.size(), static_cast<size_t>(all - begin)));
+      std::fill(values.begin(), values.end(), 0.0F);
+      const auto left = static_cast<size_t>(std::max<int64_t>(0, elements - begin));
+      fill(spec.init, random, values.first(std::min(values.size(), left)));
+      take(layout.offset(i) + begin, values);
+      begin += static_cast<int64_t>(values.size());
+    }
   }
 }
 

@@ -51,9 +51,9 @@ struct SegmentCost {
 };
 
 /// Evaluates choices step by step, for one model.
-class Walk {
+class Evaluator {
  public:
-  explicit Walk(const RecomputationModel& model) : model_(model) {}
+  explicit Evaluator(const RecomputationModel& model) : model_(model) {}
 
   Held start() const { return {0, model_.input_is_held, true, 0}; }
 
@@ -107,33 +107,34 @@ class Walk {
 };
 
 /// The forward and backward pass under a choice: the largest sum, and what is held at the end of forward.
-struct Walked {
+struct Outcome {
   int64_t peak = 0;
   Held held;
 };
 
-Walked walk_through(const Walk& walk, const RecomputationModel& model, const std::vector<PartRange>& recomputed) {
-  Walked walked{0, walk.start()};
+Outcome evaluate(const Evaluator& evaluator, const RecomputationModel& model,
+                 const std::vector<PartRange>& recomputed) {
+  Outcome outcome{0, evaluator.start()};
   size_t next = 0;
   for (size_t k = 0; k < model.parts.size();) {
     if (next == recomputed.size() || model.parts[k].part < recomputed[next].begin) {
-      walked.peak = std::max(walked.peak, walk.add_kept(k++, walked.held));
+      outcome.peak = std::max(outcome.peak, evaluator.add_kept(k++, outcome.held));
       continue;
     }
     size_t end = k;
     while (end < model.parts.size() && model.parts[end].part < recomputed[next].end) ++end;
-    const std::vector<SegmentCost> costs = walk.segments_from(k, walked.held.input);
+    const std::vector<SegmentCost> costs = evaluator.segments_from(k, outcome.held.input);
     VITRINE_ASSERT(end > k && end - k <= costs.size(), "a segment has parts that compute, and not the last of them");
-    walked.peak = std::max(walked.peak, walk.add_segment(k, costs[end - k - 1], walked.held));
+    outcome.peak = std::max(outcome.peak, evaluator.add_segment(k, costs[end - k - 1], outcome.held));
     k = end;
     ++next;
   }
   VITRINE_ASSERT(next == recomputed.size(), "a segment has parts that compute");
-  return walked;
+  return outcome;
 }
 
-/// The best ways to a position, by what is held there beside the number of bytes.
-struct Way {
+/// A choice for the parts before a position. The best ones are kept for each state: what is held besides bytes.
+struct Partial {
   Held held;
   int64_t work = 0;
   // Where it comes from; a kept part leads one position on.
@@ -141,21 +142,21 @@ struct Way {
   bool kept = true;
 };
 constexpr size_t kStates = 8;
-using Ways = std::array<std::vector<Way>, kStates>;
+using PartialsByState = std::array<std::vector<Partial>, kStates>;
 
 size_t state_of(const Held& held) {
   return (held.input ? 1U : 0U) + (held.begins_run ? 2U : 0U) + (held.model_input > 0 ? 4U : 0U);
 }
 
-/// Leaves the ways that no other one betters in bytes and work.
-void prune(std::vector<Way>& ways) {
-  std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
+/// Leaves the partial choices that no other one betters in bytes and work.
+void prune(std::vector<Partial>& partials) {
+  std::sort(partials.begin(), partials.end(), [](const Partial& a, const Partial& b) {
     return a.held.bytes != b.held.bytes ? a.held.bytes < b.held.bytes : a.work < b.work;
   });
   int64_t least = kNoLimit;
-  std::erase_if(ways, [&](const Way& way) {
-    if (way.work >= least) return true;
-    least = way.work;
+  std::erase_if(partials, [&](const Partial& partial) {
+    if (partial.work >= least) return true;
+    least = partial.work;
     return false;
   });
 }
@@ -171,16 +172,16 @@ void set_gradients(std::vector<PartCost>& parts, int64_t last) {
 
 KeptBytes kept_after_forward(const RecomputationModel& model, const std::vector<PartRange>& recomputed) {
   if (model.parts.empty()) return {};
-  const Walk walk(model);
-  const Held held = walk_through(walk, model, recomputed).held;
-  return {held.bytes, walk.with_output(held)};
+  const Evaluator evaluator(model);
+  const Held held = evaluate(evaluator, model, recomputed).held;
+  return {held.bytes, evaluator.with_output(held)};
 }
 
 int64_t peak_of(const RecomputationModel& model, const std::vector<PartRange>& recomputed) {
   if (model.parts.empty()) return std::max(model.other, model.loss);
-  const Walk walk(model);
-  const Walked walked = walk_through(walk, model, recomputed);
-  return std::max({model.other, walked.peak, walk.end(walked.held)});
+  const Evaluator evaluator(model);
+  const Outcome outcome = evaluate(evaluator, model, recomputed);
+  return std::max({model.other, outcome.peak, evaluator.end(outcome.held)});
 }
 
 std::optional<RecomputationChoice> cheapest_recomputation(const RecomputationModel& model, int64_t most_bytes) {
@@ -188,31 +189,31 @@ std::optional<RecomputationChoice> cheapest_recomputation(const RecomputationMod
   if (count == 0 || model.other > most_bytes) return std::nullopt;
   // Segments before all parameters are no work either; without need there are none.
   if (const int64_t peak = peak_of(model, {}); peak <= most_bytes) return RecomputationChoice{{}, peak, 0};
-  const Walk walk(model);
-  std::vector<Ways> at(count + 1);
-  const Held start = walk.start();
+  const Evaluator evaluator(model);
+  std::vector<PartialsByState> at(count + 1);
+  const Held start = evaluator.start();
   at[0][state_of(start)].push_back({start});
   for (size_t k = 0; k < count; ++k) {
     for (size_t s = 0; s < kStates; ++s) {
-      std::vector<Way>& ways = at[k][s];
-      if (ways.empty()) continue;
-      prune(ways);
-      const std::vector<SegmentCost> segments = walk.segments_from(k, ways.front().held.input);
-      for (size_t w = 0; w < ways.size(); ++w) {
-        Way next{ways[w].held, ways[w].work, k, s, w, true};
-        if (walk.add_kept(k, next.held) <= most_bytes) at[k + 1][state_of(next.held)].push_back(next);
+      std::vector<Partial>& partials = at[k][s];
+      if (partials.empty()) continue;
+      prune(partials);
+      const std::vector<SegmentCost> segments = evaluator.segments_from(k, partials.front().held.input);
+      for (size_t w = 0; w < partials.size(); ++w) {
+        Partial next{partials[w].held, partials[w].work, k, s, w, true};
+        if (evaluator.add_kept(k, next.held) <= most_bytes) at[k + 1][state_of(next.held)].push_back(next);
         for (size_t e = 0; e < segments.size(); ++e) {
-          Way longer{ways[w].held, ways[w].work + segments[e].work, k, s, w, false};
-          if (walk.add_segment(k, segments[e], longer.held) <= most_bytes)
+          Partial longer{partials[w].held, partials[w].work + segments[e].work, k, s, w, false};
+          if (evaluator.add_segment(k, segments[e], longer.held) <= most_bytes)
             at[k + e + 1][state_of(longer.held)].push_back(longer);
         }
       }
     }
   }
-  const Way* best = nullptr;
-  for (const std::vector<Way>& ways : at[count]) {
-    for (const Way& way : ways) {
-      if (walk.end(way.held) <= most_bytes && (best == nullptr || way.work < best->work)) best = &way;
+  const Partial* best = nullptr;
+  for (const std::vector<Partial>& partials : at[count]) {
+    for (const Partial& partial : partials) {
+      if (evaluator.end(partial.held) <= most_bytes && (best == nullptr || partial.work < best->work)) best = &partial;
     }
   }
   if (best == nullptr) return std::nullopt;

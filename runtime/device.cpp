@@ -42,8 +42,8 @@ int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
   const int processes = options.process_group ? options.process_group->local_size() : 1;
-  return std::max<int64_t>(
-      1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
+  return std::max<int64_t>(1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) /
+                                  static_cast<int64_t>(options.devices.size()));
 }
 
 Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {

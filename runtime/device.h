@@ -42,6 +42,9 @@ struct DeviceGroupOptions {
   /// available_memory() less a reserve, divided among the processes of this machine and their devices; for a GPU, its
   /// free memory less 5 % and at least 1.5 GiB, divided among its logical devices.
   std::vector<int64_t> memory_bytes = {};
+  /// Host memory that this process will take besides the pools, such as copies for checkpoints: the default capacity of
+  /// CPU devices leaves room for it.
+  int64_t host_bytes = 0;
   /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices);
   /// at most kMostThreadsPerDevice. Of meta devices: those of the CPU devices that they stand for; empty: one.
   std::vector<int> threads_per_device = {};

@@ -10,6 +10,7 @@
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/plan_fields.h"
 #include "nn/parallel/plan/plan_search.h"
+#include "runtime/host_buffer.h"
 
 namespace vitrine {
 
@@ -60,9 +61,12 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   State& s = *state_;
   s.stager.load_resident_images();
   const FlatLayout& layout = s.setup->layout;
-  std::vector<float> start(static_cast<size_t>(layout.parameter_elements()), 0.0F);
-  initialize(layout, s.setup->config.seed, start);
-  s.parameters.set(start);
+  s.parameters.set_in_parts([&](const Parameters::TakePart& take) {
+    constexpr int64_t kElements = int64_t{1} << 18;  // 1 MiB of host memory
+    const HostBuffer part(kElements * static_cast<int64_t>(sizeof(float)), s.setup->devices.host_memory());
+    float* const values = part.view({kElements}, DType::f32).as<float>();
+    initialize_in_parts(layout, s.setup->config.seed, {values, static_cast<size_t>(kElements)}, take);
+  });
   s.parameters.set_buffers(s.setup->buffer_layout.initial());
   if (s.setup->peers() != nullptr) s.parameters.verify();
 }

@@ -144,7 +144,7 @@ struct EngineConfig {
   Augmentation augmentation;
   /// Arena of each compute stream, in which convolutions and products have their scratch. None: the plan sizes it (see
   /// WorkspacePlan).
-  std::optional<int64_t> workspace_bytes = int64_t{32} << 20;
+  std::optional<int64_t> workspace_bytes = {};
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
   /// A process with one GPU captures the work of each micro-batch, with its collectives, as a CUDA graph after two

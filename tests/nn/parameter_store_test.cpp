@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parameter_store.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -39,6 +40,20 @@ TEST(FlatLayout, ViewsAreAtTheirOffsets) {
   EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements() - 1}, DType::f32, DeviceId::host()}),
                ShapeError);
   EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements()}, DType::i32, DeviceId::host()}), DtypeError);
+}
+
+TEST(Initialize, PartsOfAnySizeHaveTheSameBits) {
+  const FlatLayout layout = small_layout(0);
+  std::vector<float> whole(static_cast<size_t>(layout.parameter_elements()));
+  initialize(layout, 3, whole);
+  for (const size_t size : {size_t{1}, size_t{7}, size_t{64}, whole.size() + 5}) {
+    std::vector<float> part(size), flat(whole.size(), 5.0F);
+    initialize_in_parts(layout, 3, part, [&](int64_t first, std::span<const float> values) {
+      EXPECT_LE(values.size(), size);
+      std::copy(values.begin(), values.end(), flat.begin() + first);
+    });
+    EXPECT_EQ(flat, whole) << size;
+  }
 }
 
 TEST(Initialize, IsUniformWithinPyTorchsBoundAndZeroInBetween) {

@@ -18,7 +18,7 @@ Model wide_model() { return make_model("resnet18-cifar", {.image_size = 32}); }
 EngineConfig unsized(const Model& model, DType compute = DType::f32) {
   EngineConfig config = small_config(model, kBatch);
   config.precision.compute = compute;
-  config.workspace_bytes = std::nullopt;
+  config.workspace_bytes = EngineConfig{}.workspace_bytes;
   return config;
 }
 

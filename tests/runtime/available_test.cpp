@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -97,6 +98,18 @@ TEST(AvailableMemory, PoolsLeaveAReserve) {
   EXPECT_EQ(less_reserve(16'000 * kMiB, kGpuReserve), (16'000 - 1536) * kMiB);
   EXPECT_EQ(less_reserve(80'000 * kMiB, kGpuReserve), 76'000 * kMiB);
   EXPECT_EQ(less_reserve(2000 * kMiB, kGpuReserve), 1000 * kMiB);
+}
+
+TEST(AvailableMemory, PoolsLeaveRoomForWhatTheProcessHolds) {
+  DeviceGroupOptions options;
+  options.devices = {{Backend::cpu, 0}};
+  const int64_t all = (*DeviceGroup::planned(options))[0].pool().capacity_bytes();
+  options.host_bytes = all / 2;  // other processes take and return less than a quarter meanwhile
+  const int64_t rest = (*DeviceGroup::planned(options))[0].pool().capacity_bytes();
+  EXPECT_LT(rest, all - all / 4);
+  EXPECT_GT(rest, all / 4);
+  options.host_bytes = std::numeric_limits<int64_t>::max() / 2;
+  EXPECT_EQ((*DeviceGroup::planned(options))[0].pool().capacity_bytes(), 1);
 }
 
 TEST(AvailableMemory, IsSharedByTheDevicesOfThisProcess) {

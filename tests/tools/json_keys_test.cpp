@@ -35,6 +35,7 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
   if (parent.ends_with("staging_bytes")) return "BUFFER";
+  if (parent.ends_with("outside_bytes_by_owner")) return "OWNER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 

@@ -19,44 +19,56 @@ Parameters::Parameters(EngineSetup& setup, ReplicaGroup& replicas, StepWindow& w
 const FlatLayout& Parameters::layout() const { return setup_.layout; }
 const BufferLayout& Parameters::buffer_layout() const { return setup_.buffer_layout; }
 
-void Parameters::set_replica(Replica& r, std::span<const float> flat) {
+void Parameters::set_part(Replica& r, int64_t first, std::span<const float> values) {
   const PhaseScope phase(r.compute(), Phase::replicate);
-  const Shape shape{setup_.layout.parameter_elements()};
+  const auto count = static_cast<int64_t>(values.size());
   if (r.model.parameters) {
-    copy(r.compute(), ConstView(flat.data(), shape, DType::f32, DeviceId::host()), r.model.parameters);
-    r.start_average();
-    return r.cast_parameters();
+    copy(r.compute(), ConstView(values.data(), {count}, DType::f32, DeviceId::host()),
+         r.model.parameters.rows(first, first + count));
+  } else if (setup_.config.forward_only) {
+    const DType dtype = r.model.half_parameters.dtype();
+    const std::vector<std::byte> narrow = narrow_on_host(dtype, values);
+    copy(r.compute(), ConstView(narrow.data(), {count}, dtype, DeviceId::host()),
+         r.model.half_parameters.rows(first, first + count));
+    r.device.synchronize();
   }
-  if (setup_.config.forward_only) {
-    const std::vector<std::byte> narrow = narrow_on_host(r.model.half_parameters.dtype(), flat);
-    copy(r.compute(), ConstView(narrow.data(), shape, r.model.half_parameters.dtype(), DeviceId::host()),
-         r.model.half_parameters);
-    return r.device.synchronize();
-  }
-  // The bits that device 0 casts and broadcasts in every step.
-  setup_.devices.synchronize();
-  copy(r.compute(), replicas_[0].model.half_parameters, r.model.half_parameters);
 }
 
 void Parameters::set(std::span<const float> flat) {
-  if (averages_.in_place()) throw OrderError("set_parameters: an AverageScope is open; close it first");
-  window_.drain();
   VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == setup_.layout.parameter_elements(),
                  "parameters come in the engine's layout");
+  set_in_parts([&](const TakePart& take) { take(0, flat); });
+}
+
+void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) {
+  if (averages_.in_place()) throw OrderError("set_parameters: an AverageScope is open; close it first");
+  window_.drain();
   setup_.devices.synchronize();
-  replicas_.for_each([&](Replica& r) { set_replica(r, flat); });
-  setup_.devices.synchronize();
-  if (setup_.peers() == nullptr) return;
-  const ProcessGroup::Waiting waiting(*setup_.peers(), "the parameters of rank 0");
-  replicas_.for_each_at_once([&](Replica& r) {
-    const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
-    r.reduction.communicator->broadcast(r.communication(),
-                                        r.model.parameters ? r.model.parameters : r.model.half_parameters, 0);
+  give([&](int64_t first, std::span<const float> values) {
+    replicas_.for_each([&](Replica& r) { set_part(r, first, values); });
+    setup_.devices.synchronize();  // before the memory of the part is used again
+  });
+  if (setup_.peers() != nullptr) {
+    const ProcessGroup::Waiting waiting(*setup_.peers(), "the parameters of rank 0");
+    replicas_.for_each_at_once([&](Replica& r) {
+      const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
+      r.reduction.communicator->broadcast(r.communication(),
+                                          r.model.parameters ? r.model.parameters : r.model.half_parameters, 0);
+    });
+    setup_.devices.synchronize();
+  }
+  replicas_.for_each([&](Replica& r) {
+    if (!r.model.parameters) return;
+    const PhaseScope phase(r.compute(), Phase::replicate);
+    r.start_average();
+    r.cast_parameters();
   });
   setup_.devices.synchronize();
   replicas_.for_each([&](Replica& r) {
-    r.start_average();
-    r.cast_parameters();
+    if (r.model.parameters || setup_.config.forward_only) return;
+    // The bits that device 0 casts and broadcasts in every step.
+    const PhaseScope phase(r.compute(), Phase::replicate);
+    copy(r.compute(), replicas_[0].model.half_parameters, r.model.half_parameters);
   });
   setup_.devices.synchronize();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@ class Parameters {
   /// Sets the parameters from one flat host buffer in layout(). Makes all replicas equal; with several processes all
   /// call it, and rank 0's values are used.
   void set(std::span<const float> flat);
+  using TakePart = std::function<void(int64_t first, std::span<const float> values)>;
+  /// The same from parts in host memory, so that no copy of all parameters exists: `give` calls its argument for each.
+  void set_in_parts(const std::function<void(const TakePart&)>& give);
   /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
   std::vector<float> values(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
@@ -45,8 +49,8 @@ class Parameters {
   void verify();
 
  private:
-  /// Copies values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
-  void set_replica(Replica& r, std::span<const float> flat);
+  /// Copies a part in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
+  void set_part(Replica& r, int64_t first, std::span<const float> values);
   std::vector<float> read(int device, const View& flat);
   /// Returns a hash of each parameter, then of each saved buffer.
   std::vector<uint64_t> hashes(Replica& r);

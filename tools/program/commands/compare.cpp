@@ -121,7 +121,7 @@ class Comparison {
     result.rates.rounds.push_back(static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9));
     recorder.collect(source.take_spans(), 0);
     run.engine->finish();
-    std::vector<DeviceRecord> devices = measure_devices(run);
+    std::vector<DeviceRecord> devices = measure_devices(run, {{"dataset", dataset_bytes(job_.data)}});
     for (size_t d = 0; d < result.devices.size(); ++d) {
       devices[d].phases = std::move(result.devices[d].phases);
       devices[d].communication = std::move(result.devices[d].communication);

@@ -24,10 +24,12 @@ namespace vitrine::tools {
 
 int run_eval(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.process_group()));
-  print_device_warnings(options, *group);
+  DeviceGroupOptions group_options = device_group_options(options, devices, processes.process_group());
   if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
+  group_options.host_bytes = host_copies(options, job);
+  auto group = std::make_unique<DeviceGroup>(group_options);
+  print_device_warnings(options, *group);
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
   Run run = open_evaluation(options, job, std::move(group), options.weights);
 
@@ -47,7 +49,8 @@ int run_eval(const Options& options, const Processes& processes) {
   Record record;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
-  record.runs.emplace_back().devices = gather_devices(processes, measure_devices(run));
+  record.runs.emplace_back().devices =
+      gather_devices(processes, measure_devices(run, {{"dataset", record.dataset_bytes}}));
   const double rate = static_cast<double>(result->samples) / result->seconds;
   const bool usable = options.allow_non_finite || std::isfinite(result->loss);
   const int status = usable ? kExitOk : kExitFailure;

@@ -117,8 +117,9 @@ int run_plan(const Options& asked) {
   if (asked.processes > 1)
     group_options.place =
         ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
-  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
+  group_options.host_bytes = host_copies(asked, job);
+  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
   const Record record = make_record(choose_by_plan(asked, job, *group), job, devices, *group);
   Attempts attempts;

@@ -37,10 +37,12 @@ int run_train(const Options& asked, const Processes& processes) {
   check_writable("--trace", path_of_rank(asked.trace, processes));
   check_writable("--memory-history", path_of_rank(asked.memory_history, processes));
   std::unique_ptr<CheckpointDirectory> checkpoint_directory = open_checkpoint_directory(asked, processes);
-  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.process_group()));
+  DeviceGroupOptions group_options = device_group_options(asked, devices, processes.process_group());
+  const Job job = open_job(asked);
+  group_options.host_bytes = host_copies(asked, job);
+  auto group = std::make_unique<DeviceGroup>(group_options);
   resolve_scheme(asked, devices, group->world_size());
   print_device_warnings(asked, *group);
-  const Job job = open_job(asked);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
   Chosen chosen = choose_by_plan(asked, job, *group);
   if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);

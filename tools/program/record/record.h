@@ -30,7 +30,9 @@ struct DeviceRecord {
   DevicePlan plan;
   PoolStatistics pool;        // as measured; in a plan, as planned. A capacity of 0 is not known.
   int64_t outside_bytes = 0;  // outside the pool
-  /// GPUs: parts of outside_bytes, each what its owner's creation took, and the rest as "other".
+  /// Parts of outside_bytes. GPUs: what each owner's creation took, and the rest as "other". CPU devices: "dataset",
+  /// "checkpoint" (the copy in host memory), "heap" (libraries, loader, threads), "code", "shared" (with other
+  /// processes) and "released" (what was returned between the peak and the end).
   std::map<std::string, int64_t> outside_by_owner;
   PhaseTable phases;
   CommunicationTable communication;

@@ -28,7 +28,7 @@ std::string planned_peak(const DeviceRecord& device);
 /// their columns.
 Table memory_table(const std::vector<DeviceRecord>& devices);
 /// Memory outside the pools, and how it is measured.
-std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes, int processes);
+std::string describe_outside(const std::vector<DeviceRecord>& devices, int processes);
 
 /// What each device of a plan needs: bytes by category, and the moment of the peak. Devices with the same plan share a
 /// column.

@@ -183,36 +183,41 @@ Table memory_table(const std::vector<DeviceRecord>& devices) {
   return groups.size() <= kSetsApart ? memory_of_groups(groups, devices) : memory_spread(devices);
 }
 
-std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes, int processes) {
+std::string describe_outside(const std::vector<DeviceRecord>& devices, int processes) {
   int64_t outside = 0;
-  for (const DeviceRecord& d : devices) outside += d.outside_bytes;
+  std::map<std::string, int64_t> by_owner;
+  for (const DeviceRecord& d : devices) {
+    outside += d.outside_bytes;
+    for (const auto& [owner, bytes] : d.outside_by_owner) by_owner[owner] += bytes;
+  }
+  std::vector<std::string> parts;
+  for (const auto& [owner, name] : {std::pair{"context", "CUDA's context and other processes"},
+                                    {"cublaslt", "cuBLASLt"},
+                                    {"cudnn", "cuDNN"},
+                                    {"nccl", "NCCL"},
+                                    {"other", "kernels and what libraries take later"},
+                                    {"code", "code"},
+                                    {"heap", "libraries, loader and threads"},
+                                    {"dataset", "data set"},
+                                    {"checkpoint", "copy for checkpoints"},
+                                    {"shared", "shared by processes"},
+                                    {"released", "released before the end"}}) {
+    if (const auto bytes = by_owner.find(owner); bytes != by_owner.end())
+      parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
+  }
+  const std::string list = parts.empty() ? "" : fmt::format(": {}", fmt::join(parts, ", "));
   if (!devices.empty() && devices.front().device.find("cuda:") != std::string::npos) {
-    std::map<std::string, int64_t> by_owner;
-    for (const DeviceRecord& d : devices) {
-      for (const auto& [owner, bytes] : d.outside_by_owner) by_owner[owner] += bytes;
-    }
-    std::vector<std::string> parts;
-    for (const auto& [owner, name] : {std::pair{"context", "CUDA's context and other processes"},
-                                      {"cublaslt", "cuBLASLt"},
-                                      {"cudnn", "cuDNN"},
-                                      {"nccl", "NCCL"},
-                                      {"other", "kernels and what libraries take later"}}) {
-      if (const auto bytes = by_owner.find(owner); bytes != by_owner.end())
-        parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
-    }
     return fmt::format(
-        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}{}. They are "
-        "measured, each as the difference that "
-        "its creation made, not planned, and shared equally by the logical devices of one GPU.",
-        format_bytes(outside), parts.empty() ? "" : ": ", fmt::join(parts, ", "));
+        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}. They are measured, "
+        "each as the difference that its creation made, not planned, and shared equally by the logical devices of one "
+        "GPU.",
+        format_bytes(outside), list);
   }
   return fmt::format(
-      "Categories are those at the moment of the peak. {} {} outside the pools: the data set ({}{}), loader, libraries "
-      "and code. This is the "
-      "resident "
-      "set minus the pools, divided equally among {}CPU devices.",
-      processes == 1 ? "This process holds" : fmt::format("{} processes hold", processes), format_bytes(outside),
-      format_bytes(dataset_bytes), processes == 1 ? "" : " in each", processes == 1 ? "" : "each process's ");
+      "Categories are those at the moment of the peak. {} at most {} outside the pools{}. This is the peak of the "
+      "resident set minus the pools, divided equally among {}CPU devices.",
+      processes == 1 ? "This process held" : fmt::format("{} processes held", processes), format_bytes(outside), list,
+      processes == 1 ? "" : "each process's ");
 }
 
 Table plan_table(const std::vector<DeviceRecord>& devices) {

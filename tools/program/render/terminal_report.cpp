@@ -71,8 +71,8 @@ std::string without_backquotes(std::string text) {
 
 std::string memory_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  return memory_table(devices).str(style) +
-         style.dim(wrap(describe_outside(devices, record.dataset_bytes, record.processes), style.width)) + "\n";
+  return memory_table(devices).str(style) + style.dim(wrap(describe_outside(devices, record.processes), style.width)) +
+         "\n";
 }
 
 std::string run_report(const Record& record, const Style& style) {

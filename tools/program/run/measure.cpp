@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include <unistd.h>
@@ -106,9 +107,48 @@ void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& fi
   }
 }
 
+/// The fields of /proc/self/status whose values are in kB, in bytes.
+std::map<std::string, int64_t> process_memory() {
+  std::ifstream file("/proc/self/status");
+  std::map<std::string, int64_t> memory;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name, unit;
+    int64_t value = 0;
+    if (words >> name >> value >> unit && unit == "kB") memory[name] = value * 1024;
+  }
+  for (const char* const field : {"VmHWM:", "VmRSS:", "RssAnon:", "RssFile:", "RssShmem:"}) {
+    if (!memory.contains(field))
+      throw DataError(
+          fmt::format("/proc/self/status: expected a line \"{} N kB\", found none; is /proc mounted?", field));
+  }
+  return memory;
+}
+
+/// The process's peak beyond the pools and its parts, divided among CPU devices.
+void measure_outside_on_host(int64_t pools, const std::map<std::string, int64_t>& held,
+                             std::vector<DeviceRecord>& figures) {
+  std::map<std::string, int64_t> memory = process_memory();
+  std::map<std::string, int64_t> owners = held;
+  int64_t heap = memory["RssAnon:"] - pools;
+  for (const auto& [owner, bytes] : held) heap -= bytes;
+  owners["heap"] = std::max<int64_t>(0, heap);
+  owners["code"] = memory["RssFile:"];
+  owners["shared"] = memory["RssShmem:"];
+  owners["released"] = std::max<int64_t>(0, memory["VmHWM:"] - memory["VmRSS:"]);
+  const auto count = static_cast<int>(figures.size());
+  const std::vector<int64_t> outside = equal_parts(std::max<int64_t>(0, memory["VmHWM:"] - pools), count);
+  for (size_t d = 0; d < figures.size(); ++d) {
+    figures[d].outside_bytes = outside[d];
+    for (const auto& [owner, bytes] : owners) {
+      if (bytes > 0) figures[d].outside_by_owner[owner] = equal_parts(bytes, count)[d];
+    }
+  }
+}
+
 }  // namespace
 
-std::vector<DeviceRecord> measure_devices(Run& run) {
+std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held) {
   DeviceGroup& devices = *run.devices;
   std::vector<DeviceRecord> figures;
   int64_t pools = 0;
@@ -125,17 +165,8 @@ std::vector<DeviceRecord> measure_devices(Run& run) {
     measure_outside_on_gpus(devices, figures);
     return figures;
   }
-  const std::vector<int64_t> outside = equal_parts(std::max<int64_t>(0, resident_bytes() - pools), devices.size());
-  for (size_t d = 0; d < figures.size(); ++d) figures[d].outside_bytes = outside[d];
+  measure_outside_on_host(pools, held, figures);
   return figures;
-}
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total_pages = 0, resident_pages = 0;
-  if (!(file >> total_pages >> resident_pages))
-    throw DataError("/proc/self/statm: the resident set cannot be read; is /proc mounted?");
-  return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace vitrine::tools

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,11 +40,10 @@ class PhaseRecorder {
 };
 
 /// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other
-/// processes). CPU devices share one process: its memory outside the pools is divided equally among them, so that the
-/// devices' pools and outside bytes add up to its resident set.
-std::vector<DeviceRecord> measure_devices(Run& run);
-
-/// Resident set of this process. throws DataError if it cannot be read.
-int64_t resident_bytes();
+/// processes). CPU devices share one process: what its resident set exceeded the pools by at its peak is divided
+/// equally among them, so that the devices' pools and outside bytes add up to that peak.
+///   held  bytes that this process holds outside the pools, by owner
+/// throws  DataError if the resident set cannot be read
+std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
 
 }  // namespace vitrine::tools

@@ -17,6 +17,7 @@
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
 #include "runtime/process_group/agreement.h"
+#include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/recorded_steps.h"
@@ -223,6 +224,20 @@ Job open_job(const Options& options) {
   job.model = make_model(options.model, model_options);
   job.normalization = resolve_normalization(options.normalize, train);
   return job;
+}
+
+int64_t host_copies(const Options& options, const Job& job) {
+  const FlatLayout layout(job.model.net->parameters(), 0);
+  int64_t bytes = 0;
+  if (!options.checkpoints.directory.empty()) {
+    EngineConfig config;
+    config.optimizer = resolve_optimizer(options);
+    apply_recipe(options.recipe, config);
+    for (const auto& [name, part] : plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config))
+      bytes += part;
+  }
+  const bool copies_weights = !options.init_weights.empty() || !options.save.empty() || !options.weights.empty();
+  return bytes + (copies_weights ? layout.parameter_elements() * size_of(DType::f32) : 0);
 }
 
 int64_t evaluate_batch_size(const Options& options) {

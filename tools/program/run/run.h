@@ -41,6 +41,9 @@ struct Run {
 
 /// Opens the data and builds the model for it. throws ConfigError, DataError, ShapeError.
 Job open_job(const Options& options);
+/// Host memory for copies of the training state and the weights that the run will hold
+/// (DeviceGroupOptions::host_bytes). throws ConfigError
+int64_t host_copies(const Options& options, const Job& job);
 
 /// The batch sizes of `steps` training steps (nothing: whole epochs), and of evaluation on the test set.
 Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate);

@@ -82,7 +82,11 @@ Record make_record(const Options& options, const std::string& name, const std::v
   of.step_losses = training.step_losses();
   of.epochs = training.epochs();
   if (options.confusion) of.confusion = training.confusion();
-  of.devices = measure_devices(run);
+  std::map<std::string, int64_t> held{{"dataset", record.dataset_bytes}};
+  if (record.checkpoints) {
+    for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
+  }
+  of.devices = measure_devices(run, held);
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
   of.devices = gather_devices(processes, std::move(of.devices));

@@ -92,7 +92,7 @@ Json memory_section(const Record& record) {
                                "an error ended it early."),
                     bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}),
                     memory_table(devices).json(), difference_section(devices),
-                    note(describe_outside(devices, record.dataset_bytes, record.processes))});
+                    note(describe_outside(devices, record.processes))});
 }
 
 /// Charts over time show this process's devices only.
@@ -278,7 +278,7 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
            blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                  : "Peak of each device by category, as measured."),
                       bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
-                      note(describe_outside(record.runs.front().devices, record.dataset_bytes, 1))})},
+                      note(describe_outside(record.runs.front().devices, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)}};
 }
