@@ -48,6 +48,7 @@ FlatLayout::FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements)
       offsets_[i] = parameter_elements_;
       parameter_elements_ += aligned(specs_[i].shape.numel());
     }
+    if (trained) trained_elements_ = parameter_elements_;
   }
 }
 

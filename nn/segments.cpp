@@ -56,7 +56,7 @@ class MetaModel {
     const Tensor saved = allocate(buffer_layout_.saved(), DType::f32),
                  transient = allocate(buffer_layout_.transient(), DType::f32);
     parameters = layout_.views(flat, masters);
-    grads = layout_.views(gradients);
+    grads = layout_.gradient_views(gradients);
     buffers = buffer_layout_.views(saved, transient);
     memory_ = {flat, masters, gradients, saved, transient};
   }
@@ -268,7 +268,7 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
     cost.keeps_input = blocks.contains(x.view().data);
     cost.keeps_output = blocks.contains(y.view().data);
     const bool first = !runs_backward;
-    runs_backward = runs_backward || parameters > 0;
+    runs_backward = runs_backward || std::any_of(grads.begin(), grads.end(), [](const View& g) { return bool(g); });
     cost.runs_backward = runs_backward;
     if (runs_backward) {
       const Tensor grad_y = block(shape, "gradient");

@@ -24,8 +24,9 @@ EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workloa
       config(std::move(c)),
       workload(std::move(w)),
       layout(parameters_of(m), kTailElements),
+      trained(layout.trained()),
       buffer_layout(*m.net),
-      update_ranges(make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay())) {}
+      update_ranges(make_update_ranges(trained, config.parameter_groups, config.optimizer.weight_decay())) {}
 
 void EngineSetup::require_training(const char* operation) const {
   if (!config.forward_only) return;

@@ -23,6 +23,7 @@ struct EngineSetup {
   EngineConfig config;  // learning rate and momentum change between steps
   Workload workload;
   FlatLayout layout;
+  FlatLayout trained;  // of gradients and optimizer states: layout.trained()
   BufferLayout buffer_layout;
   UpdateRanges update_ranges;  // of parameter groups; null without them
 

@@ -158,14 +158,15 @@ void ModelPasses::run_optimizer(Replica& r) {
   const OptimizerMemory& state = r.optimizer;
   const View control = r.scaler->step();  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
-  const View parameters = r.model.parameters, gradients = r.parameter_gradients();
+  const View parameters = r.reduction.parameters, half_parameters = r.reduction.half_parameters;
+  const View gradients = r.parameter_gradients();
   const ConstView values = r.scalars.captured_values;
   if (config.kind == OptimizerConfig::Kind::sgd) {
     sgd_update(r.compute(), config.sgd, parameters, gradients, state.state1, View(), control, setup_.update_ranges,
-               r.model.half_parameters, values);
+               half_parameters, values);
   } else {
     adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state.state1, state.state2, View(), control,
-                setup_.update_ranges, r.model.half_parameters, values);
+                setup_.update_ranges, half_parameters, values);
   }
   if (state.average)
     update_average(r.compute(), setup_.config.ema_decay, parameters, state.average, state.updates_done, control);

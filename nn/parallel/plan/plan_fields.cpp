@@ -61,10 +61,11 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
     fields.emplace_back("layer " + part.name, part.layer->describe());
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    fields.emplace_back("parameter " + spec.name, fmt::format("of shape {} at {}", spec.shape.str(), layout.offset(i)));
+    fields.emplace_back("parameter " + spec.name, fmt::format("of shape {} at {}{}", spec.shape.str(), layout.offset(i),
+                                                              spec.trained ? "" : ", frozen"));
   }
   std::vector<std::string> buckets;
-  for (const Bucket& bucket : make_buckets(layout, config.first_bucket_bytes, config.bucket_bytes)) {
+  for (const Bucket& bucket : make_buckets(layout.trained(), config.first_bucket_bytes, config.bucket_bytes)) {
     buckets.push_back(fmt::format("{}-{}", bucket.begin, bucket.end));
   }
   fields.emplace_back("buckets", fmt::format("{}", fmt::join(buckets, " ")));

@@ -3,6 +3,11 @@
 
 namespace vitrine {
 
+int64_t finished_elements(const FlatLayout& layout, int parameter) {
+  while (parameter > 0 && !layout.specs()[static_cast<size_t>(parameter) - 1].trained) --parameter;
+  return parameter > 0 ? layout.offset(parameter - 1) : layout.trained_elements();
+}
+
 std::vector<Bucket> make_buckets(const FlatLayout& layout, int64_t first_bucket_bytes, int64_t bucket_bytes) {
   std::vector<Bucket> buckets(1);
   for (int i = layout.size(); i-- > 0;) {

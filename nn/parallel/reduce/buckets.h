@@ -17,11 +17,9 @@ struct Bucket {
   std::string name;            // "bucket 0", ...: its label in traces
 };
 
-/// Elements from the start of the flat buffer that are final once the gradients of `parameter` and all later ones are:
-/// parameters lie in reverse order.
-inline int64_t finished_elements(const FlatLayout& layout, int parameter) {
-  return parameter > 0 ? layout.offset(parameter - 1) : layout.parameter_elements();
-}
+/// Elements from the start of the flat gradients that are final once those of `parameter` (an index in `layout`, which
+/// may have frozen parameters) and all later ones are: gradients lie in reverse order.
+int64_t finished_elements(const FlatLayout& layout, int parameter);
 
 /// Cuts the gradients at parameter boundaries into buckets of at most bucket_bytes (a larger parameter makes a larger
 /// bucket), the first of at most first_bucket_bytes: it can start earliest.   source  Li et al., "PyTorch Distributed",

@@ -11,7 +11,7 @@ namespace vitrine {
 
 Replica::Replica(Device& owner, const EngineSetup& setup)
     : device(owner),
-      reduction{owner, setup.config, setup.layout, setup.devices.first_rank() + owner.ordinal(),
+      reduction{owner, setup.config, setup.trained, setup.devices.first_rank() + owner.ordinal(),
                 setup.devices.world_size()} {
   const EngineConfig& config = setup.config;
   const FlatLayout& layout = setup.layout;
@@ -25,8 +25,8 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   const Precision& precision = config.precision;
   const int64_t elements = layout.parameter_elements();
   if (!config.forward_only) {
-    model.gradients = allocate(layout.total_elements(), DType::f32, Category::gradients, "gradients");
-    model.gradient_views = layout.views(model.gradients);
+    model.gradients = allocate(setup.trained.total_elements(), DType::f32, Category::gradients, "gradients");
+    model.gradient_views = layout.gradient_views(model.gradients);
     reduction.gradients = model.gradients;
     reducer = make_configured_reducer(reduction);
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
@@ -50,11 +50,12 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   model.buffer_views = setup.buffer_layout.views(model.buffers, model.transient_buffers);
   if (!model.buffer_views.empty() && reduction.world_size > 1 && !config.forward_only)
     exchange = std::make_unique<BatchExchange>(reduction);
-  reduction.parameters = model.parameters;
-  reduction.half_parameters = model.half_parameters;
+  const int64_t trained = setup.trained.parameter_elements();
+  if (model.parameters) reduction.parameters = model.parameters.view().rows(0, trained);
+  if (model.half_parameters) reduction.half_parameters = model.half_parameters.view().rows(0, trained);
   if (updates()) {
     const int states = config.optimizer.state_count();
-    const auto state = [&](const char* name) { return allocate(elements, DType::f32, Category::optimizer, name); };
+    const auto state = [&](const char* name) { return allocate(trained, DType::f32, Category::optimizer, name); };
     if (states > 0) optimizer.state1 = state(states == 1 ? "momentum" : "exp_avg");
     if (states > 1) optimizer.state2 = state("exp_avg_sq");
     optimizer.updates_done = allocate(1, DType::i32, Category::optimizer, "step");
@@ -79,7 +80,7 @@ void Replica::cast_parameters() {
 void Replica::start_average() {
   if (!optimizer.average) return;
   const PhaseScope phase(compute(), Phase::replicate);
-  vitrine::copy(compute(), model.parameters, optimizer.average);
+  vitrine::copy(compute(), reduction.parameters, optimizer.average);
 }
 
 void Replica::forget_micro_batch() {

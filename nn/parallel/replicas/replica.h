@@ -23,7 +23,7 @@ inline constexpr int kStepSlots = 3;
 struct ModelMemory {
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
-  Tensor gradients;          // flat, f32, with the tail
+  Tensor gradients;          // flat, f32, of the trained parameters, with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
   std::vector<View> parameter_views, gradient_views, buffer_views;
@@ -35,9 +35,9 @@ struct ModelMemory {
 
 /// The optimizer's state of a replica that updates.
 struct OptimizerMemory {
-  Tensor state1, state2;  // momentum; or first and second moment
+  Tensor state1, state2;  // of the trained parameters: momentum; or first and second moment
   Tensor updates_done;    // (1) i32
-  Tensor average;         // of the parameters, f32; empty without EngineConfig::ema_decay
+  Tensor average;         // of the trained parameters, f32; empty without EngineConfig::ema_decay
 };
 
 /// Numbers of the current step.

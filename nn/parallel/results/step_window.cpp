@@ -160,7 +160,7 @@ StepResult StepWindow::step_result(const Issued& issued) {
   result.skipped = control[StepControl::kSkipped] > 0.0F;
   result.diverged = control[StepControl::kStopped] != 0.0F;
   if (first_non_finite(control) >= 0)
-    result.overflow = "the gradient of " + parameter_at(setup_.layout, first_non_finite(control));
+    result.overflow = "the gradient of " + parameter_at(setup_.trained, first_non_finite(control));
   if (!std::isfinite(result.loss_sum)) result.overflow = "the loss";
   if (control[StepControl::kStopped] == StepControl::kByUpdate) result.overflow = "the update";
   if (issued.step == 0 && setup_.devices.world_size() > 1 && setup_.config.precision.reduce_dtype != DType::f32) {

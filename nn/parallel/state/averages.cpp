@@ -16,7 +16,7 @@ void Averages::exchange() {
   replicas_.for_each_updating([&](Replica& r) {
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
-      vitrine::exchange(r.compute(), r.model.parameters, r.optimizer.average);
+      vitrine::exchange(r.compute(), r.reduction.parameters, r.optimizer.average);
     }
     r.cast_parameters();
   });
@@ -54,7 +54,10 @@ std::vector<float> Averages::values(int device) {
   if (!r.optimizer.average)
     throw ConfigError(
         fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
-  return read_flat(setup_.devices, r, r.optimizer.average);
+  std::vector<float> values = read_flat(setup_.devices, r, r.model.parameters);  // frozen ones are their own average
+  const std::vector<float> averages = read_flat(setup_.devices, r, r.optimizer.average);
+  std::copy(averages.begin(), averages.end(), values.begin());
+  return values;
 }
 
 void Averages::set(std::span<const float> flat) {
@@ -68,7 +71,8 @@ void Averages::set(std::span<const float> flat) {
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::replicate);
     if (r.optimizer.average)
-      copy(r.compute(), ConstView(flat.data(), {elements}, DType::f32, DeviceId::host()), r.optimizer.average);
+      copy(r.compute(), ConstView(flat.data(), r.optimizer.average.shape(), DType::f32, DeviceId::host()),
+           r.optimizer.average);
   });
   setup_.devices.synchronize();
 }

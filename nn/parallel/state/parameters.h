@@ -30,10 +30,10 @@ class Parameters {
   std::vector<float> values(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_values(int device = 0);
-  /// The gradients of the last step on a device (layout(), without the tail): of the sum of losses, divided by the
-  /// nominal targets and multiplied by the loss scale. Where every target is valid and losses are not scaled, that is
-  /// the gradient of the mean loss. Reduced gradients are sums over all devices. throws ConfigError in a forward-only
-  /// engine.
+  /// The gradients of the last step on a device (layout().trained(), without the tail): of the sum of losses, divided
+  /// by the nominal targets and multiplied by the loss scale. Where every target is valid and losses are not scaled,
+  /// that is the gradient of the mean loss. Reduced gradients are sums over all devices. throws ConfigError in a
+  /// forward-only engine.
   std::vector<float> gradients(int device = 0);
 
   /// Saved buffers, such as running statistics, as set() sets parameters. Between steps all replicas hold the same.

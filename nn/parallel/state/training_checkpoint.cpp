@@ -60,7 +60,13 @@ std::vector<TensorSource> weights_sources(const FlatLayout& layout, const Buffer
     };
     sources.push_back({buffers.counters()[i], Shape{}, DType::i64, bytes});
   }
-  std::vector<TensorSource> more = tensor_sources(layout, weights.values(), {}, scratch);
+  std::vector<TensorSource> more = tensor_sources(layout, state.flat(kParameters).values(), {}, scratch);
+  if (&weights != &state.flat(kParameters)) {  // averages, which frozen parameters do not have
+    for (TensorSource& source : tensor_sources(layout.trained(), weights.values(), {}, scratch)) {
+      const auto same = [&](const TensorSource& other) { return other.name == source.name; };
+      *std::find_if(more.begin(), more.end(), same) = std::move(source);
+    }
+  }
   sources.insert(sources.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   if (!state.has_flat(kBuffers)) return sources;
   more = tensor_sources(buffers.saved(), state.flat(kBuffers).values(), {}, scratch);
@@ -158,10 +164,11 @@ TrainingState::Flat& TrainingState::flat(const std::string& name) {
 std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers,
                                                                   const EngineConfig& config) {
   const int64_t bytes = layout.parameter_elements() * size_of(DType::f32),
+                trained_bytes = layout.trained_elements() * size_of(DType::f32),
                 buffer_bytes = buffers.saved().parameter_elements() * size_of(DType::f32);
   std::vector<std::pair<std::string, int64_t>> parts = {{kParameters, bytes}};
-  for (const std::string& name : state_names(config.optimizer)) parts.emplace_back(name, bytes);
-  if (config.ema_decay > 0.0) parts.emplace_back(kAverages, bytes);
+  for (const std::string& name : state_names(config.optimizer)) parts.emplace_back(name, trained_bytes);
+  if (config.ema_decay > 0.0) parts.emplace_back(kAverages, trained_bytes);
   if (buffer_bytes > 0) parts.emplace_back(kBuffers, buffer_bytes);
   return parts;
 }
@@ -177,7 +184,7 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Buf
   files.push_back({kModelFile, weights_sources(layout, buffers, state, state.flat(kParameters), scratch), metadata});
   CheckpointFile& optimizer = files.emplace_back(CheckpointFile{kOptimizerFile, {}, {}});
   for (const std::string& name : state.optimizer_states()) {
-    std::vector<TensorSource> sources = tensor_sources(layout, state.flat(name).values(), name, scratch);
+    std::vector<TensorSource> sources = tensor_sources(layout.trained(), state.flat(name).values(), name, scratch);
     optimizer.tensors.insert(optimizer.tensors.end(), std::make_move_iterator(sources.begin()),
                              std::make_move_iterator(sources.end()));
   }
@@ -199,14 +206,17 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
   if (state.has_flat(kAverages)) {
     const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
     const bool exists = std::filesystem::exists(path);
-    load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kAverages).values(),
-                    buffers, values, {.allow_non_finite = true});
+    const std::span<float> averages = state.flat(kAverages).values();
+    std::vector<float> all(static_cast<size_t>(layout.parameter_elements()));  // with the frozen parameters
+    load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, all, buffers, values,
+                    {.allow_non_finite = true});
+    std::copy_n(all.begin(), averages.size(), averages.begin());
   }
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
   const std::map<std::string, HostTensor> tensors =
       optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
   for (const std::string& name : state.optimizer_states()) {
-    if (optimizer) read_tensors(path, tensors, layout, name, state.flat(name).values());
+    if (optimizer) read_tensors(path, tensors, layout.trained(), name, state.flat(name).values());
   }
 }
 
