@@ -60,7 +60,7 @@ struct UpdateCount {
   ConstView values = {};                      // empty, or (StepValues::kCount) i32: lr and beta1
 };
 /// The first elements of a gradient, whose squares have been summed before, by sum_squares() or
-/// Communicator::all_reduce_and_square().
+/// SquaringCommunicator::all_reduce_and_square().
 struct SquaredElements {
   int64_t elements = 0;  // 0: none
   ConstView squares =

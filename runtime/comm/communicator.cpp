@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/comm/local_communicator.h"
 #include "runtime/comm/process_communicator.h"
 #include "runtime/cuda/communicators.h"
@@ -33,16 +34,11 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }
 
-[[noreturn]] void throw_no_capture(const Communicator& communicator) {
-  throw UnsupportedError(fmt::format("{}: these collectives cannot be captured", communicator.description()));
-}
-
 }  // namespace
 
-void Communicator::begin_capture() { throw_no_capture(*this); }
-std::unique_ptr<CapturedCollectives> Communicator::end_capture() { throw_no_capture(*this); }
-void Communicator::begin_launch(const CapturedCollectives& /*collectives*/, int64_t /*step*/) {
-  throw_no_capture(*this);
+CollectiveCapture* CollectiveCapture::of(Communicator* communicator) {
+  auto* const capture = dynamic_cast<CollectiveCapture*>(communicator);
+  return capture != nullptr && capture->can_capture() ? capture : nullptr;
 }
 
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {

@@ -13,15 +13,6 @@
 
 namespace vitrine {
 
-/// Collectives that a rank issued to streams that were capturing work: every launch of that work issues them again.
-class CapturedCollectives {
- public:
-  CapturedCollectives() = default;
-  CapturedCollectives(const CapturedCollectives&) = delete;
-  CapturedCollectives& operator=(const CapturedCollectives&) = delete;
-  virtual ~CapturedCollectives() = default;
-};
-
 /// One rank's end of a group of ranks, as in NCCL: every rank calls the same collectives in the same order, each with
 /// its own views on its own stream (`ctx`, the device's communication or compute context). Work is asynchronous. Sums
 /// are added in rank order, so results have the same bits on every rank and in every run. Reductions support f32, f16,
@@ -44,14 +35,6 @@ class Communicator {
   virtual void all_reduce(ExecContext& ctx, ConstView input, View output, ReduceOp op) = 0;
   void all_reduce(ExecContext& ctx, ConstView input, View output) { all_reduce(ctx, input, output, ReduceOp::sum); }
   void all_reduce(ExecContext& ctx, View inout) { all_reduce(ctx, inout, inout); }
-  /// all_reduce(inout) of f32 that also sums the squares of the first `squared` elements of the result by tiles
-  /// (runtime/square_sums.h), while they are in the cache.
-  ///   squares (square_tiles(squared), 2) i32
-  /// Returns false, and does nothing, where that would take a separate pass: all ranks then call all_reduce(). throws
-  /// as above
-  virtual bool all_reduce_and_square(ExecContext& /*ctx*/, View /*inout*/, int64_t /*squared*/, View /*squares*/) {
-    return false;
-  }
   /// On the root, output becomes the sum (or another `op`) of input over all ranks; output may be input. Elsewhere
   /// output is ignored.
   virtual void reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) = 0;
@@ -85,18 +68,6 @@ class Communicator {
   /// passes at least one of the views.
   virtual void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) = 0;
   virtual void barrier(ExecContext& ctx) = 0;
-
-  /// Whether collectives can be captured (Stream::begin_capture). The same on all ranks.
-  virtual bool can_capture() const { return false; }
-  /// Captures the collectives that are issued until end_capture(), on streams that are capturing. All ranks of the
-  /// group capture the same ones, and launch them together: NCCL does not let a rank issue what another rank launches,
-  /// nor launch another capture's. The captured work is destroyed before the communicators. throws UnsupportedError
-  /// unless can_capture()
-  virtual void begin_capture();
-  virtual std::unique_ptr<CapturedCollectives> end_capture();
-  /// Call before each launch of the captured work: its collectives are issued again, in `step`. throws CommError if the
-  /// group is broken
-  virtual void begin_launch(const CapturedCollectives& collectives, int64_t step);
 
   /// Aborts pending and later collectives on all ranks of the group with CommError(reason). Thread-safe.
   virtual void abort(const Reason& reason) = 0;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/record.h"
 #include "runtime/cuda/check.h"
@@ -48,7 +49,7 @@ struct Captured final : CapturedCollectives {
   std::vector<CollectiveRecord> records;  // in the order of the calls
 };
 
-class NcclCommunicator final : public CheckedCommunicator {
+class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapture {
  public:
   NcclCommunicator(std::shared_ptr<NcclGroup> group, int device)
       : CheckedCommunicator(group->first_rank() + device, group->world_size(), device),
@@ -75,17 +76,14 @@ class NcclCommunicator final : public CheckedCommunicator {
   }
   Reason failure() override { return group_->failure(); }
 
-  // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may
-  // destroy its own communicators before the graph.
-  bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
-  void begin_capture() override {
-    if (!can_capture()) return CheckedCommunicator::begin_capture();
-    capture_ = std::make_unique<Captured>();
-  }
+  void begin_capture() override { capture_ = std::make_unique<Captured>(); }
   std::unique_ptr<CapturedCollectives> end_capture() override { return std::move(capture_); }
   void begin_launch(const CapturedCollectives& collectives, int64_t step) override;
 
  private:
+  // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may
+  // destroy its own communicators before the graph.
+  bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {
     ctx.dispatch(
         info, [] {},

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -171,7 +172,8 @@ TEST_F(CudaGraphFault, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
     Process process(rank, 2, place);
     auto communicators = make_communicators(process.devices);
     Communicator& communicator = *communicators[0];
-    ASSERT_TRUE(communicator.can_capture());
+    CollectiveCapture* const capture = CollectiveCapture::of(&communicator);
+    ASSERT_NE(capture, nullptr);
     ExecContext& ctx = process.devices[0].communication();
     Stream& compute = process.devices[0].compute().stream();
     const Tensor values = ctx.allocate({8}, DType::f32, Category::communication, "values");
@@ -184,14 +186,14 @@ TEST_F(CudaGraphFault, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
     ctx.stream().synchronize();
     Stream* const joined[] = {&ctx.stream()};
     compute.begin_capture(joined);
-    communicator.begin_capture();
+    capture->begin_capture();
     all_reduce();
-    const std::unique_ptr<CapturedCollectives> collectives = communicator.end_capture();
+    const std::unique_ptr<CapturedCollectives> collectives = capture->end_capture();
     std::unique_ptr<CapturedWork> work = compute.end_capture();
     EXPECT_THROW(
         {
           if (rank == 0) {
-            communicator.begin_launch(*collectives, 5);
+            capture->begin_launch(*collectives, 5);
             compute.launch(*work, 5);
           } else {
             ctx.set_step(5);
@@ -199,7 +201,7 @@ TEST_F(CudaGraphFault, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
           }
           while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           process.devices.synchronize();
-          communicator.begin_launch(*collectives, 6);
+          capture->begin_launch(*collectives, 6);
         },
         CommError);
     verdicts[static_cast<size_t>(rank)] = process.process_group->failure();

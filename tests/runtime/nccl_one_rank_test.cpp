@@ -2,6 +2,7 @@
 // NCCL with one rank, which every GPU can run: it shows that the library loads, joins and executes every operation.
 #include <numeric>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
@@ -89,7 +90,8 @@ class NcclGraph : public NcclOneRank {
     Stream* const joined[] = {&device.communication().stream()};
     Captured captured;
     compute.begin_capture(joined);
-    comm.begin_capture();
+    CollectiveCapture& collectives = *CollectiveCapture::of(&comm);
+    collectives.begin_capture();
     zero(device.compute(), from);
     device.compute().record(*ready);
     {
@@ -99,7 +101,7 @@ class NcclGraph : public NcclOneRank {
     }
     device.communication().record(*done);
     device.compute().wait(*done, "reduce");
-    captured.collectives = comm.end_capture();
+    captured.collectives = collectives.end_capture();
     captured.work = compute.end_capture();
     return captured;
   }
@@ -131,13 +133,13 @@ TEST_F(NcclGraph, HasCollectivesThatEachLaunchCarriesOut) {
   EXPECT_EQ(read(device, from), ones) << "nothing runs while it is captured";
   for (int step = 0; step < 3; ++step) {
     fill(to);
-    comm.begin_launch(*captured.collectives, step);
+    CollectiveCapture::of(&comm)->begin_launch(*captured.collectives, step);
     device.compute().stream().launch(*captured.work, step);
     EXPECT_EQ(read(device, to), std::vector<float>(1000, 0.0F)) << step;
   }
   comm.all_reduce(device.communication(), from, to);  // issued, between launches
   device.synchronize();
-  comm.begin_launch(*captured.collectives, 3);
+  CollectiveCapture::of(&comm)->begin_launch(*captured.collectives, 3);
   device.compute().stream().launch(*captured.work, 3);
   device.synchronize();
   int64_t step = 0;
@@ -160,10 +162,10 @@ TEST_F(NcclGraph, MayEndAfterTheAbortOfItsCommunicator) {
   communicators[0]->all_reduce(device.communication(), t, t);
   device.synchronize();
   Captured captured = capture(device, *communicators[0], t, t);
-  communicators[0]->begin_launch(*captured.collectives, 1);
+  CollectiveCapture::of(communicators[0].get())->begin_launch(*captured.collectives, 1);
   device.compute().stream().launch(*captured.work, 1);
   communicators[0]->abort("planted: enough");
-  EXPECT_THROW(communicators[0]->begin_launch(*captured.collectives, 2), CommError);
+  EXPECT_THROW(CollectiveCapture::of(communicators[0].get())->begin_launch(*captured.collectives, 2), CommError);
   device.synchronize();
   captured.work.reset();
   communicators.clear();
@@ -171,11 +173,10 @@ TEST_F(NcclGraph, MayEndAfterTheAbortOfItsCommunicator) {
 
 TEST_F(NcclGraph, IsForOneGpuInAProcess) {
   CommunicatorGroup group(1);
-  EXPECT_TRUE(group.comm(0).can_capture());
+  EXPECT_NE(CollectiveCapture::of(&group.comm(0)), nullptr);
   if (test_devices(2)[1].index == 0) GTEST_SKIP() << "needs two GPUs";
   CommunicatorGroup two(2);
-  EXPECT_FALSE(two.comm(0).can_capture());
-  EXPECT_THROW(two.comm(0).begin_capture(), UnsupportedError);
+  EXPECT_EQ(CollectiveCapture::of(&two.comm(0)), nullptr);
 }
 
 }  // namespace

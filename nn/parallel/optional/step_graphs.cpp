@@ -19,7 +19,7 @@ namespace vitrine {
 namespace {
 
 /// Why this process captures nothing; empty if it can.
-std::string own_reason(const EngineSetup& setup, const Communicator* communicator) {
+std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
   const EngineConfig& config = setup.config;
   DeviceGroup& devices = setup.devices;
   if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
@@ -28,7 +28,8 @@ std::string own_reason(const EngineSetup& setup, const Communicator* communicato
   if (devices.checker() != nullptr) return "the order of operations is checked";
   if (devices.options().trace == TraceLevel::operation) return "every operation is traced";
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
-  if (communicator != nullptr && !communicator->can_capture()) return "the caller has created the communicators";
+  if (communicator != nullptr && CollectiveCapture::of(communicator) == nullptr)
+    return "the caller has created the communicators";
   if (config.reducer) return "the reducer is custom";
   for (const Sequential::Part& part : setup.model.net->parts()) {
     if (!part.layer->can_be_replayed())
@@ -51,7 +52,7 @@ std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
 
 }  // namespace
 
-std::string why_no_graphs(const EngineSetup& setup, const Communicator* communicator) {
+std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator) {
   if (!setup.on_gpus() || setup.config.forward_only) return {};
   const std::string mine = own_reason(setup, communicator);
   return setup.peers() != nullptr ? setup.peers()->exchange("why steps are not replayed", mine, first_reason) : mine;
@@ -170,7 +171,7 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
 }
 
 void StepGraphs::launch(Graph& graph, int64_t step) {
-  if (graph.collectives) communicator()->begin_launch(*graph.collectives, step);
+  if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
   stream().launch(*graph.work, step);
   ++counts_.launched;
 }
@@ -182,16 +183,16 @@ StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64
   stream().begin_capture({&communication, 1});
   replica_.scalars.captured_values = replica_.scalars.values;
   try {
-    if (communicator() != nullptr) communicator()->begin_capture();
+    if (collective_capture() != nullptr) collective_capture()->begin_capture();
     issue();
   } catch (...) {
     replica_.scalars.captured_values = {};
-    if (communicator() != nullptr) communicator()->end_capture();
+    if (collective_capture() != nullptr) collective_capture()->end_capture();
     stream().abandon_capture();
     throw;
   }
   replica_.scalars.captured_values = {};
-  if (communicator() != nullptr) graph.collectives = communicator()->end_capture();
+  if (collective_capture() != nullptr) graph.collectives = collective_capture()->end_capture();
   try {
     graph.work = stream().end_capture();
   } catch (...) {

@@ -12,6 +12,7 @@
 #include "kernels/step_values.h"
 #include "nn/parallel/optional/graph_counts.h"
 #include "nn/parallel/replicas/replica.h"
+#include "runtime/comm/capabilities.h"
 #include "runtime/device.h"
 #include "runtime/host_buffer.h"
 #include "runtime/memory/section.h"
@@ -22,7 +23,7 @@ namespace vitrine {
 /// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs. With
 /// several processes all of them call it, and all replay or none.
 ///   communicator  of the first device; null if it is alone
-std::string why_no_graphs(const EngineSetup& setup, const Communicator* communicator);
+std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator);
 
 /// The work of micro-batches on one GPU, captured as CUDA graphs and replayed.
 ///
@@ -84,7 +85,8 @@ class StepGraphs {
   int64_t* reason_to_issue(const Section& section, int64_t position);
   Pool& pool() { return replica_.device.pool(); }
   Stream& stream() { return replica_.compute().stream(); }
-  Communicator* communicator() { return process_group_ != nullptr ? replica_.reduction.communicator : nullptr; }
+  /// Null: the rank is alone.
+  CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reduction.communicator); }
   void send_values(int64_t position, const StepValues& values);
   /// What `issue` queues on the compute and communication streams.
   Graph capture(const std::function<void()>& issue, uint64_t in_use);

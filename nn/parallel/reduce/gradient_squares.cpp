@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/gradient_squares.h"
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/square_sums.h"
 
 namespace vitrine {
@@ -26,16 +27,11 @@ View GradientSquares::take(int64_t end) {
 }
 
 bool GradientSquares::all_reduce(const Bucket& bucket) {
-  if (!active()) return false;
-  const int64_t elements = elements_, tiles = tiles_;
-  const View sums = take(bucket.parameters_end);
-  const View gradients = replica_.gradients.rows(bucket.begin, bucket.end);
-  if (replica_.communicator->all_reduce_and_square(replica_.device.communication(), gradients,
-                                                   bucket.parameters_end - bucket.begin, sums))
-    return true;
-  elements_ = elements;
-  tiles_ = tiles;
-  return false;
+  auto* const squaring = dynamic_cast<SquaringCommunicator*>(replica_.communicator);
+  if (!active() || squaring == nullptr) return false;
+  squaring->all_reduce_and_square(replica_.device.communication(), replica_.gradients.rows(bucket.begin, bucket.end),
+                                  bucket.parameters_end - bucket.begin, take(bucket.parameters_end));
+  return true;
 }
 
 bool GradientSquares::is_due(int64_t finished_elements) const {
