@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <numeric>
-#include <sstream>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/instruction_set.h"
@@ -21,7 +18,6 @@
 #include "runtime/memory/available.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
-#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 namespace {
@@ -41,7 +37,7 @@ int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
   if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
-  const int processes = options.process_group ? options.process_group->local_size() : 1;
+  const int processes = options.place ? options.place->local_processes : 1;
   return std::max<int64_t>(1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) /
                                   static_cast<int64_t>(options.devices.size()));
 }
@@ -84,51 +80,6 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   parts.copy = stream(StreamRole::copy, share.helper_cores, 1);
   parts.communication = stream(StreamRole::communication, share.helper_cores, 1);
   return parts;
-}
-
-/// Divides cores that several processes of this machine may use, and returns this process's part.
-std::vector<int> share_cores(ProcessGroup& process_group, const std::vector<int>& cores) {
-  // For each process, counts the processes with the same cores before it, and all of them.
-  const auto number = [](const std::vector<std::string>& masks) {
-    std::map<std::string, size_t> sharing;
-    std::vector<std::string> places;
-    for (const std::string& mask : masks) places.push_back(std::to_string(sharing[mask]++));
-    for (size_t r = 0; r < masks.size(); ++r) places[r].append(" ").append(std::to_string(sharing[masks[r]]));
-    return places;
-  };
-  size_t before = 0, sharing = 1;
-  std::istringstream(process_group.exchange(
-      "the available cores", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
-      before >> sharing;
-  if (cores.size() < sharing) return {cores[before % cores.size()]};
-  return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
-          cores.begin() + static_cast<std::ptrdiff_t>((before + 1) * cores.size() / sharing)};
-}
-
-/// throws UnsupportedError if two processes use one GPU.
-void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& options) {
-  std::string mine;
-  for (const GpuInfo& gpu : query_gpus(false).gpus) {
-    const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
-    if (std::any_of(options.devices.begin(), options.devices.end(), used))
-      mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
-  }
-  const std::string shared = process_group.exchange("the GPUs in use", mine, [](const std::vector<std::string>& all) {
-    std::map<std::string, size_t> owners;
-    for (size_t r = 0; r < all.size(); ++r) {
-      std::istringstream lines(all[r]);
-      for (std::string gpu; std::getline(lines, gpu);) {
-        const auto [owner, fresh] = owners.emplace(gpu, r);
-        if (fresh || owner->second == r) continue;
-        return std::vector<std::string>{
-            fmt::format("devices: ranks {} and {} both use the GPU {}; give each process its own GPUs (by default the "
-                        "GPU with its local rank)",
-                        owner->second, r, gpu.substr(gpu.rfind(' ') + 1))};
-      }
-    }
-    return std::vector<std::string>(1);
-  });
-  if (!shared.empty()) throw UnsupportedError(shared);
 }
 
 /// Threads that the CPU devices of a group would have that is opened on this machine as one of the processes of
@@ -220,13 +171,18 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (!options_.stand_for.empty() && options_.stand_for.size() != count) {
     throw ConfigError("devices: expected one device that each meta device stands for, or none");
   }
-  set_place(options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}}));
+  if (options_.process_group && !options_.place)
+    throw ConfigError("devices: a process group without this process's place in it; call join_processes()");
+  place_ = options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}});
+  const auto before = place_.devices.begin() + place_.process;
+  first_rank_ = std::accumulate(place_.devices.begin(), before, 0);
+  world_size_ = std::accumulate(before, place_.devices.end(), first_rank_);
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
     cpu::instruction_set();  // throws if the environment names one that is not there
     const std::vector<int> available = available_cores();
-    const std::vector<int> cores = options_.process_group ? share_cores(*options_.process_group, available) : available;
+    const std::vector<int>& cores = place_.cores.empty() ? available : place_.cores;
     // Processes that share cores share their quota.
     std::optional<double> quota = cpu_quota();
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
@@ -256,32 +212,6 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
         break;
     }
   }
-  if (options_.process_group) join_process_group();
-}
-
-void DeviceGroup::join_process_group() {
-  ProcessGroup& process_group = *options_.process_group;
-  std::vector<std::string> names;
-  for (const auto& device : devices_) names.push_back(device->name());
-  const std::string problem = process_group.exchange(
-      "the kind of devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
-        const auto other =
-            std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
-        if (other == kinds.end()) return std::vector<std::string>(1);
-        return std::vector<std::string>{fmt::format(
-            "devices: rank {} has {} devices, but rank 0 has {} devices; use only cpu or only cuda devices in a run",
-            other - kinds.begin(), *other, kinds[0])};
-      });
-  if (!problem.empty()) throw ConfigError(problem);
-  set_place({process_group.rank(), process_group.register_devices(names), place_.gpus});
-  if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(process_group, options_);
-}
-
-void DeviceGroup::set_place(ProcessGroupPlace place) {
-  place_ = std::move(place);
-  const auto begin = place_.devices.begin();
-  first_rank_ = std::accumulate(begin, begin + place_.process, 0);
-  world_size_ = std::accumulate(begin + place_.process, place_.devices.end(), first_rank_);
 }
 
 DeviceGroup::~DeviceGroup() {

@@ -22,6 +22,8 @@ struct ProcessGroupPlace {
   int process = 0;
   std::vector<int> devices = {};  // of each process
   bool gpus = false;              // GPUs exchange without memory of ours
+  int local_processes = 1;        // on this machine, which share its memory
+  std::vector<int> cores = {};    // for this process's CPU devices; empty: all that it may use
 };
 
 /// Threads that a CPU device can have.
@@ -30,9 +32,9 @@ inline constexpr int kMostThreadsPerDevice = 1024;
 /// Options for opening a group of devices.
 struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
-  /// The processes that take part; each of them opens its group at the same time. Null: this process alone.
+  /// The processes that take part, and the position of this one; join_processes() sets both. Null: this process alone.
+  /// Meta devices need only a position, in a process group that does not have to exist.
   std::shared_ptr<ProcessGroup> process_group = {};
-  /// Meta devices only: the position to plan for, in a process group that does not have to exist.
   std::optional<ProcessGroupPlace> place = {};
   /// Meta devices only: the devices that they stand for, whose libraries a plan is made for; empty: CPU devices.
   std::vector<DeviceId> stand_for = {};
@@ -173,12 +175,6 @@ class DeviceGroup {
   void synchronize();
 
  private:
-  /// Registers these devices with the other processes and learns about theirs. throws ConfigError, UnsupportedError if
-  /// they cannot work together.
-  void join_process_group();
-
-  void set_place(ProcessGroupPlace place);
-
   DeviceGroupOptions options_;
   ProcessGroupPlace place_;
   int first_rank_ = 0, world_size_ = 0;

@@ -46,20 +46,18 @@ class ProcessGroup {
  public:
   explicit ProcessGroup(const ProcessGroupOptions& options);
 
-  // Virtual, like all functions that DeviceGroup calls, so that programs without communication can link
-  // vitrine::runtime without this class.
   /// Without a preceding close(), the other processes consider this one dead.
-  virtual ~ProcessGroup();
+  ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  virtual int rank() const;
+  int rank() const;
   int size() const;
   /// Index and number of the processes on this machine.
   int local_rank() const;
-  virtual int local_size() const;
+  int local_size() const;
   /// Identifies this machine.
-  virtual const std::string& machine() const;
+  const std::string& machine() const;
   /// "4 processes on 2 hosts, connected over MPI", for logs.
   std::string description() const;
   bool over_mpi() const;
@@ -70,7 +68,7 @@ class ProcessGroup {
   using MakeAnswer = std::function<std::vector<std::string>(std::vector<std::string>)>;
   /// `answer` runs on rank 0 with all processes' bytes in rank order and returns one answer for all or one for each
   /// rank. Returns this rank's answer.
-  virtual std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
+  std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
   /// Returns all processes' bytes in rank order on rank 0, nothing elsewhere.
   std::vector<std::string> gather(const std::string& what, const std::string& mine);
   /// Returns rank 0's bytes.
@@ -82,7 +80,7 @@ class ProcessGroup {
 
   /// Names this process's devices; returns the number of devices of each process, in rank order. requires no collective
   /// before
-  virtual std::vector<int> register_devices(const std::vector<std::string>& names);
+  std::vector<int> register_devices(const std::vector<std::string>& names);
   /// Returns a number for a group of communicators, equal on all processes, which must create the groups in the same
   /// order.
   int new_group();

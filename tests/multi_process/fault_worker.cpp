@@ -18,7 +18,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
-#include "runtime/process_group/process_group.h"
+#include "runtime/process_group/join_processes.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 
@@ -130,8 +130,7 @@ int run(const Fault& fault, int64_t timeout_ms) {
     group.devices = {{Backend::cpu, 0}};
     group.memory_bytes = {int64_t{64} << 20};
     group.threads_per_device = {1};
-    group.process_group = process_group;
-    DeviceGroup devices(group);
+    DeviceGroup devices(join_processes(std::move(group), process_group));
     const bool collectives = fault.kind == "order" || fault.kind == "count" || fault.kind == "skip";
     collectives ? issue_collectives(*process_group, devices, fault) : train(*process_group, devices, fault);
   } catch (const std::exception& error) {

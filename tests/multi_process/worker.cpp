@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/process_group/join_processes.h"
 #include "runtime/process_group/launch.h"
 
 namespace vitrine::test {
@@ -36,11 +37,10 @@ int run_worker(const std::function<void(const std::shared_ptr<ProcessGroup>&)>& 
 DeviceGroupOptions worker_group(const std::shared_ptr<ProcessGroup>& process_group, int devices) {
   DeviceGroupOptions options;
   for (int i = 0; i < devices; ++i) options.devices.push_back({Backend::cpu, i});
-  options.process_group = process_group;
   options.memory_bytes = {int64_t{256} << 20};
   options.threads_per_device = {1};
   options.check_order = true;
-  return options;
+  return join_processes(std::move(options), process_group);
 }
 
 }  // namespace vitrine::test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/conv2d_choice.h"
+#include "runtime/process_group/join_processes.h"
 #include "tests/parallel/random_model.h"
 
 /// Training on GPUs with a timed choice among the plans of convolutions and products.
@@ -29,8 +30,7 @@ inline DeviceGroupOptions group_of(const std::vector<int>& gpus,
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{256} << 20};
   options.trace = TraceLevel::off;  // how many events spans share depends on when the host reads them
-  options.process_group = std::move(process_group);
-  return options;
+  return join_processes(std::move(options), std::move(process_group));
 }
 
 inline EngineConfig tuned_config(const Model& model, const TunedPlans* known = nullptr, int64_t batch = 6) {

@@ -15,6 +15,7 @@
 #include "runtime/copy.h"
 #include "runtime/cuda/nccl_ids.h"
 #include "runtime/error.h"
+#include "runtime/process_group/join_processes.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/runtime/processes.h"
@@ -36,9 +37,8 @@ DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<Proces
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{64} << 20};
   options.check_order = true;
-  options.process_group = std::move(process_group);
   options.nccl_ranks_per_id = ranks_per_id;
-  return options;
+  return join_processes(std::move(options), std::move(process_group));
 }
 
 /// One of the processes, from its rendezvous to its end.

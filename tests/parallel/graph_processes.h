@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/parallel/process_part.h"
+#include "runtime/process_group/join_processes.h"
 #include "tests/parallel/random_model.h"
 #include "tests/runtime/processes.h"
 #include "tests/standins/controls.h"
@@ -29,9 +30,8 @@ struct Process {
     DeviceGroupOptions options;
     options.devices = {{Backend::cuda, rank}};
     options.memory_bytes = {int64_t{256} << 20};
-    options.process_group = process_group;
     if (change) change(options);
-    return options;
+    return join_processes(std::move(options), process_group);
   }
 
   std::shared_ptr<ProcessGroup> process_group;

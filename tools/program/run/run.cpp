@@ -17,6 +17,7 @@
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
 #include "runtime/process_group/agreement.h"
+#include "runtime/process_group/join_processes.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
 #include "tools/program/run/interrupt.h"
@@ -333,14 +334,13 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
-  group.process_group = std::move(process_group);
   group.memory_bytes = parse_memory_list(options.device_memory);
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
   group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
-  return group;
+  return join_processes(std::move(group), std::move(process_group));
 }
 
 int resolve_recompute_segments(const Options& options, const Model& model) {
