@@ -18,8 +18,12 @@ struct Unit {
   int64_t bytes;
 };
 
-constexpr std::array<Unit, 10> kUnits{{{"", 1},
+constexpr std::array<Unit, 14> kUnits{{{"", 1},
                                        {"b", 1},
+                                       {"k", int64_t{1} << 10},
+                                       {"m", int64_t{1} << 20},
+                                       {"g", int64_t{1} << 30},
+                                       {"t", int64_t{1} << 40},
                                        {"kib", int64_t{1} << 10},
                                        {"mib", int64_t{1} << 20},
                                        {"gib", int64_t{1} << 30},

@@ -7,7 +7,7 @@
 
 namespace vitrine {
 
-/// Parses a size in bytes: "512MiB", "1.5GiB", "64KiB", "2GB" (powers of 1000), "4096" (bytes).
+/// Parses a size in bytes: "512MiB", "1.5GiB", "64K" (as 64KiB), "2GB" (powers of 1000), "4096" (bytes).
 /// throws ConfigError if `text` is not a size, is negative or does not fit.
 int64_t parse_bytes(std::string_view text);
 

@@ -30,17 +30,25 @@ TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
   expect_usage_error(
       mpirun({job({"--precision", "fp16"}), job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2",
                                                  "--loss-scale-growth-interval", "7"})}),
-      {"rank 1 has batch size 32, where rank 0 has 64",
-       "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0", "rank 1 has loss scaling",
-       "every 7 steps", "every 2000 steps"});
+      {"rank 1 has --batch-size 32, where rank 0 has 64", "rank 1 has --clip-norm 2, where rank 0 has not set",
+       "rank 1 has --loss-scale-growth-interval 7, where rank 0 has 2000"});
   expect_usage_error(
-      mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors"})}),
-      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights a file, where rank 0 has nothing"});
+      mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors", "--no-eval"})}),
+      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights set, where rank 0 has not set",
+       "rank 1 has --no-eval set, where rank 0 has not set"});
+}
+
+// Before the first step, not when a rank waits for the other one at the end.
+TEST_F(ProcessRefusals, DifferingSchedulesAndOutputsAreFoundBeforeTheFirstStep) {
+  expect_usage_error(
+      mpirun({job({"--lr-schedule", "cosine"}), job({"--save", "w.safetensors", "--warmup-steps", "1"})}),
+      {"rank 1 has --lr-schedule constant, where rank 0 has cosine", "rank 1 has --warmup-steps 1, where rank 0 has 0",
+       "rank 1 has --save set, where rank 0 has not set"});
 }
 
 TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {
   expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}),
-                     {"rank 0 has optimizer adamw lr 0.5", "where ranks 1, 2 have"});
+                     {"rank 0 has --lr 0.5, where ranks 1, 2 have 0.001"});
 }
 
 TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {

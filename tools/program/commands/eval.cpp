@@ -8,6 +8,7 @@
 
 #include "nn/weights_file.h"
 #include "tools/program/commands/commands.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/render/json_report.h"
 #include "tools/program/render/terminal_report.h"
 #include "tools/program/run/attempts.h"
@@ -30,7 +31,7 @@ int run_eval(const Options& options, const Processes& processes) {
   group_options.host_bytes = host_copies(options, job);
   auto group = std::make_unique<DeviceGroup>(group_options);
   print_device_warnings(options, *group);
-  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
+  if (processes.process_group()) agree_on_run(options, job, devices, *processes.process_group(), group->world_size());
   Run run = open_evaluation(options, job, std::move(group), options.weights);
 
   std::vector<float> logits;
@@ -65,7 +66,7 @@ int run_eval(const Options& options, const Processes& processes) {
   }
   if (options.json) {
     Json json;
-    json["config"] = config_json(options, job, devices);
+    json["config"] = config_json({options, job, devices});
     json["test_loss"] = result->loss;
     json["test_accuracy"] = result->accuracy;
     json["test_top5_accuracy"] = value_or_null(result->top5);

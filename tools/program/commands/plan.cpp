@@ -13,6 +13,7 @@
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/json_report.h"
@@ -96,7 +97,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
                                                    : std::string())}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
-  record.config = json_text(config_json(options, job, devices, group.world_size()));
+  record.config = config_json({options, job, devices, group.world_size()});
   record.notes = chosen.notes;
   for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
   record.processes = options.processes;

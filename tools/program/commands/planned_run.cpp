@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/checkpoint/checkpoints.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/text/tables.h"
 
@@ -29,17 +30,25 @@ void add_other_departures(const Options& published, const Job& job, const std::v
   for (const PlannedRun& run : runs) {
     const Options same = train_options(published, run.configuration, device_names(devices), published.seed);
     for (const SettingDifference& difference :
-         compare_run_settings(run.settings, run_settings_text(same, job, run.devices))) {
-      // Optimizers have settings of their own.
-      const bool off = difference.only_here && (difference.here == "0.0" || difference.here == "false");
-      if (difference.only_there || off || named.contains(difference.name) || !found.insert(difference.name).second)
+         compare_run_settings(run.settings, identify_run(same, job, run.devices))) {
+      // Optimizers and schedules have settings of their own.
+      const bool off = difference.there.empty() && (difference.here == "0" || difference.here == "off");
+      if (difference.here.empty() || off || named.contains(difference.name) || !found.insert(difference.name).second)
         continue;
-      departures.push_back(fmt::format("--{} {}; published: {}", difference.name, difference.here, difference.there));
+      departures.push_back(fmt::format("--{} {}; published: {}", difference.name, difference.here,
+                                       difference.there.empty() ? "not set" : difference.there));
     }
   }
 }
 
 }  // namespace
+
+SettingValues identify_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices) {
+  SettingValues values;
+  for (const RunSetting& setting : run_settings({options, job, devices}))
+    values.emplace_back(setting.name, setting.value);
+  return values;
+}
 
 EngineConfig PlannedRun::config(const Job& job) const {
   return engine_config(options, job, resolve_scheme(options, devices), resolve_precision(options));

@@ -12,12 +12,16 @@
 
 namespace vitrine::tools {
 
+/// The settings by which a run is recognized, with a hash of the data set in the place of its path.
+SettingValues identify_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
+
 /// A run of a reproduction: a configuration with a seed.
 struct PlannedRun {
   Configuration configuration;
   Options options;  // of vitrine train
   std::vector<DeviceId> devices;
-  std::string folder, settings;
+  std::string folder;
+  SettingValues settings;
 
   EngineConfig config(const Job& job) const;
   /// Empty if they cannot be read: then the run fails with the reason when it starts.

@@ -137,7 +137,7 @@ class Reproduction {
     check_combinations(run.options);
     device_group_options(run.options, run.devices);
     run.folder = fs::path(run.options.log).parent_path().string();
-    run.settings = run_settings_text(run.options, job_, run.devices);
+    run.settings = identify_run(run.options, job_, run.devices);
     RunRecord& record = record_.runs.emplace_back(configured_run(run.options, run.config(job_), {}));
     record.name = configuration.name();
     if (asked_.reproduce.seeds > 1) record.name += fmt::format(" seed {}", seed);
@@ -346,7 +346,7 @@ class Reproduction {
         {"training", fmt::format("{} epoch{}, batch {}, {}", *asked_.epochs, *asked_.epochs == 1 ? "" : "s",
                                  asked_.batch_size, describe_training(asked_))}};
     record_.facts.insert(record_.facts.end(), machine.begin(), machine.end());
-    record_.config = json_text(config_json(asked_, job_, devices_));
+    record_.config = config_json({asked_, job_, devices_});
     record_.dataset_bytes = dataset_bytes(job_.data);
     record_.seeds = asked_.reproduce.seeds;
     record_.as_published = asked_.reproduce.as_published;

@@ -26,13 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Flags that change neither what a run computes nor what is measured, or that name files.
-constexpr const char* kIgnored[] = {"data",  "save",        "checkpoint_dir", "checkpoint_every",
-                                    "trace", "trace_level", "workers"};
-
-/// Settings that older files do not have. Their values are unknown there, so they do not count as differences.
-constexpr const char* kNotRecordedBefore[] = {"workspace"};
-
 void write_text(const std::string& path, const std::string& text) {
   AtomicFile file(path);
   file.write(text);
@@ -72,62 +65,50 @@ std::optional<double> number_if_any(const Json& json) {
 
 }  // namespace
 
-std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices) {
-  Json json = config_json(options, job, devices);
-  for (const char* name : kIgnored) json.erase(name);
-  json["model"] = identify_model(job);
-  json["data"] = identify_data(job);
-  return json_text(json, 1);
-}
-
-std::vector<SettingDifference> compare_run_settings(const std::string& here, const std::string& there) {
-  const Json now = Json::parse(here), other = Json::parse(there);
-  const auto flag = [](std::string name) {
-    if (name == "param_groups") return std::string("param-group");
-    std::replace(name.begin(), name.end(), '_', '-');
-    return name;
-  };
-  const auto value = [](const Json& all, const std::string& name) {
-    if (all.contains(name)) return all.at(name);
-    if (name == "cuda_graph") return Json(true);  // older files do not say, and the flag was left out of most
-    return name == "nccl_defaults" || name == "autotune" ? Json(false)
-                                                         : Json();  // older files have it only if it is on
-  };
-  const auto shown = [](const Json& json) {
-    return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json_text(json);
+std::vector<SettingDifference> compare_run_settings(const SettingValues& here, const SettingValues& there) {
+  const auto value = [](const SettingValues& settings, const std::string& name) {
+    const auto found = std::find_if(settings.begin(), settings.end(), [&](const auto& s) { return s.first == name; });
+    return found == settings.end() ? std::string() : found->second;
   };
   std::vector<SettingDifference> found;
   const auto add = [&](const std::string& name) {
-    const bool new_setting =
-        std::find(std::begin(kNotRecordedBefore), std::end(kNotRecordedBefore), name) != std::end(kNotRecordedBefore);
-    if (new_setting && !(now.contains(name) && other.contains(name))) return;
-    const Json a = value(now, name), b = value(other, name);
-    if (a != b) found.push_back({flag(name), shown(a), shown(b), !other.contains(name), !now.contains(name)});
+    const std::string a = value(here, name), b = value(there, name);
+    const auto known = [&](const SettingDifference& difference) { return difference.name == name; };
+    if (a != b && std::none_of(found.begin(), found.end(), known)) found.push_back({name, a, b});
   };
-  for (const auto& [name, ignored] : now.items()) add(name);
-  for (const auto& [name, ignored] : other.items()) {
-    if (!now.contains(name)) add(name);
+  for (const SettingValues* const settings : {&here, &there}) {
+    for (const auto& setting : *settings) add(setting.first);
   }
   return found;
 }
 
-void check_run_settings(const std::string& folder, const std::string& settings) {
-  const Json before = read_json(folder + "/settings.json", kSettingsRemedy);
+void check_run_settings(const std::string& folder, const SettingValues& settings) {
+  const std::string path = folder + "/settings.json";
+  const Json before = read_json(path, kSettingsRemedy);
   if (before.is_null()) return;
-  const std::vector<SettingDifference> differences = compare_run_settings(settings, json_text(before));
+  SettingValues recorded;
+  try {
+    for (const auto& [name, value] : before.items()) recorded.emplace_back(name, value.get<std::string>());
+  } catch (const Json::exception& problem) {
+    throw DataError(fmt::format("{}: it has no settings ({}); {}", path, problem.what(), kSettingsRemedy));
+  }
+  const std::vector<SettingDifference> differences = compare_run_settings(settings, recorded);
   if (differences.empty()) return;
+  const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
   const SettingDifference& first = differences.front();
   throw ConfigError(
       fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose "
                   "another folder",
-                  folder, first.name, first.here, first.there));
+                  folder, first.name, shown(first.here), shown(first.there)));
 }
 
-void write_run_settings(const std::string& folder, const std::string& settings) {
+void write_run_settings(const std::string& folder, const SettingValues& settings) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw DataError(fmt::format("--out: the folder {} cannot be made ({})", folder, error.message()));
-  write_text(folder + "/settings.json", settings);
+  Json json = Json::object();
+  for (const auto& [name, value] : settings) json[name] = value;
+  write_text(folder + "/settings.json", json_text(json, 1));
 }
 
 std::optional<RunResult> read_run_result(const std::string& folder) {
@@ -142,9 +123,7 @@ std::optional<RunResult> read_run_result(const std::string& folder) {
     result.state = json.at("state").get<std::string>();
     result.diverged = json.at("diverged").get<std::string>();
     result.devices = parse_devices(path, json_text(json.at("devices")));
-    // Version 0.4 did not write it.
-    const int64_t recorded_steps = result.devices.empty() ? 0 : result.devices.front().phases.steps;
-    result.measured_steps = json.value("measured_steps", recorded_steps);
+    result.measured_steps = json.at("measured_steps").get<int64_t>();
     for (const Json& saved : json.at("saved_epochs")) {
       result.saved.push_back({saved.at("epoch").get<int64_t>(), saved.at("checkpoint").get<std::string>(),
                               number_or_nan(saved.at("test_loss")), number_or_nan(saved.at("test_accuracy")),

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/program/record/record.h"
@@ -16,22 +17,19 @@
 ///   result.json    state, measurements and evaluations; written when the run ends
 namespace vitrine::tools {
 
-/// The settings of a run by which it is recognized: the flags in force, without those that change neither results nor
-/// measurements, and a hash of the data set in the place of its path.
-std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
-/// A setting that two texts of settings give different values, in words: "0.1", "not set". A setting that older
-/// versions did not write differs only if both texts have it.
+/// The settings by which a run is recognized: names of flags, and values.
+using SettingValues = std::vector<std::pair<std::string, std::string>>;
+/// A setting to which two runs give different values; "" if a run does not have it.
 struct SettingDifference {
   std::string name;  // of the flag, without dashes
   std::string here, there;
-  bool only_here = false, only_there = false;  // the other text does not have the setting
 };
-std::vector<SettingDifference> compare_run_settings(const std::string& here, const std::string& there);
+std::vector<SettingDifference> compare_run_settings(const SettingValues& here, const SettingValues& there);
 /// Refuses a folder whose run has other settings, naming one and both values; nothing if there is no run in it. throws
 /// ConfigError, DataError
-void check_run_settings(const std::string& folder, const std::string& settings);
+void check_run_settings(const std::string& folder, const SettingValues& settings);
 /// Makes the folder and writes settings.json. throws DataError.
-void write_run_settings(const std::string& folder, const std::string& settings);
+void write_run_settings(const std::string& folder, const SettingValues& settings);
 
 /// What result.json says.
 struct RunResult {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/flags/checkpoint_options.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
-#include "tools/program/flags/flag_values.h"
 
 namespace vitrine::tools {
 
@@ -15,29 +13,6 @@ namespace {
 constexpr double kMostMinutes = 1e8;  // in nanoseconds they fit into 64 bits
 
 }  // namespace
-
-void add_checkpoint_plan_option(CLI::App& app, CheckpointOptions& o) {
-  app.option_defaults()->group("Checkpoints");
-  app.add_option("--checkpoint-dir", o.directory,
-                 "Save checkpoints in the folder DIR: weights, optimizer, and all that a run needs to continue");
-}
-
-void add_checkpoint_options(CLI::App& app, CheckpointOptions& o) {
-  add_checkpoint_plan_option(app, o);
-  app.add_option("--checkpoint-every", o.every, "When: epoch, N (optimizer steps), or Nm (minutes) [epoch]");
-  app.add_option("--keep-last", o.keep_last, "Keep the newest K checkpoints [all]")
-      ->check(whole_number(1, int64_t{1} << 40));
-  app.add_flag("--keep-best", o.keep_best,
-               "Also save and keep the checkpoint of the epoch with the highest test accuracy, to which the link "
-               "DIR/best points");
-  app.add_option("--resume", o.resume,
-                 "Continue from the newest whole checkpoint in DIR, from one checkpoint's folder, or auto: from "
-                 "--checkpoint-dir if it has one, else "
-                 "from the start");
-  app.add_option("--resume-change", o.resume_change,
-                 "Settings that may differ from the checkpoint's though they change results: lr,batch-size")
-      ->delimiter(',');
-}
 
 CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
   CheckpointInterval interval;

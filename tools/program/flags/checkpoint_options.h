@@ -6,10 +6,6 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace vitrine::tools {
 
 /// When checkpoints are saved.
@@ -30,10 +26,6 @@ struct CheckpointOptions {
 
   bool resumes_automatically() const { return resume == "auto"; }
 };
-
-void add_checkpoint_options(CLI::App& app, CheckpointOptions& options);
-/// The one flag that a plan depends on.
-void add_checkpoint_plan_option(CLI::App& app, CheckpointOptions& options);
 
 /// throws ConfigError.
 CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& options);

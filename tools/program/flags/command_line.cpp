@@ -33,8 +33,8 @@ void check_values_given(const CLI::App& command) {
 
 }  // namespace
 
-CommandLine parse_command_line(const std::vector<std::string>& arguments) {
-  ProgramFlags flags;
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const SettingTable& table) {
+  ProgramFlags flags(table);
   CLI::App& app = flags.app;
   Options& options = flags.options;
   CommandLine result;
@@ -54,8 +54,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                                                              : Options::Command::info;
     check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
-    if (options.command == Options::Command::collectives)
-      resolve_collectives(*command, flags.texts, options.collectives);
+    if (options.command == Options::Command::collectives) resolve_collectives(*command, options.collectives);
     check_combinations(options);
     options.arguments = arguments;
     result.options = options;

@@ -83,8 +83,8 @@ std::string flag_row(const FlagEntry& flag) {
 
 }  // namespace
 
-std::string flag_reference() {
-  ProgramFlags program;
+std::string flag_reference(const SettingTable& table) {
+  ProgramFlags program(table);
   std::vector<FlagEntry> flags;
   for (const CLI::App* command : program.app.get_subcommands({})) {
     for (const CLI::Option* option : command->get_options()) add_flag(*command, *option, flags);

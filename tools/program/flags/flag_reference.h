@@ -3,11 +3,13 @@
 
 #include <string>
 
+#include "tools/program/flags/options.h"
+
 namespace vitrine::tools {
 
 /// All flags of all commands in Markdown, each once: a table for each group with the flag, its meaning and default, and
 /// the commands that take it. Where a command gives a flag another meaning or default, its row says so. Part of
 /// docs/program.md.
-std::string flag_reference();
+std::string flag_reference(const SettingTable& table = setting_table());
 
 }  // namespace vitrine::tools

@@ -1,98 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/flags/flag_values.h"
 
-#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "runtime/error.h"
 #include "runtime/text.h"
-#include "tools/program/text/suggest.h"
+#include "runtime/units.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-/// Returns an empty text for a valid value.
-CLI::Validator validator(const std::function<bool(const std::string&)>& good, const std::string& expected) {
-  return CLI::Validator(
-      [good, expected](std::string& text) {
-        return good(text) ? std::string() : fmt::format("expected {}, got '{}'", expected, text);
-      },
-      "");
+template <class Number, class Good>
+Values numbers(const std::string& expected, const Good& good) {
+  return {.expected = expected, .accepts = [good](const std::string& text) {
+            const std::optional<Number> value = parse_number<Number>(text);
+            return value && good(*value);
+          }};
 }
 
 }  // namespace
 
-CLI::Validator whole_number(int64_t least, int64_t most) {
+Values whole_number(int64_t least, int64_t most) {
   const std::string range = most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least)
                                                                         : fmt::format("from {} to {}", least, most);
-  return validator(
-      [least, most](const std::string& text) {
-        const std::optional<int64_t> value = parse_number<int64_t>(text);
-        return value && *value >= least && *value <= most;
-      },
-      "an integer " + range);
+  return numbers<int64_t>("an integer " + range, [=](int64_t value) { return value >= least && value <= most; });
 }
 
-CLI::Validator number() {
-  return validator([](const std::string& text) { return parse_number<double>(text).has_value(); }, "a number");
+Values number(double least, double most) {
+  return numbers<double>(fmt::format("a number from {} to {}", least, most),
+                         [=](double value) { return value >= least && value <= most; });
 }
 
-CLI::Validator number(double least, double most) {
-  return validator(
-      [least, most](const std::string& text) {
-        const std::optional<double> value = parse_number<double>(text);
-        return value && *value >= least && *value <= most;
-      },
-      fmt::format("a number from {} to {}", least, most));
+Values number_of_at_least_0() {
+  return numbers<double>("a number from 0 to 3.4e38",
+                         [](double value) { return value >= 0.0 && value <= std::numeric_limits<float>::max(); });
 }
 
-CLI::Validator number_of_at_least_0() {
-  return validator(
-      [](const std::string& text) {
-        const std::optional<double> value = parse_number<double>(text);
-        return value && *value >= 0.0 && *value <= std::numeric_limits<float>::max();
-      },
-      "a number from 0 to 3.4e38");
+Values number_above_0() {
+  return numbers<double>("a number above 0 and at most 3.4e38",
+                         [](double value) { return value > 0.0 && value <= std::numeric_limits<float>::max(); });
 }
 
-CLI::Validator number_above_0() {
-  return validator(
-      [](const std::string& text) {
-        const std::optional<double> value = parse_number<double>(text);
-        return value && *value > 0.0 && *value <= std::numeric_limits<float>::max();
-      },
-      "a number above 0 and at most 3.4e38");
+Values fraction(bool with_0, bool with_1) {
+  return numbers<double>(
+      fmt::format("a number {} 0 and {} 1", with_0 ? "of at least" : "above", with_1 ? "at most" : "below"),
+      [=](double value) { return (with_0 ? value >= 0.0 : value > 0.0) && (with_1 ? value <= 1.0 : value < 1.0); });
 }
 
-CLI::Validator fraction(bool with_0, bool with_1) {
-  return validator(
-      [with_0, with_1](const std::string& text) {
-        const std::optional<double> value = parse_number<double>(text);
-        return value && (with_0 ? *value >= 0.0 : *value > 0.0) && (with_1 ? *value <= 1.0 : *value < 1.0);
-      },
-      fmt::format("a number {} 0 and {} 1", with_0 ? "of at least" : "above", with_1 ? "at most" : "below"));
+Values bytes(int64_t least, int64_t most) {
+  const std::string limit =
+      most == std::numeric_limits<int64_t>::max() ? "" : fmt::format(" and at most {}", format_bytes(most));
+  return {.expected = fmt::format("a size of at least {} B{}, such as 512MiB, 8G or 4096 (bytes)", least, limit),
+          .accepts = [least, most](std::string& text) {
+            try {
+              const int64_t value = parse_bytes(text);
+              text = std::to_string(value);
+              return value >= least && value <= most;
+            } catch (const ConfigError&) {
+              return false;
+            }
+          }};
 }
 
-CLI::Validator one_of(const std::vector<std::string>& words) {
-  return CLI::Validator(
-      [words](std::string& text) {
-        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
-        return fmt::format("expected {}, got '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
-      },
-      fmt::format("{{{}}}", fmt::join(words, ",")));
+Values one_of(const std::vector<std::string>& words) { return {.words = words}; }
+
+Values one_of_or_file(const std::vector<std::string>& words, const std::string& file) {
+  Values values = one_of(words);
+  values.words.push_back(file);
+  values.accepts = [ending = file.substr(file.rfind('.'))](const std::string& text) { return text.ends_with(ending); };
+  return values;
 }
 
-CLI::Validator one_of_or_file(const std::vector<std::string>& words, const std::string& file) {
-  std::vector<std::string> all = words;
-  all.push_back(file);
-  const std::string ending = file.substr(file.rfind('.'));
-  CLI::Validator word = one_of(all);
-  return CLI::Validator(
-      [word, ending](std::string& text) { return text.ends_with(ending) ? std::string() : word(text); },
-      fmt::format("{{{}}}", fmt::join(all, ",")));
+Values number_or_words(Values number, const std::vector<std::string>& words) {
+  number.words = words;
+  return number;
 }
 
 }  // namespace vitrine::tools

@@ -12,11 +12,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parameter_store.h"
+#include "nn/segments.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/text.h"
-#include "runtime/units.h"
 #include "tools/program/text/log_file.h"
 
 namespace vitrine::tools {
@@ -68,9 +69,6 @@ void check_training(const Options& o) {
         "--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
         o.accumulate, o.batch_size, o.batch_size));
   }
-  if (o.dropout && !(*o.dropout >= 0.0F && *o.dropout < 1.0F)) {
-    throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
-  }
   if (o.trace_level == "off" && (!o.trace.empty() || !o.report.empty())) {
     throw ConfigError(fmt::format("{} needs timings, but --trace-level is off; use phase or operation",
                                   o.trace.empty() ? "--report" : "--trace"));
@@ -81,7 +79,6 @@ void check_training(const Options& o) {
       throw ConfigError(
           "--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
-  parse_recompute_segments(o.recompute_segments);
   parse_recompute(o.recompute);
   resolve_optimizer(o);
   check_recipe(o.recipe, o.host_preprocess());
@@ -183,14 +180,9 @@ void check_cpu_devices(const Options& o) {
 
 void check_combinations(const Options& o) {
   check_cpu_devices(o);
-  if (!std::isfinite(o.timeout_seconds))
-    throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
   if (o.gpu0_batch_size && (o.split || o.choices.split))
     throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);
-  parse_memory_list(o.device_memory);
-  parse_thread_list(o.threads_per_device);
-  parse_workspace(o);
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);
     check_files(o);
@@ -330,12 +322,9 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   return precisions;
 }
 
-std::optional<int> parse_recompute_segments(const std::string& text) {
-  if (text == "sqrt") return std::nullopt;
-  const std::optional<int> segments = parse_number<int>(text);
-  if (segments && *segments >= 1) return segments;
-  throw ConfigError(fmt::format(
-      "--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+int resolve_recompute_segments(const Options& o, const Model& model) {
+  return o.recompute_segments == "sqrt" ? square_root_segments(*model.net, model.input_shape(1))
+                                        : parse_number<int>(o.recompute_segments).value();
 }
 
 std::vector<std::string> parse_recompute(const std::string& text) {
@@ -367,13 +356,7 @@ Precision resolve_precision(const Options& o) {
     }
     precision.loss_scaling.constants.growth_interval = *o.loss_scale_growth_interval;
   }
-  if (o.clip_norm) {
-    if (!(*o.clip_norm > 0.0) || !std::isfinite(*o.clip_norm)) {
-      throw ConfigError(
-          fmt::format("--clip-norm {}: the norm must be above 0 and finite; leave it out not to clip", *o.clip_norm));
-    }
-    precision.clip_norm = *o.clip_norm;
-  }
+  precision.clip_norm = o.clip_norm.value_or(0.0);
   precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (o.broadcast) {
     if (!precision.mixed())
@@ -384,34 +367,20 @@ Precision resolve_precision(const Options& o) {
   return precision;
 }
 
+Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
+  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
+  if (options.broadcast && *options.broadcast == "half") {
+    throw ConfigError(fmt::format(
+        "--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+  }
+  Precision with_masters = precision;
+  with_masters.broadcasts_masters = true;
+  return with_masters;
+}
+
 TraceLevel resolve_trace_level(const Options& o) {
   if (o.trace_level == "off") return TraceLevel::off;
   return o.trace_level == "operation" ? TraceLevel::operation : TraceLevel::phase;
-}
-
-std::vector<int64_t> parse_memory_list(const std::string& text) {
-  std::vector<int64_t> values;
-  if (text.empty()) return values;
-  for (const std::string& item : split_text(text, ',')) {
-    try {
-      values.push_back(parse_bytes(item));
-    } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("--device-memory {}: {}", text, error.what()));
-    }
-    if (values.back() == 0)
-      throw ConfigError(
-          fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
-  }
-  return values;
-}
-
-std::optional<int64_t> parse_workspace(const Options& options) {
-  if (options.workspace.empty()) return std::nullopt;
-  try {
-    return parse_bytes(options.workspace);
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("--workspace {}: {}", options.workspace, error.what()));
-  }
 }
 
 StepRange parse_step_range(const std::string& text) {
@@ -422,24 +391,6 @@ StepRange parse_step_range(const std::string& text) {
         fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
   }
   return {*first - 1, *last - 1};
-}
-
-std::vector<int> parse_thread_list(const std::string& text) {
-  std::vector<int> values;
-  if (text.empty()) return values;
-  for (const std::string& item : split_text(text, ',')) {
-    const std::optional<int> value = parse_number<int>(item);
-    if (!value || *value < 1) {
-      throw ConfigError(fmt::format(
-          "--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
-    }
-    if (*value > kMostThreadsPerDevice) {
-      throw ConfigError(
-          fmt::format("--threads-per-device {}: a device has at most {} threads", text, kMostThreadsPerDevice));
-    }
-    values.push_back(*value);
-  }
-  return values;
 }
 
 const char* staging_name(Staging staging) { return staging == Staging::host ? "host" : "device0"; }
@@ -461,5 +412,10 @@ std::string loss_scale_name(const LossScaling& scaling) {
 }
 
 const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }
+
+std::string describe_axes(const Scheme& scheme) {
+  return fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at),
+                     reduce_name(scheme.reduce));
+}
 
 }  // namespace vitrine::tools

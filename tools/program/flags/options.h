@@ -6,32 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "nn/model.h"
 #include "nn/parallel/engine_config.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
-#include "runtime/comm/reduce_op.h"
 #include "runtime/device_id.h"
 #include "runtime/trace/phase_table.h"
 #include "tools/program/flags/checkpoint_options.h"
+#include "tools/program/flags/collective_options.h"
 #include "tools/program/flags/recipe_options.h"
 #include "tools/program/flags/reproduce_options.h"
 #include "tools/program/flags/schedule_options.h"
 
 namespace vitrine::tools {
-
-/// What `vitrine collectives` measures, named as nccl-tests' flags.
-struct CollectiveOptions {
-  std::vector<std::string> names;  // all, when none was given
-  int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
-  double step_factor = 4;
-  int64_t step_bytes = 0;  // above 0: instead of the factor
-  int iterations = 20, warm_up = 5;
-  bool check = true;
-  DType dtype = DType::f32;
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  std::vector<int64_t> counts = {};  // of scatter and gather: the ranks' parts, one to another; empty: equal
-};
 
 /// Which experiments `vitrine lab` runs.
 struct LabOptions {
@@ -71,9 +58,9 @@ struct Options {
   bool quiet = false;           // this process is not the one that prints
 
   std::string devices;  // empty: the GPU of the local rank, else cpu:0
-  std::string device_memory;
-  std::string workspace;  // empty: by backend and model
-  std::string threads_per_device;
+  std::vector<int64_t> device_memory;
+  std::optional<int64_t> workspace;     // nothing: by backend and model
+  std::vector<int> threads_per_device;  // one for all, or one for each
   bool tf32 = false;
   bool nccl_defaults = false;
   bool cuda_graph = true;
@@ -137,7 +124,6 @@ struct Options {
   int64_t log_every = 0;  // steps between lines of progress; 0: by time, or a bar
 
   std::vector<std::string> arguments;  // as they were given
-  std::vector<std::string> warnings;   // about what they say, for stderr
 
   /// Whether an output needs recorded steps, in addition to the tables.
   bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
@@ -158,8 +144,12 @@ struct CommandLine {
 /// Exit statuses of the program.
 inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130, kExitTerminated = 143;
 
+struct SettingRow;
+using SettingTable = std::vector<SettingRow>;
+const SettingTable& setting_table();
+
 /// Reads the arguments after the program's name. Never throws for user input.
-CommandLine parse_command_line(const std::vector<std::string>& arguments);
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const SettingTable& table = setting_table());
 
 /// throws ConfigError on options that contradict each other.
 void check_combinations(const Options& options);
@@ -179,26 +169,26 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 /// those that have a 16-bit copy. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
-/// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
-std::optional<int> parse_recompute_segments(const std::string& text);
+/// Number of recompute segments; sqrt: the square root of the number of the model's parts.
+int resolve_recompute_segments(const Options& options, const Model& model);
 /// The names of --recompute, separated by commas. throws ConfigError.
 std::vector<std::string> parse_recompute(const std::string& text);
 /// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws
 /// ConfigError.
 Precision resolve_precision(const Options& options);
+/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for
+/// --broadcast half there.
+Precision precision_for(const Options& options, const Model& model, const Precision& precision);
 TraceLevel resolve_trace_level(const Options& options);
-/// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
-std::vector<int64_t> parse_memory_list(const std::string& text);
-/// Workspace of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
-std::optional<int64_t> parse_workspace(const Options& options);
 /// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
 StepRange parse_step_range(const std::string& text);
-std::vector<int> parse_thread_list(const std::string& text);
 
 /// "host", "gathered", "gpu0", ...: as the options spell them.
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(Reduce reduce);
+/// "staging host, loss parallel, reduce allreduce".
+std::string describe_axes(const Scheme& scheme);
 /// "fp32", "fp16", "bf16".
 const char* precision_name(DType compute);
 /// "none", "dynamic" or the number.

@@ -3,20 +3,18 @@
 
 #include <CLI/CLI.hpp>
 
-#include "tools/program/flags/collective_options.h"
-#include "tools/program/flags/options.h"
+#include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
 
 /// The commands of the program with their flags, and what these set.
 struct ProgramFlags {
-  ProgramFlags();
+  explicit ProgramFlags(const SettingTable& table = setting_table());
   ProgramFlags(const ProgramFlags&) = delete;
   ProgramFlags& operator=(const ProgramFlags&) = delete;
 
   Options options;
   Options reproduction;  // those of `vitrine reproduce`, which has other defaults
-  CollectiveTexts texts;
   CLI::App app;
 };
 

@@ -4,15 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
-#include "tools/program/flags/flag_values.h"
-#include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {
 
@@ -27,12 +23,10 @@ int64_t read_pixels(const std::string& augment, const std::string& item, const s
                                 augment, kind, text));
 }
 
-constexpr const char* kGroupForm = "PATTERN:lr=RATE,weight-decay=DECAY";
-
 /// "classifier.*:lr=0.01,weight-decay=0".
 ParameterGroup parse_group(const std::string& text, double lr) {
   const auto fail = [&](const std::string& why) {
-    throw ConfigError(fmt::format("--param-group {}: {}; expected {}", text, why, kGroupForm));
+    throw ConfigError(fmt::format("--param-group {}: {}; expected PATTERN:lr=RATE,weight-decay=DECAY", text, why));
   };
   const size_t colon = text.rfind(':');
   ParameterGroup group;
@@ -57,42 +51,6 @@ ParameterGroup parse_group(const std::string& text, double lr) {
 }
 
 }  // namespace
-
-void add_recipe_options(CLI::App& app, RecipeOptions& o) {
-  app.option_defaults()->group("Training");
-  // The word none stands for an empty list.
-  const auto take_augment = [&o](const std::string& text) { o.augment = text == "none" ? "" : text; };
-  const auto take_no_decay = [&o](const std::vector<std::string>& kinds) {
-    const bool none = std::find(kinds.begin(), kinds.end(), "none") != kinds.end();
-    if (none && kinds.size() > 1)
-      throw ConfigError(fmt::format("--no-decay {}: none excludes the others", fmt::join(kinds, ",")));
-    o.no_decay = none ? std::vector<std::string>() : kinds;
-  };
-  app.add_option_function<std::string>("--augment", take_augment,
-                                       "Random changes of training images on the device, a list: flip (mirrored with "
-                                       "probability 1/2), crop:N (padded with N zero pixels, "
-                                       "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]");
-  app.add_option("--label-smoothing", o.label_smoothing,
-                 "Share of the target distribution that is spread over all classes, in training")
-      ->check(number(0, 1))
-      ->capture_default_str();
-  app.add_option_function<std::vector<std::string>>(
-         "--no-decay", take_no_decay,
-         "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
-      ->delimiter(',')
-      ->check(one_of({"norms", "biases", "none"}));
-  app.add_option("--param-group", o.groups,
-                 fmt::format("Constants of parameters whose names match: {}, as 'classifier.*:lr=0.01'; the rate keeps "
-                             "its ratio to --lr under a "
-                             "schedule. Several may be given; a later one overrides an earlier one and --no-decay",
-                             kGroupForm))
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--ema", o.ema,
-                 "Keep an exponential moving average of the weights with this decay (0.999), evaluate it and save it "
-                 "beside --save")
-      ->check(number(0, 1));
-}
 
 Augmentation resolve_augmentation(const RecipeOptions& o) {
   Augmentation augmentation;
@@ -138,15 +96,13 @@ std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& o, dou
 }
 
 void check_recipe(const RecipeOptions& o, bool host_preprocess) {
+  if (std::find(o.no_decay.begin(), o.no_decay.end(), "none") != o.no_decay.end())
+    throw ConfigError(fmt::format("--no-decay {}: none excludes the others", fmt::join(o.no_decay, ",")));
   const Augmentation augmentation = resolve_augmentation(o);
   resolve_parameter_groups(o, 1.0);
   if (augmentation.any() && host_preprocess) {
     throw ConfigError(
         "--augment changes images on the device, but --preprocess host normalizes them before; leave one of them out");
-  }
-  if (o.ema && !(*o.ema > 0.0 && *o.ema < 1.0)) {
-    throw ConfigError(fmt::format(
-        "--ema {}: the decay must be above 0 and below 1, for example 0.999; leave it out for no average", *o.ema));
   }
 }
 
@@ -192,16 +148,6 @@ std::string describe_recipe(const RecipeOptions& o) {
   if (!o.augment.empty()) text += fmt::format(", augmentation {}", o.augment);
   if (o.ema) text += fmt::format(", average of weights with decay {}", *o.ema);
   return text;
-}
-
-nlohmann::ordered_json recipe_json(const RecipeOptions& o) {
-  nlohmann::ordered_json json;
-  json["augment"] = text_or_null(o.augment);
-  json["label_smoothing"] = o.label_smoothing;
-  json["no_decay"] = o.no_decay;
-  json["param_groups"] = o.groups;
-  json["ema"] = value_or_null(o.ema);
-  return json;
 }
 
 std::string averages_path(const std::string& path) {

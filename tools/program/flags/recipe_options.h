@@ -5,14 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "data/dataset.h"
 #include "nn/parallel/engine_config.h"
-
-namespace CLI {
-class App;
-}
 
 namespace vitrine::tools {
 
@@ -25,8 +19,6 @@ struct RecipeOptions {
   std::vector<std::string> groups;    // "PATTERN:lr=0.01,weight-decay=0"
   std::optional<double> ema;
 };
-
-void add_recipe_options(CLI::App& app, RecipeOptions& options);
 
 /// throws ConfigError for what cannot be read, and where --augment meets --preprocess host.
 void check_recipe(const RecipeOptions& options, bool host_preprocess);
@@ -44,7 +36,6 @@ Normalization resolve_normalization(const std::string& text, const Dataset& trai
 void apply_recipe(const RecipeOptions& options, EngineConfig& config);
 /// ", label smoothing 0.1, augmentation flip,crop:4": what follows the optimizer in descriptions. Empty without any.
 std::string describe_recipe(const RecipeOptions& options);
-nlohmann::ordered_json recipe_json(const RecipeOptions& options);
 /// "model.safetensors" to "model.ema.safetensors": where the averages are saved.
 std::string averages_path(const std::string& path);
 

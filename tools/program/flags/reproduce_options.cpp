@@ -10,7 +10,6 @@
 
 #include "runtime/error.h"
 #include "runtime/text.h"
-#include "tools/program/flags/flag_values.h"
 #include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
@@ -58,26 +57,6 @@ Options reproduction_defaults() {
   o.schedule.patience = 3;
   o.precisions = "fp32,fp16:none,fp16:dynamic";
   return o;
-}
-
-void add_reproduce_options(CLI::App& app, Options& o) {
-  app.option_defaults()->group("Reproduction");
-  app.add_option(
-         "--out", o.reproduce.out,
-         "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
-      ->required();
-  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")
-      ->capture_default_str();
-  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")
-      ->capture_default_str();
-  app.add_option("--seeds", o.reproduce.seeds,
-                 "Repeat each run with this many seeds, from --seed on, and show the spread")
-      ->check(whole_number(1, 1000))
-      ->capture_default_str();
-  app.add_flag("--as-published", o.reproduce.as_published,
-               "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau "
-               "on the last batch's loss, one "
-               "device) and put the figures beside the results");
 }
 
 void resolve_as_published(const CLI::App& app, Options& o) {
@@ -141,12 +120,11 @@ Options train_options(const Options& asked, const Configuration& configuration, 
   o.devices = devices.front();
   for (size_t d = 1; d < devices.size() && !single; ++d) o.devices += "," + devices[d];
   if (single && devices.size() > 1) {
-    if (!asked.threads_per_device.empty())
-      o.threads_per_device = std::to_string(sum_of(parse_thread_list(asked.threads_per_device), devices.size()));
-    if (!asked.device_memory.empty())
-      o.device_memory = std::to_string(sum_of(parse_memory_list(asked.device_memory), devices.size()));
-    if (devices.front().starts_with("cuda"))
-      o.device_memory = asked.device_memory.substr(0, asked.device_memory.find(','));
+    if (!asked.threads_per_device.empty()) o.threads_per_device = {sum_of(asked.threads_per_device, devices.size())};
+    if (!asked.device_memory.empty()) {
+      const bool gpu = devices.front().starts_with("cuda");
+      o.device_memory = {gpu ? asked.device_memory.front() : sum_of(asked.device_memory, devices.size())};
+    }
   }
   const size_t colon = std::min(configuration.precision.find(':'), configuration.precision.size());
   o.precision = configuration.precision.substr(0, colon);

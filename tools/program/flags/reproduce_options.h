@@ -23,7 +23,6 @@ struct ReproduceOptions {
 
 /// The defaults of `vitrine reproduce`: those of the published scripts, apart from what --as-published adds.
 Options reproduction_defaults();
-void add_reproduce_options(CLI::App& app, Options& options);
 /// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws
 /// ConfigError
 void resolve_as_published(const CLI::App& app, Options& options);

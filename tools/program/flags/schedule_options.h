@@ -4,16 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "nn/lr_schedule.h"
-
-namespace CLI {
-class App;
-}
 
 namespace vitrine::tools {
 
@@ -28,17 +21,12 @@ struct ScheduleOptions {
   std::optional<double> warmup_factor;
 };
 
-void add_schedule_options(CLI::App& app, ScheduleOptions& options);
+/// The values of --lr-schedule.
+std::vector<std::string> schedule_names();
 
 /// The schedule for a run of `total_steps` optimizer steps that evaluates each epoch or not. throws ConfigError for
 /// flags that do not belong to the schedule, or for plateau without evaluation.
 LrScheduleConfig resolve_schedule(const ScheduleOptions& options, int64_t total_steps, bool evaluates_epochs);
-
-/// The flags as given, for the JSON configuration; null for those that were left out.
-nlohmann::ordered_json schedule_json(const ScheduleOptions& options);
-/// The names of the flags that belong to some schedules only, and their values in force; "" for those of other
-/// schedules.
-std::vector<std::pair<const char*, std::string>> schedule_values(const ScheduleOptions& options);
 
 /// ", schedule cosine, warm-up of 20 steps": what follows the learning rate in descriptions. Empty for a constant rate.
 std::string describe_schedule(const ScheduleOptions& options);

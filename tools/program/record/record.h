@@ -17,6 +17,7 @@
 #include "tools/program/record/confusion.h"
 #include "tools/program/record/step_record.h"
 #include "tools/program/run/processes.h"
+#include "tools/program/text/json_text.h"
 
 /// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
 /// processes exchange it; the terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h)
@@ -255,7 +256,7 @@ struct Record {
   std::string title;
   std::string command_line;
   Facts facts;                     // model, data, scheme, machine
-  std::string config;              // a JSON object: the options in force
+  Json config;                     // the settings in force
   std::vector<std::string> notes;  // what the program chose
   int processes = 1;
   int64_t dataset_bytes = 0;  // held by each process

@@ -17,40 +17,6 @@ namespace vitrine::tools {
 
 namespace {
 
-/// A float in its shortest form: 0.1, not 0.10000000149011612.
-Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
-
-Json training_json(const Options& o, const Job& job) {
-  Json json;
-  const OptimizerConfig optimizer = resolve_optimizer(o);
-  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  json["accumulate"] = o.accumulate;
-  json["recompute_segments"] = resolve_recompute_segments(o, job.model);
-  json["recompute"] = parse_recompute(o.recompute);
-  json["loss_gradient"] = o.loss_gradient;
-  json["batch_norm"] = o.batch_norm;
-  json["optimizer"] = optimizer.name();
-  json["lr"] = optimizer.learning_rate();
-  json.update(schedule_json(o.schedule));
-  json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
-  if (sgd) {
-    json["momentum"] = optimizer.sgd.momentum;
-    json["nesterov"] = optimizer.sgd.nesterov;
-  } else {
-    json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
-    json["eps"] = optimizer.adam_kernel().eps;
-  }
-  json.update(recipe_json(o.recipe));
-  json["clip_norm"] = value_or_null(o.clip_norm);
-  json["allow_non_finite"] = o.allow_non_finite;
-  json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
-  json["seed"] = o.seed;
-  json["shuffle"] = o.shuffle;
-  json["drop_last"] = o.drop_last;
-  json["init_weights"] = text_or_null(o.init_weights);
-  return json;
-}
-
 Json bytes_by_category_json(const BytesByCategory& bytes) {
   Json json;
   for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c)
@@ -151,67 +117,6 @@ Json measurements_json(const std::vector<DeviceRecord>& devices) {
 
 }  // namespace
 
-Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices,
-                 std::optional<int> world_size) {
-  Json json;
-  json["model"] = job.model.name;
-  json["data"] = o.data;
-  json["image_size"] = job.model.height;
-  json["channels"] = job.model.channels;
-  json["classes"] = job.model.classes;
-  json["preprocess"] = o.preprocess;
-  json["normalize"] = text_or_null(o.normalize);
-  json["limit_samples"] = value_or_null(o.limit_samples);
-  json["workers"] = o.workers;
-  for (const DeviceId& device : devices) json["devices"].push_back(device.str());
-  json["device_memory"] = parse_memory_list(o.device_memory);
-  json["threads_per_device"] = parse_thread_list(o.threads_per_device);
-  json["workspace"] = value_or_null(parse_workspace(o));
-  json["tf32"] = o.tf32;
-  json["nccl_defaults"] = o.nccl_defaults;
-  if (o.command == Options::Command::train) json["autotune"] = o.autotune.has_value();
-  json["batch_size"] = o.batch_size;
-  if (o.command == Options::Command::eval) {
-    json["precision"] = o.precision;
-    json["weights"] = o.weights;
-    json["save_logits"] = text_or_null(o.save_logits);
-    return json;
-  }
-  json["cuda_graph"] = o.cuda_graph;
-  json.update(training_json(o, job));
-  if (o.precisions.empty()) {
-    json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
-  } else {
-    for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
-  }
-  json["loss_scale_growth_interval"] = value_or_null(o.loss_scale_growth_interval);
-  json["reduce_dtype"] = o.reduce_dtype;
-  if (o.command == Options::Command::reproduce) {
-    json["modes"] = o.reproduce.modes;
-    json["epochs"] = *o.epochs;
-    json["seeds"] = o.reproduce.seeds;
-    json["as_published"] = o.reproduce.as_published;
-    json["keep_last"] = value_or_null(o.checkpoints.keep_last);
-    json["out"] = o.reproduce.out;
-  }
-  if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
-  json["data_on_device"] = o.images_on_device();
-  json["bucket_mb"] = o.bucket_mb;
-  json["first_bucket_mb"] = o.first_bucket_mb;
-  json["mode"] = o.mode_name();
-  json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
-  json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
-  json["steps"] = value_or_null(o.steps);
-  json["evaluate"] = o.evaluate;
-  if (o.command == Options::Command::plan) return json;
-  json["save"] = text_or_null(o.save);
-  json["checkpoint_dir"] = text_or_null(o.checkpoints.directory);
-  json["checkpoint_every"] = o.checkpoints.directory.empty() ? Json() : Json(o.checkpoints.every.value_or("epoch"));
-  json["trace"] = text_or_null(o.trace);
-  json["trace_level"] = o.trace_level;
-  return json;
-}
-
 Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
   Json json = Json::array();
   for (const SavedEpoch& s : saved) {
@@ -227,7 +132,7 @@ Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
 Json run_json(const Record& record) {
   const RunRecord& run = record.run();
   Json json;
-  json["config"] = Json::parse(record.config);
+  json["config"] = record.config;
   json["notes"] = record.notes;
   json["processes"] = record.processes;
   json["resumed_from"] = text_or_null(record.resumed_from);
@@ -256,7 +161,7 @@ Json run_json(const Record& record) {
 
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices) {
   Json json;
-  json["config"] = Json::parse(record.config);
+  json["config"] = record.config;
   json["config"]["steps"] = record.compared_steps;
   json["config"]["rounds"] = record.rounds;
   json["modes"] = Json::object();
@@ -277,7 +182,7 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
 
 Json reproduction_json(const Record& record) {
   Json json;
-  json["config"] = Json::parse(record.config);
+  json["config"] = record.config;
   json["runs"] = Json::array();
   const std::vector<ConfigurationSummary>& summaries = record.summaries;
   for (const RunRecord& run : record.runs) {
@@ -331,7 +236,7 @@ Json reproduction_json(const Record& record) {
 Json plan_json(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   Json json;
-  json["config"] = Json::parse(record.config);
+  json["config"] = record.config;
   json["processes"] = record.processes;
   json["devices"] = devices_json(devices);
   for (size_t i = 0; i < devices.size(); ++i) {

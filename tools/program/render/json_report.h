@@ -2,15 +2,9 @@
 #pragma once
 
 #include "tools/program/record/record.h"
-#include "tools/program/run/run.h"
 
 /// A record as the JSON object that --json prints. docs/json.md describes the keys.
 namespace vitrine::tools {
-
-/// The resolved options with the scheme's axes; in a comparison of precisions, the precisions' names.
-///   world_size  devices of all processes, if there are several
-Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
-                 std::optional<int> world_size = {});
 
 Json saved_epochs_json(const std::vector<SavedEpoch>& saved);
 Json run_json(const Record& record);

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "nn/atomic_file.h"
@@ -40,22 +39,6 @@ void write_file(const std::string& path, const TunedPlans& plans) {
 }
 
 }  // namespace
-
-void add_autotune_option(CLI::App& app, Options& o) {
-  const auto set = [&o](const CLI::results_t& values) {
-    o.autotune = values.empty() ? std::string() : values.front();
-    if (o.autotune == "{}") o.autotune = "";  // CLI11's word for a flag without a value
-    return true;
-  };
-  app.add_option("--autotune", set,
-                 "Before the first step, time the plans that cuDNN and cuBLASLt have for each convolution and product, "
-                 "and train with the fastest; "
-                 "with FILE.json: take the plans in the file if there is one, and write those in use to it. "
-                 "Checkpoints keep the plans for --resume")
-      ->expected(0, 1)
-      ->type_name("[FILE.json]")
-      ->group("Training");
-}
 
 void check_autotune(const Options& options, const std::vector<DeviceId>& devices) {
   if (!options.autotune || devices.front().backend == Backend::cuda) return;

@@ -9,14 +9,8 @@
 #include "tools/program/record/record.h"
 #include "tools/program/run/processes.h"
 
-namespace CLI {
-class App;
-}
-
 /// --autotune: plans of cuDNN and cuBLASLt that are timed before the first step, and kept.
 namespace vitrine::tools {
-
-void add_autotune_option(CLI::App& app, Options& options);
 
 /// throws  ConfigError for CPU devices, which have nothing to time
 void check_autotune(const Options& options, const std::vector<DeviceId>& devices);

@@ -80,26 +80,6 @@ float average_tolerance(DType dtype, int ranks) {
 
 }  // namespace
 
-const char* collective_name(Collective collective) {
-  static constexpr const char* kNames[] = {"scatter",        "gather",     "broadcast", "reduce",   "all_reduce",
-                                           "reduce_scatter", "all_gather", "alltoall",  "sendrecv", "gpu0_star"};
-  return kNames[static_cast<int>(collective)];
-}
-
-const std::vector<std::string>& collective_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const Collective collective : kCollectives) all.emplace_back(collective_name(collective));
-    return all;
-  }();
-  return names;
-}
-
-bool sums(Collective c) {
-  return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter ||
-         c == Collective::gpu0_star;
-}
-
 bool has_root(Collective c) {
   return c == Collective::scatter || c == Collective::gather || c == Collective::broadcast || c == Collective::reduce ||
          c == Collective::gpu0_star;

@@ -9,32 +9,11 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "tools/program/flags/collective_options.h"
 
 namespace vitrine::tools {
 
-/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a
-/// broadcast from there.
-enum class Collective {
-  scatter,
-  gather,
-  broadcast,
-  reduce,
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  alltoall,
-  sendrecv,
-  gpu0_star
-};
-inline constexpr Collective kCollectives[] = {
-    Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
-    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
-    Collective::sendrecv,   Collective::gpu0_star};
-const char* collective_name(Collective collective);
-/// All of them, in the order of kCollectives.
-const std::vector<std::string>& collective_names();
-/// Whether the collective adds, and whether it has a root.
-bool sums(Collective collective);
+/// Whether the collective has a root.
 bool has_root(Collective collective);
 /// Whether ranks may have parts of different sizes.
 bool takes_counts(Collective collective);

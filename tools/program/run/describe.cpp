@@ -40,11 +40,6 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
                      train.channels, format_count(job.data.test.size()));
 }
 
-std::string describe_axes(const Scheme& scheme) {
-  return fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at),
-                     reduce_name(scheme.reduce));
-}
-
 std::string describe_training(const Options& options) {
   const OptimizerConfig optimizer = resolve_optimizer(options);
   return fmt::format("{}, lr {}{}{}, seed {}", optimizer.name(), optimizer.learning_rate(),

@@ -18,8 +18,6 @@ std::string describe_job(const Job& job, const FlatLayout& layout);
 /// "32+32", "2+3+3 | 2+3+3": samples of each device, micro-batch by micro-batch.
 std::string describe_batch(const BatchPlan& plan);
 
-/// "staging host, loss parallel, reduce allreduce".
-std::string describe_axes(const Scheme& scheme);
 /// "adamw, lr 0.001, schedule cosine, seed 0": the optimizer with the learning rate of the flags, which a schedule
 /// changes.
 std::string describe_training(const Options& options);

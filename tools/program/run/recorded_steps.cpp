@@ -31,12 +31,6 @@ RecordedSteps::RecordedSteps(const Options& options, int64_t first_step, int64_t
   steps_.first_step = std::min(steps_.first_step, steps_.last_step);
 }
 
-std::string RecordedSteps::describe(const Options& options) {
-  if (!options.records()) return "none";
-  if (all(options)) return "all";
-  return options.record_steps.empty() ? "the first ones" : options.record_steps;
-}
-
 void RecordedSteps::before_step(DeviceGroup& devices, int64_t step) const {
   if (!records_ || all_ || (step != steps_.first_step && step != steps_.last_step + 1)) return;
   for (int d = 0; d < devices.size(); ++d) devices[d].pool().record_history(step == steps_.first_step);

@@ -27,8 +27,6 @@ class RecordedSteps {
   /// The history of one device over the recorded steps, without what a trace has before and after them. Empty if none
   /// of them ran.
   MemoryHistory history(const Pool& pool) const;
-  /// Which steps a run records: "none", "all", "the first ones", or as in --record-steps.
-  static std::string describe(const Options& options);
   /// Whether the whole run is recorded.
   static bool all(const Options& options) { return !options.trace.empty() && options.record_steps.empty(); }
 

@@ -20,8 +20,8 @@
 #include "runtime/process_group/join_processes.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/run/interrupt.h"
-#include "tools/program/run/recorded_steps.h"
 
 namespace vitrine::tools {
 
@@ -113,21 +113,6 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
   data.train = first_samples(data.train, count);
 }
 
-/// A hash of all labels, and of the pixels of some samples.
-uint64_t hash_data(const DatasetPair& data) {
-  uint64_t hash = 0;
-  std::vector<int32_t> labels;
-  for (const Dataset* const set : {&data.train, &data.test}) {
-    const uint64_t pixels = fingerprint(*set);
-    hash = hash_bytes(hash, &pixels, sizeof pixels);
-    labels.clear();
-    labels.reserve(static_cast<size_t>(set->size()));
-    for (int64_t i = 0; i < set->size(); ++i) labels.push_back(set->label(i));
-    hash = hash_bytes(hash, labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
-  }
-  return hash;
-}
-
 /// The model that --model FILE.json describes, and data for it.
 Job open_model_file(const Options& o) {
   if (o.image_size != 0 || o.classes || o.dropout) {
@@ -177,16 +162,6 @@ Job open_model_file(const Options& o) {
 }
 
 }  // namespace
-
-std::string identify_model(const Job& job) {
-  return job.model_hash ? fmt::format("{} (layers {:016x})", job.model.name, *job.model_hash) : job.model.name;
-}
-
-std::string identify_data(const Job& job) {
-  const Dataset& train = job.data.train;
-  return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(),
-                     train.height, train.width, train.channels, hash_data(job.data));
-}
 
 Job open_job(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
@@ -334,29 +309,13 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
-  group.memory_bytes = parse_memory_list(options.device_memory);
-  group.threads_per_device = parse_thread_list(options.threads_per_device);
+  group.memory_bytes = options.device_memory;
+  group.threads_per_device = options.threads_per_device;
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
   group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
   return join_processes(std::move(group), std::move(process_group));
-}
-
-int resolve_recompute_segments(const Options& options, const Model& model) {
-  const std::optional<int> given = parse_recompute_segments(options.recompute_segments);
-  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
-}
-
-Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
-  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
-  if (options.broadcast && *options.broadcast == "half") {
-    throw ConfigError(fmt::format(
-        "--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
-  }
-  Precision with_masters = precision;
-  with_masters.broadcasts_masters = true;
-  return with_masters;
 }
 
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
@@ -387,7 +346,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
   config.normalization = job.normalization;
-  config.workspace_bytes = parse_workspace(options);
+  config.workspace_bytes = options.workspace;
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   if (!ready_made) {
@@ -406,33 +365,11 @@ bool counts_confusion(const Options& options, const Job& job) {
   return options.confusion || (!options.tensorboard.empty() && job.model.classes <= kMostClasses);
 }
 
-void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
-  const Dataset& train = job.data.train;
-  require_agreement(
-      process_group, "how they train",
-      {{"command", options.command == Options::Command::train ? "train" : "eval"},
-       {"--model", identify_model(job)},
-       {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(),
-                                job.data.test.size(), train.height, train.width, train.channels, train.classes)},
-       {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
-       {"--timeout", fmt::format("{}", options.timeout_seconds)},
-       {"--shuffle", options.shuffle ? "on" : "off"},
-       {"--drop-last", options.drop_last ? "on" : "off"},
-       {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
-       {"--steps", std::to_string(options.steps.value_or(0))},
-       {"--preprocess", options.preprocess},
-       {"evaluation", options.evaluate ? "on" : "off"},
-       {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
-       // Only rank 0 reads the file.
-       {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
-       {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
-       {"--checkpoint-every", options.checkpoints.every.value_or("epoch")},
-       {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
-       {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
-       {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
-       {"--verify-replicas", std::to_string(options.verify_replicas)},
-       // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
-       {"recorded steps (--report, --trace, --memory-history, --record-steps)", RecordedSteps::describe(options)}});
+void agree_on_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
+                  ProcessGroup& process_group, int world_size) {
+  AgreementFields fields = {{"command", options.command == Options::Command::train ? "train" : "eval"}};
+  for (auto& field : agreed_settings({options, job, devices, world_size})) fields.push_back(std::move(field));
+  require_agreement(process_group, "their settings", fields);
 }
 
 void load_weights(Run& run, const WeightsFile& weights) {

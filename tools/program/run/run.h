@@ -13,23 +13,9 @@
 #include "runtime/gpu_info.h"
 #include "runtime/process_group/process_group.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/record/job.h"
 
 namespace vitrine::tools {
-
-/// The data and the model of a run.
-struct Job {
-  DatasetPair data;
-  Model model;
-  Normalization normalization;
-  std::optional<uint64_t> model_hash;  // of the layers of a model that comes from a file
-};
-
-/// "alexnet"; for a model from a file its name and a hash of its layers.
-std::string identify_model(const Job& job);
-/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The
-/// hash covers all labels of both sets and the pixels of part of their samples (fingerprint()); the path may differ
-/// between machines.   throws  DataError
-std::string identify_data(const Job& job);
 
 /// A model on devices, under a scheme. Its Job must outlive it.
 struct Run {
@@ -58,19 +44,16 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 /// throws ConfigError, also for meta devices unless the command is plan.
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
                                         std::shared_ptr<ProcessGroup> process_group = {});
-/// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
-int resolve_recompute_segments(const Options& options, const Model& model);
-/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for
-/// --broadcast half there.
-Precision precision_for(const Options& options, const Model& model, const Precision& precision);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
 /// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel
 /// per class.
 bool counts_confusion(const Options& options, const Job& job);
 
-/// Checks that all processes agree on what the engine's plan does not cover. throws ConfigError.
-void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group);
+/// Checks that all processes have the same settings, apart from those of a process. throws ConfigError naming flag,
+/// ranks and values.
+void agree_on_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
+                  ProcessGroup& process_group, int world_size);
 
 /// Initial weights.
 struct WeightsFile {

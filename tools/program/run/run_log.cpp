@@ -82,7 +82,7 @@ RunLog::RunLog(const Target& target) : processes_(target.processes), begin_ns_(s
   if (target.file.empty()) return;
   file_.emplace(target.file, columns_for(devices), target.run_id, target.steps_before);
   if (!target.file.ends_with(".jsonl")) return;
-  Json run = {{"kind", "run"}, {"run_id", target.run_id}, {"config", Json::parse(target.config)}};
+  Json run = {{"kind", "run"}, {"run_id", target.run_id}, {"config", target.config}};
   if (target.steps_before > 0) run["steps_before"] = target.steps_before;
   file_->add(run);
   file_->flush();

@@ -13,8 +13,8 @@
 #include "runtime/error.h"
 #include "tools/program/checkpoint/resume.h"
 #include "tools/program/checkpoint/save.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/run/autotune.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
@@ -62,7 +62,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
     record.facts.emplace_back("interrupted",
                               fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
-  record.config = json_text(config_json(options, job, devices, run.devices->world_size()));
+  record.config = config_json({options, job, devices, run.devices->world_size()});
   record.notes = notes;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
@@ -101,7 +101,8 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   const std::vector<DeviceId>& devices = setup.devices;
   const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
-  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
+  if (processes.process_group())
+    agree_on_run(options, job, devices, *processes.process_group(), setup.group->world_size());
   EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   config.autotune = resolve_autotune(options, processes);
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
@@ -115,7 +116,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
 
   RunLog::Target target{
       .tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
-  target.config = json_text(config_json(options, job, devices, run.devices->world_size()));
+  target.config = config_json({options, job, devices, run.devices->world_size()});
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
   target.processes = &processes;
   if (!processes.leads()) target.tensorboard = target.file = "";

@@ -9,6 +9,8 @@
 
 namespace vitrine::tools {
 
+using Json = nlohmann::ordered_json;
+
 /// JSON as text. Bytes that are not UTF-8, which names of files may have, become U+FFFD.
 ///   indent  spaces of each level; -1: one line
 template <class JsonValue>
@@ -22,13 +24,11 @@ inline std::string json_key(std::string flag) {
   return flag;
 }
 /// null for an empty text.
-inline nlohmann::ordered_json text_or_null(const std::string& text) {
-  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
-}
+inline Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 /// null without a value.
 template <class Value>
-nlohmann::ordered_json value_or_null(const std::optional<Value>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+Json value_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json();
 }
 
 }  // namespace vitrine::tools

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags, JSON, comparisons, agreement and documentation are made from the table of settings.
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
+#include "tools/program/checkpoint/run_settings.h"
+#include "tools/program/flags/flag_reference.h"
+#include "tools/program/flags/flag_values.h"
+#include "tools/program/flags/setting.h"
+#include "tools/program/run/run.h"
+
+namespace vitrine::tools {
+namespace {
+
+using test::expect_contains;
+
+class TableOfSettings : public testing::Test {
+ protected:
+  /// What a command line sets, as far as it is a part of Options.
+  Options parsed(std::vector<std::string> arguments) {
+    for (const char* word : {"--model", "mlp", "--image-size", "8", "--data", "synthetic:60"})
+      arguments.emplace_back(word);
+    const CommandLine line = parse_command_line(arguments, table);
+    EXPECT_TRUE(line.options) << line.error;
+    return line.options.value_or(Options{});
+  }
+
+  SettingTable table = setting_table();
+  const std::vector<DeviceId> devices = {{Backend::cpu, 0}};
+};
+
+TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
+  double depth = 0.5;
+  table.push_back({.flag = "--stochastic-depth",
+                   .group = "Training",
+                   .commands = kTrain | kPlan,
+                   .field = Member<double>([&](Options&) -> double& { return depth; }),
+                   .help = "Probability of leaving out a block",
+                   .values = fraction(true, false)});
+  // The flag, its range and its help.
+  const Options options = parsed({"train", "--stochastic-depth", "0.25"});
+  EXPECT_EQ(depth, 0.25);
+  expect_contains(parse_command_line({"train", "--stochastic-depth", "1"}, table).error,
+                  "--stochastic-depth: expected a number of at least 0 and below 1, got '1'");
+  expect_contains(parse_command_line({"compare", "--stochastic-depth", "1"}, table).error,
+                  "there is no option --stochastic-depth here; it is one of vitrine train, plan");
+  expect_contains(flag_reference(table),
+                  "| `--stochastic-depth X` | Probability of leaving out a block [0.25] | train, plan |");
+  // The JSON configuration and its page.
+  const Job job = open_job(options);
+  const SettingContext context{options, job, devices};
+  EXPECT_EQ(config_json(context, table).at("stochastic_depth"), 0.25);
+  expect_contains(configuration_reference(table), "| `config.stochastic_depth` | train plan | `--stochastic-depth` |");
+  // Checkpoints and reproductions.
+  const auto settings = [&] { return run_settings(context, table); };
+  std::vector<std::pair<std::string, std::string>> before;
+  for (const RunSetting& setting : settings()) before.emplace_back(setting.name, setting.value);
+  EXPECT_TRUE(compare_settings(before, settings(), {}).empty());
+  depth = 0.75;
+  expect_contains(error_of<ConfigError>([&] { compare_settings(before, settings(), {}); }),
+                  "--stochastic-depth is 0.75, in the checkpoint 0.25. This changes results");
+  // Ranks.
+  const auto fields = agreed_settings(context, table);
+  EXPECT_NE(std::find(fields.begin(), fields.end(), std::pair<std::string, std::string>("--stochastic-depth", "0.75")),
+            fields.end());
+}
+
+TEST_F(TableOfSettings, RanksAgreeOnTheScheduleAndOnWhichOutputsThereAre) {
+  const auto agreed = [&](const std::vector<std::string>& arguments) {
+    const Options options = parsed(arguments);
+    const Job job = open_job(options);
+    return agreed_settings({options, job, devices}, table);
+  };
+  const auto plain = agreed({"train"});
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--lr-schedule", "cosine"},
+                                                {"--warmup-steps", "2"},
+                                                {"--save", "w"},
+                                                {"--no-eval"},
+                                                {"--label-smoothing", "0.1"},
+                                                {"--checkpoint-dir", "d"},
+                                                {"--autotune"},
+                                                {"--verify-replicas", "3"}}) {
+    std::vector<std::string> arguments = {"train"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    EXPECT_NE(agreed(arguments), plain) << flags.front();
+  }
+  // Rank 0 alone uses the path, and devices, memory and progress are those of a process.
+  EXPECT_EQ(agreed({"train", "--save", "a"}), agreed({"train", "--save", "b"}));
+  EXPECT_EQ(agreed({"train", "--workers", "3", "--log", "l.csv", "--json", "--device-memory", "1GiB"}), plain);
+}
+
+TEST_F(TableOfSettings, AFlagOfACommandHasOneRow) {
+  for (unsigned command = 0; command < 9; ++command) {
+    std::set<std::string> names;
+    for (const SettingRow& row : table) {
+      if ((row.commands & (1U << command)) == 0) continue;
+      EXPECT_TRUE(names.insert(row.name()).second) << row.flag;
+      EXPECT_FALSE(row.help.empty()) << row.flag;
+    }
+  }
+}
+
+TEST_F(TableOfSettings, AnOwnerIsASetting) {
+  for (const SettingRow& row : table) {
+    if (row.owner.name.empty()) continue;
+    EXPECT_TRUE(std::any_of(table.begin(), table.end(), [&](const SettingRow& r) {
+      return r.name() == row.owner.name;
+    })) << row.flag;
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::tools

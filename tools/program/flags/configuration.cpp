@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flags/configuration.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/flags/setting.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// A value as text; "" for null, and for what does not exist.
+std::string text_of(const Json& value) {
+  if (value.is_null() || value.is_discarded()) return "";
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return fmt::format("{}", value.get<double>());
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> items;
+  for (const Json& item : value) items.push_back(text_of(item));
+  return fmt::format("{}", fmt::join(items, ","));
+}
+
+const SettingRow* find_setting(const SettingTable& table, const std::string& name) {
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const SettingRow& row) { return row.name() == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+/// Whether the value of the setting's owner is one under which the setting exists.
+bool exists(const SettingRow& row, const SettingContext& c, const SettingTable& table) {
+  if (row.owner.values.empty()) return true;
+  const std::string owner = text_of(find_setting(table, row.owner.name)->value(c));
+  return std::find(row.owner.values.begin(), row.owner.values.end(), owner) != row.owner.values.end();
+}
+
+/// The value in force as text: a default that is given has the same text as one that is not.
+std::string text_in_force(const SettingRow& row, const SettingContext& c, const SettingTable& table) {
+  if (!exists(row, c, table)) return "";
+  if (row.compared) return text_of(row.compared(c));
+  const Json value = row.value(c);
+  return text_of(value.is_null() ? row.owner.otherwise : value);
+}
+
+/// "train plan compare".
+std::string command_words(Commands commands) {
+  std::vector<const char*> words;
+  for (const auto& [command, name] : {std::pair{kTrain, "train"},
+                                      {kPlan, "plan"},
+                                      {kCompare, "compare"},
+                                      {kReproduce, "reproduce"},
+                                      {kEval, "eval"}}) {
+    if ((commands & command) != 0) words.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+}  // namespace
+
+Json config_json(const SettingContext& configuration, const SettingTable& table) {
+  Json json;
+  for (const SettingRow& row : table) {
+    if ((row.json_commands() & only(configuration.options.command)) == 0) continue;
+    Json value = row.value(configuration);
+    if (!value.is_discarded()) json[row.json_key()] = std::move(value);
+  }
+  return json;
+}
+
+std::vector<RunSetting> run_settings(const SettingContext& configuration, const SettingTable& table) {
+  std::vector<RunSetting> settings;
+  for (const SettingRow& row : table) {
+    if (row.effect == Effect::local) continue;
+    settings.push_back({row.name(), text_in_force(row, configuration, table),
+                        row.effect_if ? row.effect_if(configuration) : row.effect, row.owner.name});
+  }
+  return settings;
+}
+
+std::vector<std::pair<std::string, std::string>> agreed_settings(const SettingContext& configuration,
+                                                                 const SettingTable& table) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  for (const SettingRow& row : table) {
+    const bool has = ((row.commands | row.json_commands()) & only(configuration.options.command)) != 0;
+    if (!has || row.ranks == Ranks::local || row.flag.empty()) continue;
+    std::string value = text_in_force(row, configuration, table);
+    if (row.ranks == Ranks::given) value = value.empty() ? "" : "set";
+    if (row.negated()) value = value == "on" ? "" : "set";
+    fields.emplace_back(row.negated() ? row.flag : "--" + row.name(), value.empty() ? "not set" : value);
+  }
+  return fields;
+}
+
+std::string configuration_reference(const SettingTable& table) {
+  std::string text = "| key | commands | meaning |\n| --- | --- | --- |\n";
+  for (auto row = table.begin(); row != table.end(); ++row) {
+    const auto same_key = [&](const SettingRow& other) {
+      return other.json_commands() != 0 && other.json_key() == row->json_key();
+    };
+    if (row->json_commands() == 0 || std::any_of(table.begin(), row, same_key)) continue;
+    Options defaults;
+    const Json value = row->read ? Json(0) : field_value(*row, defaults);
+    const std::string array = row->key.find('[') == std::string::npos && value.is_array() ? "[]" : "";
+    std::string meaning = row->meaning;
+    if (meaning.empty()) {
+      meaning = row->negated() ? fmt::format("false with `{}`", row->flag) : fmt::format("`--{}`", row->name());
+      if (value.is_array()) meaning += "; empty without it";
+      if (value.is_null()) meaning += "; null without it";
+    }
+    text += fmt::format("| `config.{}{}` | {} | {} |\n", row->key.empty() ? row->json_key() : row->key, array,
+                        command_words(row->json_commands()), meaning);
+  }
+  return text;
+}
+
+}  // namespace vitrine::tools
