@@ -17,8 +17,6 @@
 namespace vitrine::tools {
 namespace {
 
-using test::expect_contains;
-
 class TableOfSettings : public testing::Test {
  protected:
   /// What a command line sets, as far as it is a part of Options.

@@ -102,7 +102,9 @@ SettingRow value(const char* key, Commands commands, const Parts&... parts) {
 }
 
 SettingTable in_group(const std::string& group, SettingTable rows) {
-  for (SettingRow& row : rows) row.group = group;
+  for (SettingRow& row : rows) {
+    if (row.group.empty()) row.group = group;
+  }
   return rows;
 }
 
@@ -298,10 +300,12 @@ SettingTable scheme_settings() {
           flag("--modes", kCompare, at(&Options::modes), "Schemes to run", kNotInJson, Effect::local),
           flag("--modes", kReproduce, at(&Options::reproduce, &ReproduceOptions::modes),
                "Modes to run, of single (the first device), dp, criterion and ddp", Effect::local),
-          flag("--batch-size", kModels, at(&Options::batch_size),
-               "Samples of one optimizer step, over all devices and micro-batches", whole_number(1, kMostSamples),
-               SettingRow::Choice{"max", &Choices::batch_size, "; max: the most that fit"},
-               Meaning{"samples in one optimizer step, over all devices"}),
+          in_group("Batch", {flag("--batch-size", kModels, at(&Options::batch_size),
+                                  "Samples of one optimizer step, over all devices and micro-batches",
+                                  whole_number(1, kMostSamples),
+                                  SettingRow::Choice{"max", &Choices::batch_size, "; max: the most that fit"},
+                                  Meaning{"samples in one optimizer step, over all devices"})})
+              .front(),
       });
 }
 
