@@ -55,7 +55,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stderr)
         with open(self.calls, encoding="utf-8") as file:
             self.assertIn("libopenmpi-dev openmpi-bin", file.read())
-        self.assertIn("7 packages;1,234 kB/20.5 MB to download", ended.stdout)
+        self.assertIn("7 packages; 1,234 kB/20.5 MB to download", ended.stdout)
         self.assertNotIn("Setting up package", ended.stdout)
         with open(ended.stdout.split("log in ")[1].split("\n")[0], encoding="utf-8") as file:
             self.assertIn("Setting up package 3", file.read())
