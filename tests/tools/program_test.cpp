@@ -448,6 +448,28 @@ TEST_F(Train, ContinuesFromSavedWeights) {
   EXPECT_NE(fresh, resumed);
 }
 
+TEST_F(Train, FineTunesAnotherHeadAndHoldsNothingForFrozenLayers) {
+  run_json("train", {"--steps", "2", "--save", path("w.safetensors")});
+  const Arguments another_head = {"--steps", "4", "--classes", "20", "--init-weights", path("w.safetensors")};
+  const ChildResult refused = run_vitrine(with(with({"train"}, kQuick), another_head));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.error.find("in the file, expected (20, 128)"), std::string::npos) << refused.error;
+  const Arguments partial = with(another_head, {"--init-partial", "--eval-every", "2"});
+  const Json all = run_json("train", partial),
+             head = run_json("train",
+                             with(partial, {"--freeze", "classifier.0.*,classifier.2.*", "--log", path("log.jsonl")}));
+  for (const char* category : {"gradients", "optimizer"}) {
+    const auto bytes = [&](const Json& json) {
+      return json["devices"][0]["peak_bytes_by_category"][category].get<int64_t>();
+    };
+    EXPECT_LT(bytes(head), bytes(all) / 4) << category;
+  }
+  std::ifstream log(path("log.jsonl"));
+  int evaluations = 0;
+  for (std::string line; std::getline(log, line);) evaluations += Json::parse(line)["kind"] == "evaluation" ? 1 : 0;
+  EXPECT_EQ(evaluations, 1) << "after step 2; step 4 is the end";
+}
+
 TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
   const Json json = run_json("compare", {"--steps", "4", "--rounds", "2"});
   ASSERT_EQ(json["modes"].size(), 4U);

@@ -128,7 +128,7 @@ std::chrono::milliseconds report_interval(const Options& options) {
   return std::chrono::milliseconds(std::clamp<int64_t>(static_cast<int64_t>(options.timeout_seconds * 200), 10, 1000));
 }
 
-constexpr const char* kSaving = "the weights being saved";
+constexpr const char* kSavingWeights = "the weights being saved";
 
 /// Reports on rank 0 that it is still saving, until it is done.
 void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving,
@@ -137,7 +137,7 @@ void report_while_saving(const Options& options, const Weights& weights, SavingP
   int64_t bytes = 0, progress_ns = steady_now_ns();
   bool warned = false;
   while (!saving.poll()) {
-    process_group.broadcast(kSaving, "saving");
+    process_group.broadcast(kSavingWeights, "saving");
     if (const int64_t now = saving.bytes(); now != bytes) {
       bytes = now;
       progress_ns = steady_now_ns();
@@ -153,7 +153,7 @@ void report_while_saving(const Options& options, const Weights& weights, SavingP
     constexpr std::chrono::milliseconds kPiece{10};
     for (auto rest = interval; rest > kPiece && !saving.poll(); rest -= kPiece) std::this_thread::sleep_for(kPiece);
   }
-  process_group.broadcast(kSaving, "saved");
+  process_group.broadcast(kSavingWeights, "saved");
 }
 
 /// Rank 0's part of save_weights().
@@ -177,7 +177,7 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
   if (options.save.empty()) return;
   ProcessGroup* const process_group = processes.process_group().get();
   if (!processes.leads()) {
-    while (process_group->broadcast(kSaving, {}) != "saved") {
+    while (process_group->broadcast(kSavingWeights, {}) != "saved") {
     }
     return;
   }

@@ -70,9 +70,8 @@ class Comparison {
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run =
-        open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}),
-                 workload, {options_.init_weights, options_.allow_non_finite});
+    Run run = open_run(std::make_unique<DeviceGroup>(group), job_,
+                       engine_config(options_, job_, scheme_preset("ddp"), {}), workload, initial_weights(options_));
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_results(true);
@@ -82,10 +81,9 @@ class Comparison {
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
   bool run_round(RunRecord& result) {
     const Scheme scheme = result.scheme;
-    Run run =
-        open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
-                 engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
-                 {options_.init_weights, options_.allow_non_finite});
+    Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+                       engine_config(options_, job_, scheme, result.precision),
+                       train_workload(options_, job_, steps_, false), initial_weights(options_));
     if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));

@@ -302,7 +302,7 @@ class Reproduction {
         epoch = state.epoch;
         const std::string weights = checkpoint.path + file;
         if (run) {
-          load_weights(*run, {weights, options.allow_non_finite});
+          load_weights(*run, {weights, {.allow_non_finite = options.allow_non_finite}});
         } else {
           auto group = std::make_unique<DeviceGroup>(device_group_options(options, planned.devices));
           run = open_evaluation(options, job_, std::move(group), weights);

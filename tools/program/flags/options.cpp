@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,6 +19,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "tools/program/text/log_file.h"
 
@@ -180,6 +183,11 @@ void check_cpu_devices(const Options& o) {
 
 void check_combinations(const Options& o) {
   check_cpu_devices(o);
+  if (o.init_weights.empty() && o.command != Options::Command::eval && (o.init_partial || !o.strip_prefix.empty())) {
+    throw ConfigError(fmt::format("{}: there is no weights file; add --init-weights FILE.safetensors",
+                                  o.init_partial ? "--init-partial" : "--strip-prefix"));
+  }
+  if (o.eval_every > 0 && !o.evaluate) throw ConfigError("--eval-every contradicts --no-eval; leave one of them out");
   if (o.gpu0_batch_size && (o.split || o.choices.split))
     throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);
@@ -341,8 +349,32 @@ std::vector<std::string> parse_recompute(const std::string& text) {
   return names;
 }
 
+static std::pair<double, double> parse_betas(const std::string& text) {
+  const size_t comma = text.find(',');
+  constexpr double kNone = -1.0;
+  const double first = parse_number<double>(text.substr(0, comma)).value_or(kNone);
+  const double second =
+      comma == std::string::npos ? kNone : parse_number<double>(text.substr(comma + 1)).value_or(kNone);
+  const auto fits = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+  if (fits(first) && fits(second)) return {first, second};
+  throw ConfigError(
+      fmt::format("--adam-betas {}: expected two numbers from 0 to below 1, as 0.9,0.999", printable(text)));
+}
+
 OptimizerConfig resolve_optimizer(const Options& o) {
-  return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay);
+  OptimizerConfig config = make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay);
+  const bool is_sgd = config.kind == OptimizerConfig::Kind::sgd;
+  if (is_sgd && (!o.adam_betas.empty() || o.adam_eps)) {
+    throw ConfigError(fmt::format("{}: sgd has none; use --optimizer adam or adamw, or leave it out",
+                                  o.adam_eps ? "--adam-eps" : "--adam-betas"));
+  }
+  AdamConfig constants = is_sgd ? AdamConfig() : config.adam_kernel();
+  if (!o.adam_betas.empty()) std::tie(constants.beta1, constants.beta2) = parse_betas(o.adam_betas);
+  if (o.adam_eps) constants.eps = *o.adam_eps;
+  config.adam.beta1 = config.adamw.beta1 = constants.beta1;
+  config.adam.beta2 = config.adamw.beta2 = constants.beta2;
+  config.adam.eps = config.adamw.eps = constants.eps;
+  return config;
 }
 
 Precision resolve_precision(const Options& o) {

@@ -52,6 +52,7 @@ struct Options {
   // With several processes:
   std::optional<int> rank, world_size, local_rank;
   int processes = 1;            // plan: their number; the plan is that of the first
+  std::string run_id;           // empty: the launcher's
   std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: the launcher's
   double timeout_seconds = 60;  // of a collective
   int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only
@@ -87,8 +88,10 @@ struct Options {
   std::optional<int64_t> epochs, steps;
   int rounds = 5;  // of compare
   bool evaluate = true;
+  int64_t eval_every = 0;  // train: steps; 0: only at the end of epochs
   std::string optimizer = "adamw";
-  std::optional<double> lr, momentum, weight_decay;
+  std::optional<double> lr, momentum, weight_decay, adam_eps;
+  std::string adam_betas;  // "0.9,0.999"; empty: the optimizer's
   bool nesterov = false;
   ScheduleOptions schedule;  // train
   RecipeOptions recipe;
@@ -107,6 +110,9 @@ struct Options {
   std::optional<std::string> broadcast;
 
   std::string init_weights, save;
+  bool init_partial = false;         // of --init-weights, load what fits
+  std::string strip_prefix;          // of the names in weights files
+  std::vector<std::string> freeze;   // patterns of parameters that are not trained
   CheckpointOptions checkpoints;     // train; plan knows the directory
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval

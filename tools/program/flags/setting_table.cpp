@@ -171,7 +171,8 @@ SettingTable model_settings() {
 
           // The path may differ between machines.
           flag("--data", kModels, at(&Options::data),
-               "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or "
+               "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
+               "and val) or "
                "synthetic[:COUNT]",
                Required{kReproduce}, Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
           flag("--image-size", kModels, at(&Options::image_size),
@@ -371,17 +372,21 @@ SettingTable optimizer_settings() {
                Read{of_sgd(&SgdConfig::momentum)}, Meaning{"only with sgd"}),
           flag("--nesterov", kTrainings, at(&Options::nesterov), "Nesterov's momentum, for sgd",
                Read{of_sgd(&SgdConfig::nesterov)}, Meaning{"only with sgd"}),
-          value("betas[]", kTrainings, Read{[](const SettingContext& c) {
-                  const OptimizerConfig optimizer = resolve_optimizer(c.options);
-                  if (is_sgd(optimizer)) return kAbsent;
-                  return Json{optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
-                }},
-                Meaning{"only with adam and adamw"}, Effect::local),
-          value("eps", kTrainings, Read{[](const SettingContext& c) {
-                  const OptimizerConfig optimizer = resolve_optimizer(c.options);
-                  return is_sgd(optimizer) ? kAbsent : Json(optimizer.adam_kernel().eps);
-                }},
-                Meaning{"only with adam and adamw"}, Effect::local),
+          flag("--adam-betas", kTrainings, at(&Options::adam_betas),
+               "Decay rates of the moments, for adam and adamw: B1,B2 [0.9,0.999]", Type{"B1,B2"}, Key{"betas[]"},
+               Read{[](const SettingContext& c) {
+                 const OptimizerConfig optimizer = resolve_optimizer(c.options);
+                 if (is_sgd(optimizer)) return kAbsent;
+                 return Json{optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
+               }},
+               Meaning{"only with adam and adamw"}),
+          flag("--adam-eps", kTrainings, at(&Options::adam_eps),
+               "Added to the root of the second moment, for adam and adamw [1e-8]", number_of_at_least_0(), Key{"eps"},
+               Read{[](const SettingContext& c) {
+                 const OptimizerConfig optimizer = resolve_optimizer(c.options);
+                 return is_sgd(optimizer) ? kAbsent : Json(optimizer.adam_kernel().eps);
+               }},
+               Meaning{"only with adam and adamw"}),
           flag("--weight-decay", kTrainings, at(&Options::weight_decay), "Weight decay [0.01 for adamw, else 0]",
                number_of_at_least_0(),
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).weight_decay(); }},
@@ -423,6 +428,16 @@ SettingTable optimizer_settings() {
           flag("--init-weights", kTrainings, at(&Options::init_weights),
                "FILE.safetensors or checkpoint to start from [drawn from the seed]", Meaning{"`--init-weights`"},
                Effect::start, Ranks::given),  // only rank 0 reads the file
+          flag("--init-partial", kTrainings, at(&Options::init_partial),
+               "Load the tensors of --init-weights whose names and shapes fit, and list the others: for another head",
+               Effect::start),
+          flag("--strip-prefix", kModels, at(&Options::strip_prefix),
+               "Remove this prefix from names in the weights file: module. for files of DistributedDataParallel",
+               Type{"PREFIX"}, Meaning{"`--strip-prefix`"}, Effect::start),
+          flag("--freeze", kTrainings, at(&Options::freeze),
+               "Parameters that are not trained, a list of patterns, as 'features.*': without gradients and optimizer "
+               "states [none]",
+               Type{"PATTERN"}, L::commas, Key{"freeze[]"}, Meaning{"patterns of `--freeze`"}),
           flag("--epochs", kRuns | kReproduce, at(&Options::epochs), "Passes over the training set [1]",
                HelpOf{kReproduce, "Passes over the training set [20]"}, whole_number(1, kMostSteps),
                Read{[](const SettingContext& c) {
@@ -433,6 +448,9 @@ SettingTable optimizer_settings() {
                HelpOf{kCompare, "Optimizer steps of each scheme in each round; the first is not measured [6]"},
                whole_number(1, kMostSteps), Meaning{"`--steps`; null with `--epochs`. `compare`: steps of a round"},
                EffectIf{of_length}),
+          flag("--eval-every", kTrain, at(&Options::eval_every),
+               "Also evaluate on the test set after every N steps [at the end of each epoch]",
+               whole_number(1, kMostSteps), NoDefault{}, Effect::start),
           flag("--no-eval", kRuns, at(&Options::evaluate), "Do not evaluate on the test set", Key{"evaluate"},
                Effect::start),
           flag("--autotune", kTrain, at(&Options::autotune),
@@ -562,6 +580,10 @@ SettingTable process_settings() {
           flag("--rendezvous", kUsers, at(&Options::rendezvous),
                "Address at which processes find each other: tcp://HOST:PORT or file:PATH [MPI, or the launcher's "
                "address]",
+               kNotInJson, Effect::local, Ranks::local),
+          flag("--run-id", kUsers, at(&Options::run_id),
+               "Name of this run, which keeps apart runs that meet at one rendezvous [torchrun's --rdzv-id, or Slurm's "
+               "job and step]",
                kNotInJson, Effect::local, Ranks::local),
           flag("--timeout", kUsers, at(&Options::timeout_seconds),
                "Seconds a process waits for the others in one collective; five times as long in the first step",

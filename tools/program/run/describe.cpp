@@ -34,9 +34,11 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
                        job.model.name, format_count(layout.parameter_count()), job.model.height, job.model.channels,
                        format_count(job.model.classes));
   }
-  return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} image{} {}x{}x{}, test set: {}", job.model.name,
-                     format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels,
-                     train.name, format_count(train.size()), train.size() == 1 ? "" : "s", train.height, train.width,
+  const int64_t all = layout.parameter_count(), trained = layout.trained().parameter_count();
+  const std::string frozen = trained < all ? fmt::format(" ({} trained)", format_count(trained)) : "";
+  return fmt::format("{}, {} parameters{}, images {}x{}x{}; {}: {} image{} {}x{}x{}, test set: {}", job.model.name,
+                     format_count(all), frozen, job.model.height, job.model.width, job.model.channels, train.name,
+                     format_count(train.size()), train.size() == 1 ? "" : "s", train.height, train.width,
                      train.channels, format_count(job.data.test.size()));
 }
 

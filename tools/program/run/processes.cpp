@@ -80,7 +80,7 @@ Processes::Processes(Options& options) {
   process_group.size = launch.world_size;
   process_group.rendezvous = rendezvous_place(options, launch);
   process_group.secret = find_secret(environment);
-  process_group.run_id = launch.run_id;
+  process_group.run_id = options.run_id.empty() ? launch.run_id : options.run_id;
   process_group.one_machine = launch.one_machine;
   process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   process_group.exit_after_ms = kExitAfterMs;

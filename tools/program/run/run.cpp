@@ -16,6 +16,7 @@
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
+#include "runtime/printable.h"
 #include "runtime/process_group/agreement.h"
 #include "runtime/process_group/join_processes.h"
 #include "tools/program/checkpoint/checkpoints.h"
@@ -163,7 +164,7 @@ Job open_model_file(const Options& o) {
 
 }  // namespace
 
-Job open_job(const Options& options) {
+static Job open_data_and_model(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;
   job.data = open_dataset(options.data, kDataSeed,
@@ -199,6 +200,16 @@ Job open_job(const Options& options) {
   model_options.dropout = options.dropout;
   job.model = make_model(options.model, model_options);
   job.normalization = resolve_normalization(options.normalize, train);
+  return job;
+}
+
+Job open_job(const Options& options) {
+  Job job = open_data_and_model(options);
+  try {
+    if (!options.freeze.empty()) job.model.net->freeze(options.freeze);
+  } catch (const ConfigError&) {
+    rethrow_with_prefix(std::current_exception(), "--freeze: ");
+  }
   return job;
 }
 
@@ -372,6 +383,27 @@ void agree_on_run(const Options& options, const Job& job, const std::vector<Devi
   require_agreement(process_group, "their settings", fields);
 }
 
+WeightsFile initial_weights(const Options& options) {
+  const LoadOptions load{options.allow_non_finite, options.init_partial, options.strip_prefix};
+  return {options.init_weights, load, "--init-weights"};
+}
+
+/// After a partial load: what was not loaded, and what was not used.
+static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, const LoadedWeights& loaded) {
+  if (!weights.load.partial) return;
+  constexpr size_t kShown = 8;
+  std::string text = fmt::format("vitrine: {} {}: loaded {} of {} parameters", weights.option, weights.path,
+                                 loaded.parameters, layout.size());
+  const auto list = [&](const char* what, const std::vector<std::string>& items) {
+    if (!items.empty()) text += fmt::format("\n  {}:", what);
+    for (size_t i = 0; i < std::min(items.size(), kShown); ++i) text += "\n    " + printable(items[i]);
+    if (items.size() > kShown) text += fmt::format("\n    and {} more", items.size() - kShown);
+  };
+  list("not loaded, initialized from the seed", loaded.not_loaded);
+  list("in the file, but not in the model", loaded.unused);
+  fmt::print(stderr, "{}\n", text);
+}
+
 void load_weights(Run& run, const WeightsFile& weights) {
   const FlatLayout& layout = run.engine->parameters().layout();
   std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
@@ -380,8 +412,9 @@ void load_weights(Run& run, const WeightsFile& weights) {
   const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
     if (run.devices->process() == 0) {
-      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers,
-                      {.allow_non_finite = weights.allow_non_finite});
+      if (weights.load.partial) initialize(layout, run.engine->config().seed, flat);
+      report_loaded(weights, layout,
+                    load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.load));
     }
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));

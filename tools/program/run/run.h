@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
+#include "nn/weights_file.h"
 #include "runtime/gpu_info.h"
 #include "runtime/process_group/process_group.h"
 #include "tools/program/flags/options.h"
@@ -58,9 +59,11 @@ void agree_on_run(const Options& options, const Job& job, const std::vector<Devi
 /// Initial weights.
 struct WeightsFile {
   std::string path;  // empty: none
-  bool allow_non_finite = false;
+  LoadOptions load = {};
   std::string option = {};  // that named it: errors begin with it
 };
+/// Of --init-weights.
+WeightsFile initial_weights(const Options& options);
 
 /// Replaces parameters and buffers by those of a file. With several processes, rank 0 reads them. throws DataError.
 void load_weights(Run& run, const WeightsFile& weights);

@@ -120,6 +120,26 @@ void RunLog::add_step(const Step& step) {
   });
 }
 
+void RunLog::add_evaluation(const Evaluation& evaluation) {
+  attempt([&] {
+    if (tensorboard_) {
+      tensorboard_->add_scalar("test/loss", evaluation.loss, evaluation.step);
+      tensorboard_->add_scalar("test/accuracy", evaluation.accuracy, evaluation.step);
+      if (evaluation.top5) tensorboard_->add_scalar("test/top5_accuracy", *evaluation.top5, evaluation.step);
+      tensorboard_->flush();
+    }
+    if (file_) {
+      file_->add({{"kind", "evaluation"},
+                  {"step", evaluation.step},
+                  {"epoch", evaluation.epoch},
+                  {"seconds", seconds()},
+                  {"test_loss", evaluation.loss},
+                  {"test_accuracy", evaluation.accuracy},
+                  {"test_top5_accuracy", value_or_null(evaluation.top5)}});
+    }
+  });
+}
+
 void RunLog::add_epoch(const Epoch& epoch) {
   const std::vector<Memory> devices = gather_memory(processes_, epoch.memory);  // even if a file could not be written
   attempt([&] {

@@ -60,6 +60,13 @@ class RunLog {
   };
   /// Every process calls it after the same step.
   void add_epoch(const Epoch& epoch);
+  struct Evaluation {
+    int64_t step = 0, epoch = 0;
+    double loss = 0.0, accuracy = 0.0;
+    std::optional<double> top5;
+  };
+  /// An evaluation within an epoch.
+  void add_evaluation(const Evaluation& evaluation);
   /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a
   /// checkpoint is saved.
   void flush();

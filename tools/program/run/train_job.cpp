@@ -106,7 +106,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   config.autotune = resolve_autotune(options, processes);
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
-                     {options.init_weights, options.allow_non_finite, "--init-weights"}, RecordedSteps::all(options),
+                     initial_weights(options), RecordedSteps::all(options),
                      !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);

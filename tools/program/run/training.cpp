@@ -222,6 +222,24 @@ std::optional<Evaluation> Training::evaluate() {
   return evaluate_test_set(options_, job_, run_, "evaluating", counts_confusion(options_, job_));
 }
 
+bool Training::is_evaluation_due() const {
+  const int64_t step = engine_.steps_issued();
+  const bool at_the_end = options_.steps ? step + start_.shift == total_places_ : batch_ == steps_per_epoch_;
+  return options_.eval_every > 0 && step % options_.eval_every == 0 && !at_the_end && !stopped_;
+}
+
+void Training::evaluate_within_epoch() {
+  const std::optional<Evaluation> test = evaluate();
+  recorder_.discard();
+  stopped_ = !test.has_value();
+  if (!test) return;
+  const int64_t step = engine_.steps_issued();
+  log_.add_evaluation({step, epoch_ + 1, test->loss, test->accuracy, test->top5});
+  if (options_.quiet) return;
+  fmt::print(stderr, "step {}  test loss {}  test accuracy {:.4f}{}\n", step, format_loss(test->loss), test->accuracy,
+             describe_top5(test->top5));
+}
+
 void Training::add_step(const StepResult& totals) {
   const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
   log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(),
@@ -235,7 +253,7 @@ void Training::train_epoch(EpochRecord& result) {
   const int64_t steps = steps_of_epoch();
   Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch_ + 1, epoch_count_) : "training",
                     steps - batch_, {options_.quiet, options_.log_every});
-  const int64_t begin = steady_now_ns();
+  int64_t begin = steady_now_ns();
   epoch_begin_seconds_ = result.seconds;
   const double other_begin_seconds = other_sums_.seconds;
   const auto take_time = [&] {
@@ -282,6 +300,13 @@ void Training::train_epoch(EpochRecord& result) {
       recorder_.poll(source_.take_spans(), first_step_ + 1);
     if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0)
       engine_.parameters().verify();
+    if (is_evaluation_due()) {
+      take_totals(true);
+      const int64_t evaluation_begin = steady_now_ns();
+      recorder_.collect(source_.take_spans(), first_step_ + 1);
+      if (!stopped_) evaluate_within_epoch();
+      begin += steady_now_ns() - evaluation_begin;  // samples/s are of training
+    }
     // A checkpoint at the end of an epoch follows its evaluation.
     if (stopped_ || batch_ == steps || !checkpoints_.is_due(engine_.steps_issued())) continue;
     take_totals(true);

@@ -104,6 +104,8 @@ class Training {
 
   /// The evaluation of the averages of the weights, if there are any.
   std::optional<Evaluation> evaluate();
+  bool is_evaluation_due() const;
+  void evaluate_within_epoch();
   void add_step(const StepResult& totals);
   void train_epoch(EpochRecord& result);
   void set_learning_rate();
