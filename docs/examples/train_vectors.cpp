@@ -56,7 +56,7 @@ double train_and_evaluate() {
   }
   config.forward_only = true;
   Engine evaluation(model, devices, config, {{}, {kTestSamples}});
-  evaluation.set_parameters(trained);
+  evaluation.parameters().set(trained);
   const StepResult totals = evaluation.evaluate(draw(kTestSamples, 0));
   evaluation.finish();
   return static_cast<double>(totals.correct) / static_cast<double>(totals.valid);
