@@ -22,7 +22,7 @@ struct Launch {
   std::string master_address;                // machine of rank 0; empty if unknown
   int master_port = 0;                       // 0 if unknown
   bool master_port_taken = false;            // torchrun's agent already listens there, so rank 0 cannot
-  std::string run_id;                        // VITRINE_RUN_ID, torchrun's --rdzv-id, or Slurm's JOB.STEP; empty: none
+  std::string run_id;                        // VITRINE_RUN_ID, TORCHELASTIC_RUN_ID, or Slurm's JOB.STEP; empty: none
   Reason note;  // one line for the log: "torchrun: rank 1 of 4, local rank 1 of 2, master 10.0.0.1:29500"
 };
 
