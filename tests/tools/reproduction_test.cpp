@@ -8,6 +8,7 @@
 #include "tests/tools/reproduce_runs.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/commands/reproduction_files.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/json_report.h"
 
