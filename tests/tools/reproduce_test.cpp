@@ -117,7 +117,7 @@ TEST_F(Reproduce, RefusesAnotherConfigurationInTheSameFolder) {
   ASSERT_EQ(run_vitrine(tiny() + one + out("runs")).exit_code, 0);
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr", "0.5"}, {"--lr is 0.5", "0.0001", "single-fp32"});
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--limit-samples", "100"},
-                     {"--limit-samples is 100", "not set"});
+                     {"--data is", "100 and 20 images"});
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr-patience", "7"}, {"--lr-patience is 7", "3"});
   expect_usage_error(tiny() + one + out("runs") + Arguments{"--data", "synthetic:200"}, {"--data is", "195", "200"});
   EXPECT_EQ(run_vitrine(tiny() + one + out("runs") + Arguments{"--workers", "2"}).exit_code, 0);

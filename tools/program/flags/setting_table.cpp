@@ -371,7 +371,8 @@ SettingTable optimizer_settings() {
           flag("--momentum", kTrainings, at(&Options::momentum), "Momentum, for sgd [0]", number_of_at_least_0(),
                Read{of_sgd(&SgdConfig::momentum)}, Meaning{"only with sgd"}),
           flag("--nesterov", kTrainings, at(&Options::nesterov), "Nesterov's momentum, for sgd",
-               Read{of_sgd(&SgdConfig::nesterov)}, Meaning{"only with sgd"}),
+               Read{of_sgd(&SgdConfig::nesterov)}, Meaning{"only with sgd"},
+               Compared{[](const SettingContext& c) { return c.options.nesterov ? Json(true) : Json(); }}),
           flag("--adam-betas", kTrainings, at(&Options::adam_betas),
                "Decay rates of the moments, for adam and adamw: B1,B2 [0.9,0.999]", Type{"B1,B2"}, Key{"betas[]"},
                Read{[](const SettingContext& c) {
@@ -379,14 +380,24 @@ SettingTable optimizer_settings() {
                  if (is_sgd(optimizer)) return kAbsent;
                  return Json{optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
                }},
-               Meaning{"only with adam and adamw"}),
+               Meaning{"only with adam and adamw"}, Compared{[](const SettingContext& c) {
+                 const AdamConfig d;
+                 const OptimizerConfig optimizer = resolve_optimizer(c.options);
+                 const AdamConfig used = is_sgd(optimizer) ? d : optimizer.adam_kernel();
+                 if (used.beta1 == d.beta1 && used.beta2 == d.beta2) return Json();
+                 return Json{used.beta1, used.beta2};
+               }}),
           flag("--adam-eps", kTrainings, at(&Options::adam_eps),
                "Added to the root of the second moment, for adam and adamw [1e-8]", number_of_at_least_0(), Key{"eps"},
                Read{[](const SettingContext& c) {
                  const OptimizerConfig optimizer = resolve_optimizer(c.options);
                  return is_sgd(optimizer) ? kAbsent : Json(optimizer.adam_kernel().eps);
                }},
-               Meaning{"only with adam and adamw"}),
+               Meaning{"only with adam and adamw"}, Compared{[](const SettingContext& c) {
+                 const OptimizerConfig optimizer = resolve_optimizer(c.options);
+                 const double eps = is_sgd(optimizer) ? AdamConfig().eps : optimizer.adam_kernel().eps;
+                 return eps == AdamConfig().eps ? Json() : Json(eps);
+               }}),
           flag("--weight-decay", kTrainings, at(&Options::weight_decay), "Weight decay [0.01 for adamw, else 0]",
                number_of_at_least_0(),
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).weight_decay(); }},
