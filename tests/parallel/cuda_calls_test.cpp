@@ -136,7 +136,7 @@ TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
     }
     if (step < first_steps) continue;
     EXPECT_EQ(counts.created_events, 0) << "step " << step;
-    EXPECT_LE(counts.timed_records, 20) << "step " << step;
+    EXPECT_LE(counts.timed_records, 24) << "step " << step;  // 16, and two for each wait that found work to wait for
   }
   engine.take_step_results(true);
 }
