@@ -31,8 +31,8 @@ struct RecordedProduct {
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
   bool row_sums = false;  // of op(a), which GPUs compute with the product: the gradient of a bias
-  auto operator<=>(const RecordedProduct&) const =
-      default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
+  auto operator<=>(const RecordedProduct&) const = default;
 };
 
 /// The distinct operations of a context, in PlanCache.

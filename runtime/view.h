@@ -68,8 +68,8 @@ struct ConstView {
 
   ConstView() = default;
   ConstView(const void* p, const Shape& s, DType t, DeviceId d) : data(p), shape(s), dtype(t), device(d) {}
-  ConstView(const View& v)
-      : data(v.data), shape(v.shape), dtype(v.dtype), device(v.device) {}  // NOLINT: a View is a ConstView
+  // NOLINTNEXTLINE(google-explicit-constructor): a View is a ConstView
+  ConstView(const View& v) : data(v.data), shape(v.shape), dtype(v.dtype), device(v.device) {}
 
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }

@@ -20,8 +20,8 @@ struct CudnnConv2d {
   bool tf32 = false;
   int64_t alignment = 16;  // bytes, of every tensor
   int64_t workspace_bytes = 0;
-  auto operator<=>(const CudnnConv2d&) const =
-      default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
+  auto operator<=>(const CudnnConv2d&) const = default;
 };
 
 /// Ids of the tensors in the plan. In backward passes, x, w and y also stand for their gradients.
