@@ -332,9 +332,12 @@ TEST(Plan, RecomputedPartsAreRefusedUnlessTheyExist) {
 }
 
 TEST(Choose, RefusesContradictions) {
-  expect_usage_error({"train", "--batch-size", "most"}, "vitrine train: --batch-size most: it must be an integer");
-  expect_usage_error({"train", "--batch-size", "0"}, "--batch-size 0: it must be an integer");
-  expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be an integer");
+  expect_usage_error({"train", "--batch-size", "most"},
+                     "vitrine train: --batch-size: expected an integer from 1 to 1099511627776 or max, got 'most'");
+  expect_usage_error({"train", "--batch-size", "0"},
+                     "--batch-size: expected an integer from 1 to 1099511627776 or max, got '0'");
+  expect_usage_error({"train", "--accumulate", "-1"},
+                     "--accumulate: expected an integer from 1 to 1048576 or auto, got '-1'");
   expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
   expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");
