@@ -70,7 +70,7 @@ def main():
     parser.add_argument("jobs", nargs="*")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--torch")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     for model in options.jobs:
         if model not in JOBS:
             parser.error(f"job {model}: expected one of {', '.join(JOBS)}")
