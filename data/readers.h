@@ -25,7 +25,7 @@ DatasetPair open_image_folder(const std::filesystem::path& folder, int64_t image
 /// `count` synthetic images, and max(1, count / 5) for testing.
 DatasetPair draw_synthetic(int64_t count, uint64_t seed);
 
-/// Sets mean and std of both parts to those of the training pixels, over at most `most_images` images, evenly spaced.
+/// Sets mean and std of both parts from the training pixels of at most `most_images` evenly spaced images.
 /// throws DataError if a channel is constant.
 void measure_statistics(DatasetPair& pair, int64_t most_images);
 

@@ -28,9 +28,9 @@ struct InputTarget {
 ///     and pad 2 on 227 x 227 x 3 becomes 3 x 3 with stride 1 on 58 x 58 x 48.
 ///   otherwise: channels of zeros.
 ///   The depth is a multiple of 16 bytes, which tensor cores load at a time: 8 channels of f16 or bf16, 4 of f32.
-/// `automatic` uses it on GPUs where tensor cores compute: in f16, bf16 and TF32 for strided convolutions, and in f16
-/// and bf16 for those of three channels or more to a multiple of 64, since with fewer channels cuDNN copies input and
-/// gradients to padded tensors in its workspace. In f32 without TF32, and on the CPU, images stay as they are.
+/// `automatic` uses it on GPUs where tensor cores compute: in f16, bf16 and TF32 for strided convolutions; in f16 and
+/// bf16 also for convolutions of three channels or more to a multiple of 64, because cuDNN would pad input and
+/// gradients in its workspace. In f32 without TF32, and on the CPU, images stay as they are.
 /// throws  ShapeError when the shapes do not match
 ImageForm conv2d_input_form(const Conv2dConfig& config, const Shape& x, const Shape& w, const InputTarget& target);
 

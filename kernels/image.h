@@ -70,7 +70,7 @@ void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const
 
 /// resize_normalize() of one image in host memory, on the calling thread.
 ///   source (h, w, C), C <= 4      target (H, W, C)
-/// throws    ShapeError when the length of a span is not that of its shape
+/// throws    ShapeError when the length of a span does not match its shape
 void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels,
                               const Shape& target, std::span<float> y);
 

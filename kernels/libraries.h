@@ -15,8 +15,8 @@ struct LibraryInfo {
   std::string use;  // what the kernels use it for
 };
 
-/// The libraries that the kernels of a backend use, for reports; those of meta devices are the CPU's. With
-/// Backend::cuda, this loads cuBLASLt.
+/// The libraries that the kernels of a backend use, for reports; for meta devices the CPU's. With Backend::cuda, this
+/// loads cuBLASLt.
 std::vector<LibraryInfo> kernel_libraries(Backend backend);
 
 }  // namespace vitrine

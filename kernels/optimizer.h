@@ -25,7 +25,7 @@
 /// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
 
-/// Elements [begin, end) of the flat buffers with constants of their own.
+/// Elements [begin, end) of the flat buffers with separate constants.
 struct UpdateRange {
   int64_t begin = 0, end = 0;
   double lr_factor = 1.0;

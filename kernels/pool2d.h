@@ -28,7 +28,7 @@ inline constexpr int64_t kMostReluWindow = 15;
 ///   x (N, H, W, C)   y (N, P, Q, C)   indices (N, P, Q, C) u8 or empty: position r * window + s of the maximum in its
 ///     window
 ///   relu  y is relu_forward() of the maximum. Where y is not above 0, its index is kCutOff, so that
-///         max_pool2d_backward() computes the gradient of both. The bits equal those of separate operations.
+///         max_pool2d_backward() computes the gradient of both. The bits are the same as with separate operations.
 /// For every pool:
 /// requires  x, y and their gradients are all f32, all f16 or all bf16; none overlaps another
 /// ensures   computed in f32, rounded once; the same bits in every run

@@ -56,7 +56,7 @@ struct StepControl {
 /// The count of updates, for a decision that also begins the update: it then needs no launch for that.
 struct UpdateCount {
   View step;  // (1) i32: number of updates so far, incremented if the step is taken; empty: the update counts itself
-  double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // those of AdamConfig; for SGD they have no effect
+  double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // of AdamConfig; no effect for SGD
   ConstView values = {};                      // empty, or (StepValues::kCount) i32: lr and beta1
 };
 /// The first elements of a gradient, whose squares have been summed before, by sum_squares() or
@@ -64,7 +64,7 @@ struct UpdateCount {
 struct SquaredElements {
   int64_t elements = 0;  // 0: none
   ConstView squares =
-      {};  // (tiles, 2) i32, as runtime/square_sums.h says: of one range after another, each of which begins a new tile
+      {};  // (tiles, 2) i32 (runtime/square_sums.h), of one range after another; each range begins a new tile
 };
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {

@@ -34,7 +34,7 @@ struct TunedPlans {
 
   /// The plan of an operation, or null.
   const TunedPlan* find(const std::string& operation) const;
-  /// Adds the plan, or replaces that of the same operation.
+  /// Adds the plan, or replaces the operation's present one.
   void put(TunedPlan plan);
 };
 
@@ -58,7 +58,7 @@ struct TuneResult {
 
 /// Runs each operation in memory of the context's pool. An operation that `known` has a plan for takes that plan; for
 /// each other one all plans that the library proposes and the usual rules allow (deterministic, accurate, within the
-/// workspace) are timed with CUDA events: a first run, then kTimedRuns of which the median counts; a plan that takes
+/// workspace) are timed with CUDA events: a first run, then the median of kTimedRuns; a plan that takes
 /// over twice the time of the best so far runs only twice. All memory is returned to the pool. With alignment below 16
 /// bytes an operation has no tuned plan.
 ///   operations       recorded_operations(), of any devices      known  plans of the same device, libraries, workspace

@@ -31,7 +31,7 @@ struct Pass {
   uint64_t seed = 0;
   int64_t step = 0;          // optimizer step, for dropout
   int64_t first_sample = 0;  // position of the slice's first sample in the global batch of the step
-  /// Samples of the micro-batch on all devices that `batch_sum` adds up; 0: those of the call.
+  /// Samples of the micro-batch on all devices that `batch_sum` adds up; 0: only the samples of the call.
   int64_t batch_samples = 0;
   /// Null: the samples of the call are all there are, or statistics are taken on each device alone.
   BatchSum* batch_sum = nullptr;
@@ -44,7 +44,7 @@ struct Pass {
   /// False: a training pass leaves saved buffers (running statistics) as they are.
   bool updates_buffers = true;
   /// Not empty: the input of the model, and of the layer that gets this pass, is in the form that Layer::input_form()
-  /// returned. Shapes in arguments and in Saved::shapes remain those of the images; the gradient of the input has the
+  /// returned. Shapes in arguments and in Saved::shapes remain the images' shapes; the gradient of the input has the
   /// form too.
   ImageForm input_form = {};
 };
@@ -99,7 +99,7 @@ struct Saved {
   std::vector<Saved> parts;
 };
 
-/// What a layer needs of its own output in backward, and therefore keeps.
+/// What a layer needs of its output in backward, and therefore keeps.
 enum class OutputNeed : uint8_t {
   nothing,
   sign,    // which elements are above 0 (a merged ReLU)
@@ -135,7 +135,7 @@ struct BackwardCall {
   const Saved& saved;      // what forward returned
   const Tensor& grad_y;    // may be used as scratch: its content is lost
   const Tensor& grad_x;    // overwritten; empty when the gradient of the input is not needed
-  ParamViews grad_params;  // empty: of a frozen parameter, or that of bias_parameter() if it is already computed
+  ParamViews grad_params;  // empty: of a frozen parameter, or of bias_parameter() if already computed
   GradMode mode;           // whether grad_params are overwritten or added to
   const Pass& pass;
   BufferViews buffers = {};

@@ -13,7 +13,7 @@ struct ScheduledValues {
   std::optional<double> momentum;  // one_cycle only: momentum of sgd, beta1 of adam and adamw
 };
 
-/// How the learning rate changes during training. Names, defaults and formulas are those of torch.optim.lr_scheduler. A
+/// How the learning rate changes during training. Names, defaults and formulas as in torch.optim.lr_scheduler. A
 /// tick is what PyTorch's scheduler.step() counts: an optimizer step or an epoch, as `unit` says.
 struct LrScheduleConfig {
   enum class Kind {
@@ -53,7 +53,7 @@ struct LrScheduleConfig {
   /// warmup_start_factor times the schedule's first rate up to that rate, which is lr, and lr / initial_divisor for
   /// one_cycle, whose momentum stays at max_momentum. The schedule starts after it, at tick 0. With unit epoch a tick
   /// is steps_per_epoch steps from there on, so step and multi_step change the rate within an epoch if the warm-up ends
-  /// within one. plateau counts epochs of training, those of the warm-up included.
+  /// within one. plateau counts all epochs of training, warm-up included.
   int64_t warmup_steps = 0;
   double warmup_start_factor = 1.0 / 3.0;
 };

@@ -21,13 +21,13 @@ struct PartCost {
   int64_t recompute = 0;      // the same when it is computed again
   int64_t backward = 0;       // what a backward pass allocates at most, beside the gradient of the input
   int64_t grad_output = 0;    // the block of the gradient of its output
-  int64_t grad_input = 0;     // 0: none is computed, or it overwrites that of the output
+  int64_t grad_input = 0;     // 0: none is computed, or it overwrites grad_output
   bool runs_backward = true;  // false: no part before or at this one has parameters
   int64_t work = 0;           // of a forward pass, in any unit
 };
 
-/// The memory of one device over a step as a sum of blocks: that of a recorded step, in which nothing is recomputed,
-/// with other activations.
+/// The memory of one device over a step as a sum of blocks: of a step recorded without recomputation, with other
+/// activations.
 struct RecomputationModel {
   std::vector<PartCost> parts;  // those that compute, in their order
   int64_t base = 0;             // held during forward and backward, beside activations and gradients of activations
@@ -44,8 +44,8 @@ struct RecomputationChoice {
   int64_t work = 0;        // of recomputation
 };
 
-/// Sets PartCost::grad_output of all parts, from that of the last one: a layer that overwrites the gradient of its
-/// output leaves the block as it is.
+/// Sets PartCost::grad_output of all parts, starting with `last` for the last one. A layer that overwrites the gradient
+/// of its output leaves the block as it is.
 void set_gradients(std::vector<PartCost>& parts, int64_t last);
 
 /// What is kept at the end of the forward pass, without and with the output of the model.

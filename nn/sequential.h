@@ -48,7 +48,7 @@ class Sequential final : public Layer {
   void forward_empty(const EmptyCall& call) const override;
   void backward_empty(const EmptyCall& call) const override { backward_empty(call, nullptr); }
 
-  /// Called with the index of the first parameter whose gradient is final; so are those of all parameters after it.
+  /// Called with the index of the first parameter whose gradient is final; all later ones are final, too.
   using GradientsReady = std::function<void(int first_parameter)>;
 
   /// Called with each part that computes and its output.
@@ -73,7 +73,7 @@ class Sequential final : public Layer {
                      GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed = {},
                      BufferViews buffers = {}) const;
   /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's
-  /// collectives and those of layers have the same order on all devices.
+  /// collectives and the layers' collectives have the same order on all devices.
   void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
 
   /// The parts that compute for an input of this shape, ascending; the others are identities.

@@ -87,7 +87,7 @@ LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout,
                               const LoadOptions& options = {});
 /// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as
 /// in PyTorch's oldest files. Nothing is changed when it throws.
-///   buffers  become those of the file; what a partial load does not find is initial
+///   buffers  receive the file's values; what a partial load does not find is initial
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers,
                               const LoadOptions& options = {});

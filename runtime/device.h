@@ -48,7 +48,7 @@ struct DeviceGroupOptions {
   /// CPU devices leaves room for it.
   int64_t host_bytes = 0;
   /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices);
-  /// at most kMostThreadsPerDevice. Of meta devices: those of the CPU devices that they stand for; empty: one.
+  /// at most kMostThreadsPerDevice. For meta devices: of the CPU devices that they stand for; empty: one.
   std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
@@ -91,7 +91,7 @@ class Device {
     DeviceId id;
     DeviceId target;  // the device that a meta device stands for, otherwise id
     int ordinal = 0;
-    std::string name;  // empty: that of id
+    std::string name;  // empty: id.str()
     std::shared_ptr<Pool> pool;
     std::unique_ptr<Stream> compute, copy, communication;
     std::vector<int> cores;  // CPU devices

@@ -20,10 +20,10 @@ struct MemoryAccess {
   const char* what = "";  // name of the operation
 };
 
-/// Reports two unsynchronized operations on the same bytes of which one writes. Keeps a vector clock for every stream,
-/// every event and the host, advanced by record, wait and synchronize at the time of issue. The verdict therefore
-/// depends on the program only, never on timing, and is the same on meta, CPU and CUDA. Thread-safe.
-/// source  Fidge 1988, Mattern 1989 (vector clocks); Flanagan and Freund 2009 (epochs)
+/// Reports two unsynchronized operations on the same bytes if one of them writes. Keeps a vector clock for every
+/// stream, every event and the host, advanced by record, wait and synchronize at the time of issue. The verdict
+/// therefore depends on the program only, never on timing, and is the same on meta, CPU and CUDA. Thread-safe. source
+/// Fidge 1988, Mattern 1989 (vector clocks); Flanagan and Freund 2009 (epochs)
 class OrderChecker {
  public:
   OrderChecker();

@@ -59,7 +59,7 @@ class Reason {
   operator const std::string&() const { return text_; }
   // NOLINTEND(google-explicit-constructor)
   /// With the names that a program or binding gives the settings: "set workspace 64MiB". `name` may be given settings
-  /// that it does not know, such as those of other libraries: Setting::name() names them. What it returns must stay
+  /// that it does not know, such as other libraries' settings: Setting::name() names them. What it returns must stay
   /// valid as long as its argument.
   std::string str(const char* (*name)(Setting)) const;
   bool empty() const { return text_.empty(); }

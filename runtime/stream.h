@@ -38,7 +38,7 @@ class Event {
   /// True if that point has been reached or the GPU has failed. Never blocks. Orders nothing: call synchronize() for
   /// that.
   virtual bool reached() const = 0;
-  /// Seconds from the latest recorded point of `start` to that of this event; negative if this one was reached earlier.
+  /// Seconds from `start`'s latest recorded point to this event's; negative if this one was reached earlier.
   /// The resolution is about one microsecond. Blocks the host until both are reached. Both must come from
   /// make_event(EventTiming::on), on streams of one GPU or of CPU devices.
   /// throws  UnsupportedError for events without timing and on meta, where no time passes; ConfigError for an event
@@ -127,15 +127,15 @@ class Stream {
   /// From here to end_capture() work that is issued to this stream, and to the `joined` streams of the same GPU, does
   /// not run. Until then the thread must not wait for any stream or event, allocate device or pinned memory, or make
   /// these streams wait for an event that was recorded before; a span that is closed during the capture must have been
-  /// opened during it. The captured work of a joined stream begins after that of this stream so far, which a launch
-  /// waits for, and what is queued on this stream after a launch begins when all of it is done.
+  /// opened during it. A launch waits for this stream's earlier work, also with the work of joined streams, and what
+  /// is queued on this stream after a launch begins when all of it is done.
   virtual void begin_capture(std::span<Stream* const> joined);
   void begin_capture() { begin_capture({}); }
   /// Returns the work issued since begin_capture(). throws CudaError if it contains what cannot be captured.
   virtual std::unique_ptr<CapturedWork> end_capture();
   /// Ends the capture, if there is one, and discards its work.
   virtual void abandon_capture() noexcept {}
-  /// Queues work that this stream has captured. Its spans are those of the capture, in step `step`; the host waits for
+  /// Queues work that this stream has captured. Its spans repeat the captured ones in step `step`; the host waits for
   /// the spans of the launch before, if that has not ended.
   virtual void launch(CapturedWork& work, int64_t step);
 

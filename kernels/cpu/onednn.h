@@ -17,7 +17,7 @@ namespace vitrine::cpu::onednn {
 std::optional<LibraryInfo> library();
 
 /// True for f32, and for bf16 on CPUs with AMX. With AVX-512 BF16 alone, oneDNN's convolutions and products of bf16
-/// take up to twice as long as those of tensors widened to f32 (docs/performance.md).
+/// take up to twice as long as with tensors widened to f32 (bench/results/notes-2026-11-23.md).
 bool computes(DType dtype);
 
 /// c (m, n) = a (m, k) b (k, n); rows of c are c_stride elements apart.

@@ -88,7 +88,8 @@ bool multiply(ExecContext& ctx, const View& workspace, const Product& product, c
 }
 
 /// Calls body(product, row of b) for the products that make up one. If neither matrix is transposed and b is large,
-/// oneDNN 2.6 and 3.7 take up to three times as long as with blocks of K, which are added up (docs/performance.md).
+/// oneDNN 2.6 and 3.7 take up to three times as long as with blocks of K, which are added up
+/// (bench/results/notes-2026-11-23.md).
 template <class Body>
 void for_each_block(const Product& whole, const Body& body) {
   constexpr int64_t kLarge = int64_t{1} << 23, kDepth = 256;

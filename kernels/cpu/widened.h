@@ -7,7 +7,7 @@
 #include "kernels/recorded_operations.h"
 
 /// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened
-/// to f32 in ctx.workspace(), computed in f32, and each complete result is rounded once. The contracts are those of the
+/// to f32 in ctx.workspace(), computed in f32, and each complete result is rounded once. Contracts as of the
 /// operations.
 namespace vitrine::cpu::widened {
 

@@ -21,7 +21,7 @@ struct Matmul {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType dtype = DType::f32;    // of a and b; accumulates in f32
-  DType c_dtype = DType::f32;  // of c and the bias: that of a and b, or f32
+  DType c_dtype = DType::f32;  // of c and the bias: as of a and b, or f32
   bool accumulate = false;
   Epilogue epilogue = Epilogue::none;
 };

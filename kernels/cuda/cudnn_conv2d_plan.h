@@ -12,7 +12,7 @@ namespace vitrine::cuda {
 struct CudnnConv2d {
   Conv2dPass pass = Conv2dPass::forward;
   DType dtype = DType::f32;     // of all tensors except the gradient of the weights; accumulates in f32
-  DType dw_dtype = DType::f32;  // of the gradient of the weights: f32, or that of the others
+  DType dw_dtype = DType::f32;  // of the gradient of the weights: f32, or as the others
   std::array<int64_t, 4> x{}, w{}, y{};
   int64_t stride = 1, pad = 0;
   bool bias = false, relu = false;  // of the forward pass; cuDNN has no plans for ReLU without a bias

@@ -121,8 +121,8 @@ CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor);
 CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                                 const CudnnDescriptor& y);
 
-/// The GPU that plans run on: that of the handle, or without a handle the one that the device properties describe; such
-/// plans can be found, not run.
+/// The GPU that plans run on: the handle's, or without a handle the one that the device properties describe. Plans
+/// without a handle can be found, not run.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   const CudnnDescriptor* device_properties = nullptr;
@@ -142,8 +142,7 @@ class CudnnPlan {
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// cuDNN's index of the engine among those for this kind of graph.
   int64_t engine() const { return engine_; }
-  /// True for a plan of the fallback heuristic, which cuDNN offers for graphs that no allowed engine of its own choice
-  /// serves.
+  /// True for a plan of the fallback heuristic, which cuDNN offers where no allowed engine of its first choice serves.
   bool fallback() const { return fallback_; }
   /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs
   /// 2=1,3=0,18=9".

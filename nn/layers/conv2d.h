@@ -18,8 +18,8 @@ struct Conv2dLayerConfig {
 };
 
 /// Convolution of images x (N, H, W, C) to y (N, P, Q, K), then ReLU if merged. Parameters: weight (K, R, S, C), bias
-/// (K). Keeps x, and y if ReLU is merged. If x is in a form (conv2d_input_form), each pass arranges the weights, or
-/// takes their gradient out of that of the arranged ones.
+/// (K). Keeps x, and y if ReLU is merged. If x is in a form (conv2d_input_form), each pass arranges the weights like x,
+/// and copies their gradient back to the normal layout.
 class Conv2d final : public Layer {
  public:
   /// throws ConfigError when a size is below 1 or pad is negative.

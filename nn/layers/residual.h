@@ -5,8 +5,8 @@
 
 namespace vitrine {
 
-/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. Parameters, buffers and
-/// counters are those of body, then those of shortcut, under the names that these give them. source  He et al. 2016
+/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. Has the
+/// parameters, buffers and counters of body, then of shortcut, under their names. source  He et al. 2016
 class Residual final : public Layer {
  public:
   /// shortcut may be null

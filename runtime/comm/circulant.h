@@ -10,7 +10,7 @@ namespace vitrine::comm {
 
 /// Schedule by which P processes, each with one block of a buffer, exchange in ceil(log2 P) rounds, for any P. A
 /// process gathers the blocks that follow its own: once it has the first `distance` of them, it receives up to `blocks`
-/// more from the process `distance` ahead, and sends as many of its own to the process `distance` back. The same rounds
+/// more from the process `distance` ahead, and sends as many to the process `distance` back. The same rounds
 /// in reverse order, with sums instead of copies, leave each process with the sum of its block. source  Bruck et al.,
 /// "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems", 1997; reversed: Träff,
 /// "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024

@@ -76,7 +76,7 @@ class Communicator {
 };
 
 /// Creates one communicator for each device of the group, in order; ranks count the devices of all processes. CPU
-/// devices of one process communicate in memory, those of several processes over MPI. GPUs use NCCL or, if logical
+/// devices of one process communicate in memory, of several processes over MPI. GPUs use NCCL or, if logical
 /// devices share a GPU or NCCL is not built in, direct access to peer memory. On meta there is only bookkeeping. throws
 /// UnsupportedError naming the incompatible devices and the remedy; CommError if ranks do not join in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);

@@ -52,7 +52,7 @@ class ProcessExchange {
   /// are undefined.
   ///   scratch  sum_scratch_elements(), or fewer, at least twice the number of processes; for sums by messages
   virtual void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) = 0;
-  /// The partials consist of counts[r] elements for each rank r. Sums those of this rank over all processes into the
+  /// The partials consist of counts[r] elements for each rank r. Sums this rank's elements over all processes into the
   /// results (counts[this rank]).
   ///   scratch  scattered_scratch_elements()
   virtual void sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) = 0;

@@ -45,7 +45,7 @@ class SharedSums {
  private:
   struct Progress;
   Progress& progress(int rank) const;
-  /// A rank's part of one of the two segments in flight: its partials of all slices, then the sum of its own slice.
+  /// A rank's part of one of the two segments in flight: its partials of all slices, then the sum of its slice.
   std::byte* partials(int64_t segment, int rank) const;
   std::byte* sums(int64_t segment, int rank) const { return partials(segment, rank) + processes_ * slice_bytes_; }
   /// Waits until all other ranks have done the segment.

@@ -8,8 +8,7 @@
 
 namespace vitrine::cpu {
 
-/// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without
-/// OpenMP.
+/// Number of threads that parallel_for uses on the calling thread, a device's worker; 1 without OpenMP.
 inline int team_size() { return omp_get_max_threads(); }
 
 /// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every

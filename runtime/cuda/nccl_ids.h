@@ -10,7 +10,7 @@
 /// (ncclCommInitRankScalable, NCCL 2.23).
 namespace vitrine::cuda {
 
-/// Ids for a group: one for every `ranks_per_id` ranks, the last of which may be fewer. requires both above 0
+/// Ids for a group: one for every `ranks_per_id` ranks, the last for the rest. requires both above 0
 int nccl_id_count(int world_size, int ranks_per_id);
 /// Where NCCL expects id `id` of `count` to come from: the first of the ranks that join through it. Ranks are divided
 /// in order, and the first world_size % count ids have one more than the others.

@@ -21,8 +21,8 @@ class PlacementCursor;
 struct PoolPlacement;
 struct PoolRecord;
 
-/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far. Its categories, phase and layer
-/// are those of the moment with the largest sum of blocks, and fragmentation is the difference between the two.
+/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far. Categories, phase and layer
+/// belong to the moment with the largest sum of blocks; fragmentation is the difference between the two.
 struct PoolStatistics {
   int64_t capacity_bytes = 0;
   int64_t reserved_bytes = 0;   // size of the slab

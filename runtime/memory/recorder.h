@@ -23,7 +23,7 @@ class MemoryRecorder {
   void on_allocate(int64_t offset, int64_t bytes, Category category, std::string_view tensor);
   void on_free(int64_t offset);
 
-  /// Starts a new history with the blocks that are allocated now; their time is that of this call.
+  /// Starts a new history with the blocks that are allocated now, timed at this call.
   void start();
   /// Ends the recording; history() keeps what was recorded.
   void stop() { recording_ = false; }

@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// Memory of a pool: one range of addresses of which the first size_bytes() bytes are usable.
+/// Memory of a pool: one range of addresses; the first size_bytes() bytes are usable.
 class Slab {
  public:
   virtual ~Slab() = default;

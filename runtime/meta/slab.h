@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// Slab of a meta device: addresses that are never accessed and differ from those of all other meta devices.
+/// Slab of a meta device: addresses that are never accessed; each meta device has different ones.
 class MetaSlab final : public Slab {
  public:
   explicit MetaSlab(int ordinal) : base_(static_cast<uintptr_t>(ordinal + 1) << 44) {}

@@ -11,7 +11,7 @@
 
 namespace vitrine {
 
-/// Spans of one device, from take_spans() of its streams, and those of the host (data loading), in any order.
+/// Spans of one device, from take_spans() of its streams, and of the host (data loading), in any order.
 struct DeviceSpans {
   int ordinal = 0;
   std::vector<SpanRecord> compute, copy, communication;
@@ -56,7 +56,7 @@ struct PhaseTable {
 /// only ends a step. Each moment of a step belongs to
 ///   1. the innermost span of the compute stream, unless it is a wait or there is none; else
 ///   2. the innermost span of the communication stream, likewise; else of the copy stream; else
-///   3. a wait with its cause: that of the compute stream, else of the communication, else of the copy stream; else
+///   3. a wait with its cause: of the compute stream, else of the communication, else of the copy stream; else
 ///   4. Phase::data during a host span of it; else a wait with the cause "host".
 /// Bytes and calls belong to spans that begin in a step.
 PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range = {});
