@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a reproduction: its settings, the room for its checkpoints, and what is made of its runs.
+// What is made of the runs of a reproduction, and the configuration that names them.
 #include "tools/program/record/reproduction.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/reproduce_runs.h"
-#include "tools/program/checkpoint/checkpoints.h"
-#include "tools/program/commands/reproduction_files.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/render/json_report.h"
+#include "tools/program/run/run.h"
 
 namespace vitrine::test {
 namespace {
@@ -30,38 +28,6 @@ TEST(Reproduction, SpreadsAndDurations) {
   EXPECT_EQ(format_duration(1290), "21 min 30 s");
   EXPECT_EQ(format_duration(3.0 * 3600 + 20 * 60 + 29), "3 h 20 min");
   EXPECT_EQ(format_duration(7199.9), "2 h 0 min");
-}
-
-TEST(Reproduction, TheDiskNeedsTheCheckpointsThatStayAndOneThatIsBeingWritten) {
-  using tools::missing_checkpoints;
-  EXPECT_EQ(missing_checkpoints(20, std::nullopt, {0, 0, 5}), 55);
-  EXPECT_EQ(missing_checkpoints(20, 2, {0, 0, 1}), 6) << "2 + 2 + 1, and one more while the oldest is still there";
-  EXPECT_EQ(missing_checkpoints(20, 20, {0}), 20) << "none is removed";
-  EXPECT_EQ(missing_checkpoints(20, 2, {}), 0);
-}
-
-TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
-  using namespace tools;
-  for (const bool ema : {false, true}) {
-    const std::string name = ema ? "ema" : "plain";
-    Arguments arguments = {"train",        "--model", "mlp", "--image-size", "8", "--data",
-                           "synthetic:60", "--steps", "1",   "--no-eval"};
-    if (ema) arguments = arguments + Arguments{"--ema", "0.9"};
-    arguments = arguments + Arguments{"--checkpoint-dir", path(name)};
-    ASSERT_EQ(run_vitrine(arguments).exit_code, 0);
-    int64_t bytes = 0;
-    for (const auto& entry : fs::directory_iterator(path(name) + "/step-00000001"))
-      bytes += static_cast<int64_t>(entry.file_size());
-    const CommandLine line = parse_command_line(arguments);
-    ASSERT_TRUE(line.options) << line.error;
-    const Job job = open_job(*line.options);
-    const EngineConfig config =
-        engine_config(*line.options, job, scheme_preset("ddp"), resolve_precision(*line.options));
-    const int64_t expected =
-        checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
-    EXPECT_LT(expected, bytes + 4096) << name << ": padding";
-    EXPECT_GT(expected, bytes - 16384) << name << ": headers and state.json";
-  }
 }
 
 TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
@@ -94,67 +60,49 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
 }
 
-TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
-  using namespace tools;
-  Record record;
-  const auto add = [&](const char* mode, const char* precision, const char* state, double seconds) {
-    RunRecord& run = record.runs.emplace_back();
-    run.name = std::string(mode) + " " + precision;
-    run.reproduced.emplace();
-    run.reproduced->mode = mode, run.reproduced->precision = precision, run.reproduced->state = state;
-    EpochRecord& epoch = run.epochs.emplace_back();
-    // The first step takes three times as long as the others.
-    epoch.samples = 1000, epoch.steps = 10, epoch.seconds = seconds * 1.2;
-    PhaseTable& phases = run.devices.emplace_back().phases;
-    phases.steps = 9, phases.wall_seconds = seconds * 0.9;
-  };
-  add("single", "fp32", "complete", 10.0);
-  add("single", "fp16:none", "diverged", 1.0);
-  add("ddp", "fp32", "complete", 4.0);
-  add("ddp", "fp16:none", "complete", 2.0);
-  const std::vector<ConfigurationSummary> all = summarize(record.runs);
-  ASSERT_EQ(all.size(), 4U);
-  EXPECT_DOUBLE_EQ(all[0].samples_per_second, 100.0) << "without the first step";
-  EXPECT_DOUBLE_EQ(all[0].seconds.mean, 12.0) << "with the first step";
-  EXPECT_DOUBLE_EQ(all[0].speed_up.value(), 1.0);
-  EXPECT_FALSE(all[1].speed_up.has_value());
-  EXPECT_DOUBLE_EQ(all[2].speed_up.value(), 2.5);
-  EXPECT_FALSE(all[3].speed_up.has_value()) << "the single device has no whole run in fp16:none";
-  EXPECT_EQ(published_figures().size(), 9U);
-  EXPECT_FALSE(published_table(record).has_value());
-}
-
 TEST(Reproduction, ASummaryCoversAllSeedsOfItsConfiguration) {
   using namespace tools;
   Record record;
   record.kind = Record::Kind::reproduction;
   record.seeds = 3;
-  const auto add = [&](const char* state, std::vector<SavedEpoch> saved, int64_t skipped, bool measured) {
+  const auto add = [&](const char* state, const std::vector<double>& accuracies, int64_t skipped, int64_t measured) {
     RunRecord& run = record.runs.emplace_back();
     run.reproduced.emplace();
     run.reproduced->mode = "ddp", run.reproduced->precision = "fp32", run.reproduced->state = state;
-    run.reproduced->saved = std::move(saved);
     run.reproduced->skipped_steps = skipped;
-    run.reproduced->measured_steps = measured ? 5 : 0;
-    run.devices.emplace_back().device = "cpu:0";
+    for (const double accuracy : accuracies) {
+      EpochRecord& epoch = run.epochs.emplace_back();
+      epoch.epoch = static_cast<int64_t>(run.epochs.size());
+      epoch.test_accuracy = accuracy;
+      epoch.seconds = 1.5;
+      run.rates.rounds.push_back(accuracy * 1000);
+    }
+    DeviceRecord& device = run.devices.emplace_back();
+    device.device = "cpu:0";
+    device.phases.steps = measured;
   };
-  add("failed", {{1, "step-1", 0.0, 0.9, {}}}, 1, false);
-  add("complete", {{1, "step-1", 0.0, 0.6, {}}, {2, "step-2", 0.0, 0.5, {}}}, 2, true);
-  add("failed", {}, 4, true);
+  add("failed", {0.9}, 1, 0);
+  add("complete", {0.6, 0.5}, 2, 5);
+  add("failed", {}, 4, 5);
   conclude(record);
   ASSERT_EQ(record.summaries.size(), 1U);
   const ConfigurationSummary& summary = record.summaries[0];
   EXPECT_EQ(summary.runs, 3U);
-  EXPECT_EQ(summary.complete, 1);
   EXPECT_EQ(summary.unfinished, std::vector<std::string>{"failed"});
-  EXPECT_EQ(summary.best.value().test_accuracy, 0.9) << "of any saved epoch";
+  EXPECT_EQ(summary.best.value().test_accuracy, 0.9) << "of any run";
+  EXPECT_EQ(summary.accuracy.count, 1U);
   EXPECT_DOUBLE_EQ(summary.accuracy.mean, 0.5) << "of the complete run's last epoch";
+  EXPECT_DOUBLE_EQ(summary.seconds.mean, 3.0);
+  EXPECT_EQ(summary.rates.rounds, (std::vector<double>{600, 500}));
   EXPECT_EQ(summary.skipped_steps, 7);
   EXPECT_EQ(summary.shown, 1U) << "the first run that was measured";
   const Json row = reproduction_table(record).json()["rows"][0]["cells"];
   EXPECT_EQ(row[2], "0.5000, failed");
   EXPECT_EQ(row[3], "0.9000 (1)");
+  EXPECT_EQ(row[4], "550 ±9 %") << "the spread between epochs";
   EXPECT_TRUE(measured_runs(record).summaries.empty());
+  EXPECT_EQ(published_figures().size(), 9U);
+  EXPECT_FALSE(published_table(record).has_value());
 }
 
 }  // namespace

@@ -48,15 +48,6 @@ StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayou
   return bytes;
 }
 
-int64_t checkpoint_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
-  int64_t bytes = 0;
-  for (const auto& [name, part] : training_state_bytes(layout, buffers, config)) bytes += part;
-  const int64_t counter_bytes = static_cast<int64_t>(buffers.counters().size()) * size_of(DType::i64);
-  if (config.ema_decay <= 0.0) return bytes + counter_bytes;
-  // The file of the averages has the buffers and the counters too.
-  return bytes + buffers.saved().parameter_elements() * size_of(DType::f32) + 2 * counter_bytes;
-}
-
 std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& options, const Processes& processes) {
   const CheckpointOptions& o = options.checkpoints;
   if (o.directory.empty() || !processes.leads()) return nullptr;

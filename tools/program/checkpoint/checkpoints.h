@@ -25,9 +25,6 @@ namespace vitrine::tools {
 /// PyTorch's layout.
 StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config);
 
-/// Bytes of the tensors in the files of one checkpoint, without the files' headers.
-int64_t checkpoint_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config);
-
 /// Opens --checkpoint-dir on rank 0, before any work. Null without it, and in other processes.
 /// throws  DataError: it cannot be written to, another process writes there, or it holds checkpoints that this run does
 ///         not continue

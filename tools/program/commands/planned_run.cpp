@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/commands/planned_run.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <set>
+#include <limits>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "nn/atomic_file.h"
+#include "nn/json_file.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
-#include "tools/program/checkpoint/checkpoints.h"
+#include "runtime/printable.h"
 #include "tools/program/flags/configuration.h"
-#include "tools/program/run/describe.h"
-#include "tools/program/text/tables.h"
+#include "tools/program/record/reproduction.h"
+#include "tools/program/text/json_text.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
@@ -21,24 +24,43 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// All other settings of the runs that are not those of the published ones.
-void add_other_departures(const Options& published, const Job& job, const std::vector<DeviceId>& devices,
-                          const std::vector<PlannedRun>& runs, std::vector<std::string>& departures) {
-  // Named above, or no part of the published conditions.
-  const std::set<std::string> named = {"epochs", "batch-size", "optimizer", "lr", "limit-samples", "seed"};
-  std::set<std::string> found;
-  for (const PlannedRun& run : runs) {
-    const Options same = train_options(published, run.configuration, device_names(devices), published.seed);
-    for (const SettingDifference& difference :
-         compare_run_settings(run.settings, identify_run(same, job, run.devices))) {
-      // Optimizers and schedules have settings of their own.
-      const bool off = difference.there.empty() && (difference.here == "0" || difference.here == "off");
-      if (difference.here.empty() || off || named.contains(difference.name) || !found.insert(difference.name).second)
-        continue;
-      departures.push_back(fmt::format("--{} {}; published: {}", difference.name, difference.here,
-                                       difference.there.empty() ? "not set" : difference.there));
-    }
+constexpr const char* kRemedy = "remove the run's folder to make the run again";
+
+/// Calls `read` with a text that is JSON.
+///   source  names the text in messages
+/// throws  DataError that ends with the remedy
+template <class Read>
+void read_json(const std::string& source, const std::string& text, const Read& read) {
+  try {
+    check_json_nesting(source, text);
+    read(Json::parse(text));
+  } catch (const Json::exception& problem) {  // it quotes bytes of the file
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", source, printable(problem.what()), kRemedy));
+  } catch (const DataError& problem) {
+    throw DataError(fmt::format("{}; {}", problem.what(), kRemedy));
   }
+}
+
+double number_or_nan(const Json& json) {
+  return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+std::optional<double> number_if_any(const Json& json) {
+  return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+}
+
+EpochRecord parse_epoch(const Json& row) {
+  EpochRecord epoch;
+  epoch.epoch = row.at("epoch").get<int64_t>();
+  epoch.samples = row.at("samples").get<int64_t>();
+  epoch.seconds = row.at("train_seconds").get<double>();
+  // The mean, in the form that a record has.
+  epoch.totals.loss_sum = number_or_nan(row.at("loss"));
+  epoch.totals.valid = 1;
+  epoch.test_loss = number_if_any(row.at("test_loss"));
+  epoch.test_accuracy = number_if_any(row.at("test_accuracy"));
+  epoch.test_top5 = number_if_any(row.at("test_top5_accuracy"));
+  epoch.last_step = row.at("step").get<int64_t>();
+  return epoch;
 }
 
 }  // namespace
@@ -50,77 +72,89 @@ SettingValues identify_run(const Options& options, const Job& job, const std::ve
   return values;
 }
 
-EngineConfig PlannedRun::config(const Job& job) const {
-  return engine_config(options, job, resolve_scheme(options, devices), resolve_precision(options));
-}
-
-std::vector<NamedCheckpoint> PlannedRun::checkpoints() const {
-  try {
-    return list_checkpoints(options.checkpoints.directory);
-  } catch (const DataError&) {
-    return {};
+std::vector<SettingDifference> compare_run_settings(const SettingValues& here,
+                                                    const std::map<std::string, std::string>& there) {
+  std::vector<SettingDifference> found;
+  for (const auto& [name, value] : here) {
+    const auto other = there.find(name);
+    const std::string other_value = other == there.end() ? std::string() : other->second;
+    if (value != other_value) found.push_back({name, value, other_value});
   }
+  return found;
 }
 
-int64_t PlannedRun::saved_steps() const {
-  const std::vector<NamedCheckpoint> saved = checkpoints();
-  return saved.empty() ? 0 : saved.back().step;
-}
-
-std::optional<RunResult> PlannedRun::result() const {
-  try {
-    return read_run_result(folder);
-  } catch (const DataError&) {
-    return std::nullopt;
-  }
-}
-
-void check_disk(const Options& o, const Job& job, const std::vector<PlannedRun>& runs) {
-  const int64_t bytes = checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net),
-                                         runs.front().config(job));
-  std::vector<int64_t> saved;
-  for (const PlannedRun& run : runs) {
-    const std::optional<RunResult> result = run.result();
-    if (!result || result->state == "interrupted") saved.push_back(static_cast<int64_t>(run.checkpoints().size()));
-  }
-  const int64_t missing = missing_checkpoints(*o.epochs, o.checkpoints.keep_last, saved);
+std::optional<RunResult> PlannedRun::read_result() const {
+  const std::string path = folder + "/result.json";
   std::error_code error;
-  const fs::space_info space = fs::space(o.reproduce.out, error);
-  if (error || missing * bytes <= static_cast<int64_t>(space.available)) return;
-  throw DataError(
-      fmt::format("--out {}: {} checkpoints of {} need {}, but {} are free; name a folder on another disk, or lower "
-                  "--keep-last or --epochs",
-                  o.reproduce.out, format_count(missing), format_bytes(bytes), format_bytes(missing * bytes),
-                  format_bytes(static_cast<int64_t>(space.available))));
+  if (!fs::exists(path, error)) return std::nullopt;
+  RunResult result;
+  std::map<std::string, std::string> recorded;
+  read_json(path, read_text_file(path), [&](const Json& json) {
+    recorded = json.at("settings").get<std::map<std::string, std::string>>();
+    result.state = json.at("state").get<std::string>();
+    result.diverged = json.at("diverged").get<std::string>();
+    result.devices = parse_devices(path, json_text(json.at("devices")));
+  });
+  const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
+  for (const auto& [name, here, there] : compare_run_settings(settings, recorded)) {
+    throw ConfigError(
+        fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose "
+                    "another folder",
+                    folder, name, shown(here), shown(there)));
+  }
+  return result;
 }
 
-std::vector<std::string> find_departures(const Options& o, const Job& job, const std::vector<DeviceId>& devices,
-                                         const std::vector<PlannedRun>& runs, const Facts& machine) {
-  std::vector<std::string> departures;
-  const auto differs = [&](bool different, const std::string& here, const std::string& published) {
-    if (different) departures.push_back(fmt::format("{}; published: {}", here, published));
+void PlannedRun::write_result(const RunResult& result) const {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw DataError(fmt::format("--out: the folder {} cannot be made ({})", folder, error.message()));
+  Json json;
+  json["version"] = VITRINE_VERSION;
+  for (const auto& [name, value] : settings) json["settings"][name] = value;
+  json["state"] = result.state;
+  json["diverged"] = result.diverged;
+  json["devices"] = Json::parse(devices_text(result.devices));
+  AtomicFile file(folder + "/result.json");
+  file.write(json_text(json, 1));
+  file.commit();
+}
+
+void PlannedRun::read_log(RunRecord& run) const {
+  std::map<int64_t, double> losses, scales;
+  std::map<int64_t, EpochRecord> epochs;  // the row of an interrupted epoch is replaced by that of the whole epoch
+  const auto add = [&](const Json& row) {
+    if (row.at("kind") == "step") {
+      const auto step = row.at("step").get<int64_t>();
+      losses[step] = number_or_nan(row.at("loss"));
+      if (const auto scale = number_if_any(row.at("loss_scale"))) scales[step] = *scale;
+    } else if (row.at("kind") == "epoch") {
+      const EpochRecord epoch = parse_epoch(row);
+      epochs[epoch.epoch] = epoch;
+    }
   };
-  const Options published = published_options(o);
-  const OptimizerConfig optimizer = resolve_optimizer(o);
-  differs(o.model != published.model, "model " + o.model, published.model);
-  differs(!o.data.starts_with("cifar10"), "data " + o.data, "CIFAR-10");
-  differs(job.model.height != 227, fmt::format("images of {0}x{0}", job.model.height), "227x227");
-  differs(o.limit_samples.has_value(),
-          fmt::format("the first {} training images", format_count(o.limit_samples.value_or(0))), "all 50,000");
-  differs(*o.epochs != *published.epochs, fmt::format("{} epoch{}", *o.epochs, *o.epochs == 1 ? "" : "s"),
-          fmt::format("{}", *published.epochs));
-  differs(o.batch_size != published.batch_size, fmt::format("batch size {}", o.batch_size),
-          fmt::format("{}", published.batch_size));
-  differs(std::string(optimizer.name()) != "adamw", fmt::format("optimizer {}", optimizer.name()), "adamw");
-  differs(optimizer.learning_rate() != *published.lr, fmt::format("lr {}", optimizer.learning_rate()),
-          fmt::format("{}", *published.lr));
-  const auto device = std::find_if(machine.begin(), machine.end(),
-                                   [&](const auto& fact) { return fact.first == devices.front().str(); });
-  const std::string text =
-      device == machine.end() ? devices.front().str() : fmt::format("{}: {}", device->first, device->second);
-  differs(text.find("RTX 2060") == std::string::npos, fmt::format("device {}", text), "an RTX 2060");
-  add_other_departures(published, job, devices, runs, departures);
-  return departures;
+  std::error_code error;
+  std::istringstream rows(fs::exists(options.log, error) ? read_text_file(options.log) : std::string());
+  int64_t number = 0;
+  for (std::string line; std::getline(rows, line) && !rows.eof();)  // a killed process may leave half a line
+    read_json(fmt::format("{}, line {}", options.log, ++number), line, add);
+  run.first_step = 0;
+  for (const auto& [step, loss] : losses) run.step_losses.push_back(loss);
+  int64_t steps = 0;
+  for (auto& [epoch_number, epoch] : epochs) {
+    epoch.steps = epoch.steps_wanted = epoch.last_step - steps;
+    steps = epoch.last_step;
+    run.epochs.push_back(epoch);
+    run.rates.rounds.push_back(epoch.samples_per_second());
+  }
+  if (const auto count = static_cast<int64_t>(epochs.size()); is_complete(run) && count != *options.epochs)
+    throw DataError(fmt::format("{}: it has {} of {} epochs; {}", options.log, count, *options.epochs, kRemedy));
+  // A scale falls only after a step that was skipped.
+  double scale = 0.0;
+  for (const auto& [step, next] : scales) {
+    if (next < scale) ++run.reproduced->skipped_steps;
+    scale = next;
+  }
 }
 
 }  // namespace vitrine::tools

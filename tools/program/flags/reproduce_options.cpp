@@ -55,6 +55,7 @@ Options reproduction_defaults() {
   o.lr = 1e-4;
   o.schedule.schedule = "plateau";
   o.schedule.patience = 3;
+  o.checkpoints.keep_last = 2;
   o.precisions = "fp32,fp16:none,fp16:dynamic";
   return o;
 }

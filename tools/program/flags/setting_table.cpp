@@ -688,7 +688,7 @@ SettingTable checkpoint_settings() {
                }},
                Meaning{"`--checkpoint-every`; null without `--checkpoint-dir`"}, Effect::local),
           flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest K checkpoints [all]",
-               HelpOf{kReproduce, "Keep the newest K checkpoints of each run [all]"}, whole_number(1, kMostSteps),
+               HelpOf{kReproduce, "Keep the newest K checkpoints of each run [2]"}, whole_number(1, kMostSteps),
                InJson{kReproduce}, Meaning{"`--keep-last`"}, Effect::local, Ranks::local),
           flag("--keep-best", kTrain, at_c(&C::keep_best),
                "Also save and keep the checkpoint of the epoch with the highest test accuracy, to which the link "

@@ -110,7 +110,7 @@ struct EpochRecord {
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
 };
 
-/// Samples per second in each round of a comparison.
+/// Samples per second in each round.
 struct Rates {
   std::vector<double> rounds;
 
@@ -121,14 +121,6 @@ struct Rates {
   std::string str() const;
 };
 
-/// A checkpoint at the end of an epoch, evaluated from its files.
-struct SavedEpoch {
-  int64_t epoch = 0;
-  std::string checkpoint;  // name of its folder
-  double test_loss = 0.0, test_accuracy = 0.0;
-  std::optional<double> test_top5;
-};
-
 /// A run of a reproduction, beside what every run has.
 struct ReproducedRun {
   std::string mode, precision;  // "single", "fp16:none"
@@ -137,10 +129,6 @@ struct ReproducedRun {
   std::string state = "not started";  // complete, diverged, failed, interrupted or not started
   std::string failure;                // why it failed
   int64_t skipped_steps = 0;
-  int64_t measured_steps =
-      0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
-  int64_t lost_epochs = 0;  // of a complete run: those that its log lacks
-  std::vector<SavedEpoch> saved;
 
   /// "single fp16:none": the same for all seeds.
   std::string configuration() const { return mode + " " + precision; }
@@ -175,14 +163,12 @@ struct ConfigurationSummary {
   std::string name, mode, precision;
   size_t runs = 0;
   std::vector<std::string> unfinished;  // the states of the runs that are not complete, each once
-  std::optional<SavedEpoch> best;       // with the highest accuracy of any saved epoch
+  std::optional<EpochRecord> best;      // with the highest test accuracy of all runs
   int64_t skipped_steps = 0;            // of all runs
   std::optional<size_t> shown;  // index of the run whose devices stand for all; one that was measured if there is any
   // Of the complete runs:
-  int64_t complete = 0;
   SeedSpread accuracy, seconds;
-  double samples_per_second = 0.0;  // the mean
-  std::optional<double> speed_up;   // over the single device in the same precision, in samples per second
+  Rates rates;  // of all epochs
   const PublishedFigure* published = nullptr;
 };
 
@@ -222,8 +208,8 @@ struct RunRecord {
   int64_t shown_step = 0;                    // from 0: the step of DeviceRecord::memory and ::step
   std::optional<double>
       first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
+  Rates rates;              // in the rounds of a comparison, or the epochs of a reproduction
   // Of a comparison:
-  Rates rates;
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;
 };

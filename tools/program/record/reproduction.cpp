@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,8 +17,6 @@ namespace {
 
 using Align = Table::Align;
 
-constexpr const char* kNotMeasured = "not measured";
-
 std::string accuracy_text(double accuracy) { return fmt::format("{:.4f}", accuracy); }
 
 /// "0.8123", or over seeds "0.8123 (0.8101 to 0.8150)".
@@ -30,8 +27,6 @@ std::string spread_text(const SeedSpread& spread, const Format& format) {
   return fmt::format("{} ({} to {})", format(spread.mean), format(spread.least), format(spread.most));
 }
 
-bool is_complete(const RunRecord& run) { return run.reproduced->state == "complete"; }
-
 /// What stands in the place of an accuracy: the states of the runs that are not complete.
 std::string accuracy_cell(const ConfigurationSummary& summary) {
   std::vector<std::string> texts;
@@ -40,21 +35,7 @@ std::string accuracy_cell(const ConfigurationSummary& summary) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// The time of training: "-" before a run is complete.
-std::string time_cell(const ConfigurationSummary& summary) {
-  return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured
-                                                            : spread_text(summary.seconds, format_duration);
-}
-
-/// The saved epoch with the highest accuracy; null without one.
-const SavedEpoch* best_epoch(const RunRecord& run) {
-  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-  const auto best = std::max_element(saved.begin(), saved.end(),
-                                     [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
-  return best == saved.end() ? nullptr : &*best;
-}
-
-std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
+std::string time_cell(const ConfigurationSummary& summary) { return spread_text(summary.seconds, format_duration); }
 
 }  // namespace
 
@@ -84,31 +65,12 @@ const std::vector<PublishedFigure>& published_figures() {
   return figures;
 }
 
-bool has_measurements(const RunRecord& run) { return !run.devices.empty() && run.reproduced->measured_steps > 0; }
+bool is_complete(const RunRecord& run) { return run.reproduced->state == "complete"; }
 
-std::optional<double> training_seconds(const RunRecord& run) {
-  if (run.epochs.empty() || run.reproduced->lost_epochs > 0) return std::nullopt;
+double training_seconds(const RunRecord& run) {
   double seconds = 0.0;
   for (const EpochRecord& epoch : run.epochs) seconds += epoch.seconds;
   return seconds;
-}
-
-std::optional<double> training_rate(const RunRecord& run) {
-  double seconds = 0.0;  // of a step, on the slowest device
-  for (const DeviceRecord& device : run.devices)
-    seconds = std::max(seconds, per_step(device.phases.wall_seconds, device.phases));
-  if (seconds <= 0.0) return std::nullopt;
-  int64_t samples = 0, steps = 0;
-  for (const EpochRecord& epoch : run.epochs) samples += epoch.samples, steps += epoch.steps;
-  // The last batch of an epoch may be shorter.
-  const double samples_per_step =
-      steps > 0 ? static_cast<double>(samples) / static_cast<double>(steps) : static_cast<double>(run.batch_size);
-  return samples_per_step / seconds;
-}
-
-std::optional<double> final_accuracy(const RunRecord& run) {
-  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-  return saved.empty() ? std::nullopt : std::optional(saved.back().test_accuracy);
 }
 
 std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) {
@@ -122,41 +84,33 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
     summary.name = name, summary.mode = of.mode, summary.precision = of.precision;
   }
   for (ConfigurationSummary& summary : all) {
-    std::vector<double> accuracies, seconds, rates;
+    std::vector<double> accuracies, seconds;
     for (size_t i = 0; i < runs.size(); ++i) {
       const RunRecord& run = runs[i];
       const ReproducedRun& of = *run.reproduced;
       if (of.configuration() != summary.name) continue;
       ++summary.runs;
       summary.skipped_steps += of.skipped_steps;
-      const SavedEpoch* best = best_epoch(run);
-      if (best != nullptr && (!summary.best || best->test_accuracy > summary.best->test_accuracy)) summary.best = *best;
-      if (!run.devices.empty() &&
-          (!summary.shown || (has_measurements(run) && !has_measurements(runs[*summary.shown]))))
+      for (const EpochRecord& epoch : run.epochs) {
+        if (epoch.test_accuracy > (summary.best ? summary.best->test_accuracy : std::nullopt)) summary.best = epoch;
+      }
+      const bool measured = measured_steps(run.devices) > 0;
+      if (!run.devices.empty() && (!summary.shown || (measured && measured_steps(runs[*summary.shown].devices) == 0)))
         summary.shown = i;
       if (!is_complete(run)) {
         std::vector<std::string>& states = summary.unfinished;
         if (std::find(states.begin(), states.end(), of.state) == states.end()) states.push_back(of.state);
         continue;
       }
-      ++summary.complete;
-      if (const auto accuracy = final_accuracy(run)) accuracies.push_back(*accuracy);
-      if (const auto duration = training_seconds(run)) seconds.push_back(*duration);
-      if (const auto rate = training_rate(run)) rates.push_back(*rate);
+      accuracies.push_back(run.epochs.back().test_accuracy.value_or(0.0));
+      seconds.push_back(training_seconds(run));
+      summary.rates.rounds.insert(summary.rates.rounds.end(), run.rates.rounds.begin(), run.rates.rounds.end());
     }
     summary.accuracy = spread_over(accuracies);
     summary.seconds = spread_over(seconds);
-    summary.samples_per_second = spread_over(rates).mean;
     for (const PublishedFigure& figure : published_figures()) {
       if (summary.mode == figure.mode && summary.precision == figure.precision) summary.published = &figure;
     }
-  }
-  for (ConfigurationSummary& summary : all) {
-    const auto single = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& other) {
-      return other.mode == "single" && other.precision == summary.precision && other.samples_per_second > 0.0;
-    });
-    if (single != all.end() && summary.samples_per_second > 0.0)
-      summary.speed_up = summary.samples_per_second / single->samples_per_second;
   }
   return all;
 }
@@ -165,20 +119,16 @@ Table reproduction_table(const Record& record) {
   const std::vector<ConfigurationSummary>& all = record.summaries;
   const bool skips = std::any_of(all.begin(), all.end(),
                                  [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
-  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"},      {"accuracy"},
-                                        {"best (epoch)"},     {"samples/s"}, {"speed-up"}};
+  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)"}, {"samples/s"}};
   if (skips) columns.push_back({"skipped"});
   columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
   Table table(columns, "The runs");
   for (const ConfigurationSummary& summary : all) {
     if (&summary != &all.front()) table.add_rule();
     std::vector<std::string> cells = {
-        summary.name,
-        time_cell(summary),
-        accuracy_cell(summary),
-        summary.best ? fmt::format("{:.4f} ({})", summary.best->test_accuracy, summary.best->epoch) : "-",
-        summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
-        summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
+        summary.name, time_cell(summary), accuracy_cell(summary),
+        summary.best ? fmt::format("{:.4f} ({})", *summary.best->test_accuracy, summary.best->epoch) : "-",
+        summary.rates.rounds.empty() ? "-" : summary.rates.str()};
     if (skips) cells.push_back(format_count(summary.skipped_steps));
     if (!summary.shown) {
       table.add_row(cells);
@@ -186,8 +136,10 @@ Table reproduction_table(const Record& record) {
     }
     const RunRecord& shown = record.runs[*summary.shown];
     const std::vector<DeviceRecord>& devices = shown.devices;
-    const bool measured = has_measurements(shown);
-    const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
+    const bool measured = measured_steps(devices) > 0;
+    const auto peak = [&](size_t d) {
+      return measured ? format_bytes(devices[d].pool.peak_bytes) : std::string("not measured");
+    };
     const auto planned = [&](size_t d) {
       return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes);
     };
@@ -200,66 +152,12 @@ Table reproduction_table(const Record& record) {
     }
   }
   std::string hint =
-      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. best: the highest "
-      "accuracy of any saved epoch, and "
-      "that epoch. samples/s: in the steps after the first. speed-up: samples/s against the single device in the same "
-      "precision.";
+      "time: training, without evaluation. accuracy: of the test set after the last epoch. best: the highest accuracy "
+      "after any epoch, and that epoch. samples/s: the median of the epochs, and half of the range between them. The "
+      "runs follow one another: vitrine compare runs modes in turns, to compare their speeds.";
   if (record.seeds > 1)
     hint += " Over several seeds: the mean, and in parentheses the range; best is the highest of all seeds.";
   table.set_hint(hint);
-  return table;
-}
-
-std::optional<Table> seeds_table(const Record& record) {
-  if (record.seeds < 2) return std::nullopt;
-  Table table({{"run", Align::left},
-               {"seeds"},
-               {"accuracy"},
-               {"least"},
-               {"most"},
-               {"deviation"},
-               {"time"},
-               {"shortest"},
-               {"longest"},
-               {"deviation"}},
-              "The spread over seeds");
-  for (const ConfigurationSummary& summary : record.summaries) {
-    const SeedSpread &a = summary.accuracy, &t = summary.seconds;
-    const auto duration = [&](double seconds) { return t.count > 0 ? format_duration(seconds) : kNotMeasured; };
-    std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs)};
-    if (a.count > 0) {
-      cells.insert(cells.end(),
-                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most),
-                    a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-", duration(t.mean), duration(t.least),
-                    duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
-    }
-    table.add_row(cells);
-  }
-  table.set_hint(
-      "deviation: the standard deviation of a sample. A difference between configurations within the spread says "
-      "nothing about them.");
-  return table;
-}
-
-std::optional<Table> saved_epochs_table(const Record& record) {
-  std::set<int64_t> epochs;
-  std::vector<Table::Column> columns = {{"epoch"}};
-  for (const RunRecord& run : record.runs) {
-    for (const SavedEpoch& saved : run.reproduced->saved) epochs.insert(saved.epoch);
-    columns.push_back({run.name});
-  }
-  if (epochs.empty()) return std::nullopt;
-  Table table(columns, "Test accuracy of each saved epoch, evaluated from its files");
-  for (const int64_t epoch : epochs) {
-    std::vector<std::string> cells = {fmt::format("{}", epoch)};
-    for (const RunRecord& run : record.runs) {
-      const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-      const auto found =
-          std::find_if(saved.begin(), saved.end(), [&](const SavedEpoch& s) { return s.epoch == epoch; });
-      cells.push_back(found == saved.end() ? "-" : accuracy_text(found->test_accuracy));
-    }
-    table.add_row(cells);
-  }
   return table;
 }
 
@@ -283,25 +181,6 @@ std::optional<Table> published_table(const Record& record) {
                    time_cell(summary)});
   }
   table.set_hint("-: not published, or not measured yet.");
-  return table;
-}
-
-Table peaks_table(const Record& record) {
-  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}},
-              "Peak memory");
-  for (const RunRecord& run : record.runs) {
-    const std::vector<DeviceRecord>& devices = run.devices;
-    const auto agree = [&](size_t a, size_t b) {
-      return devices[a].samples_per_step == devices[b].samples_per_step &&
-             peak_text(devices[a]) == peak_text(devices[b]) && planned_peak(devices[a]) == planned_peak(devices[b]);
-    };
-    if (&run != &record.runs.front()) table.add_rule();
-    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
-      const DeviceRecord& d = devices[set.first()];
-      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step),
-                     peak_text(d), planned_peak(d)});
-    }
-  }
   return table;
 }
 

@@ -117,18 +117,6 @@ Json measurements_json(const std::vector<DeviceRecord>& devices) {
 
 }  // namespace
 
-Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
-  Json json = Json::array();
-  for (const SavedEpoch& s : saved) {
-    json.push_back({{"epoch", s.epoch},
-                    {"checkpoint", s.checkpoint},
-                    {"test_loss", s.test_loss},
-                    {"test_accuracy", s.test_accuracy},
-                    {"test_top5_accuracy", value_or_null(s.test_top5)}});
-  }
-  return json;
-}
-
 Json run_json(const Record& record) {
   const RunRecord& run = record.run();
   Json json;
@@ -184,7 +172,6 @@ Json reproduction_json(const Record& record) {
   Json json;
   json["config"] = record.config;
   json["runs"] = Json::array();
-  const std::vector<ConfigurationSummary>& summaries = record.summaries;
   for (const RunRecord& run : record.runs) {
     const ReproducedRun& of = *run.reproduced;
     Json& one = json["runs"].emplace_back();
@@ -196,32 +183,27 @@ Json reproduction_json(const Record& record) {
     one["state"] = of.state;
     one["failure"] = text_or_null(of.failure);
     one["diverged"] = text_or_null(run.diverged);
-    one["seconds"] = value_or_null(training_seconds(run));
-    one["samples_per_second"] = value_or_null(training_rate(run));
-    const auto summary =
-        std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
-    one["speed_up"] = of.state == "complete" ? value_or_null(summary->speed_up) : Json();
-    one["test_accuracy"] = value_or_null(final_accuracy(run));
+    one["seconds"] = run.epochs.empty() ? Json() : Json(training_seconds(run));
+    one["samples_per_second"] = run.rates.rounds.empty() ? Json() : Json(run.rates.median());
+    one["test_accuracy"] = run.epochs.empty() ? Json() : value_or_null(run.epochs.back().test_accuracy);
     one["skipped_steps"] = of.skipped_steps;
     one["epochs"] = epochs_json(run.epochs);
-    one["saved_epochs"] = saved_epochs_json(of.saved);
     one.update(measurements_json(run.devices));
-    if (has_measurements(run)) continue;
+    if (measured_steps(run.devices) > 0) continue;
     for (Json& device : one["devices"]) {
       for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"})
         device[name] = nullptr;
     }
   }
   json["configurations"] = Json::array();
-  for (const ConfigurationSummary& summary : summaries) {
+  for (const ConfigurationSummary& summary : record.summaries) {
     const PublishedFigure* published = record.as_published ? summary.published : nullptr;
     json["configurations"].push_back(
         {{"name", summary.name},
-         {"complete_runs", summary.complete},
+         {"complete_runs", summary.seconds.count},
          {"test_accuracy", spread_json(summary.accuracy)},
          {"seconds", spread_json(summary.seconds)},
-         {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
-         {"speed_up", value_or_null(summary.speed_up)},
+         {"samples_per_second", summary.rates.rounds.empty() ? Json() : Json(summary.rates.median())},
          {"published", published == nullptr ? Json()
                                             : Json{{"test_accuracy", value_or_null(published->accuracy)},
                                                    {"minutes", value_or_null(published->minutes)}}}});

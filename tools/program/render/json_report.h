@@ -6,7 +6,6 @@
 /// A record as the JSON object that --json prints. docs/json.md describes the keys.
 namespace vitrine::tools {
 
-Json saved_epochs_json(const std::vector<SavedEpoch>& saved);
 Json run_json(const Record& record);
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
 Json reproduction_json(const Record& record);

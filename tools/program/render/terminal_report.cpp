@@ -113,8 +113,6 @@ std::string reproduction_report(const Record& record, const Style& style) {
     if (table) text += fmt::format("\n{}", table->str(style));
   };
   add(published_table(record));
-  add(seeds_table(record));
-  add(saved_epochs_table(record));
   const Record measured = measured_runs(record);
   if (!measured.runs.empty()) text += fmt::format("\n{}", scheme_times_table(measured).str(style));
   const auto list = [&](const char* title, const std::vector<std::string>& lines) {

@@ -97,7 +97,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
 }  // namespace
 
 Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
-                  Attempts& attempts, const TrainHooks& hooks) {
+                  Attempts& attempts) {
   const std::vector<DeviceId>& devices = setup.devices;
   const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
@@ -125,7 +125,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   RunLog log(target);
   Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(setup.checkpoints),
                           resumed ? resumed->state.best : std::nullopt);
-  Training training(options, job, run, target.run_id, log, checkpoints, resumed, hooks);
+  Training training(options, job, run, target.run_id, log, checkpoints, resumed);
   if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
   try {
     training.run();

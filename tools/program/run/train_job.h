@@ -38,6 +38,6 @@ struct Trained {
 ///   options  without choices that are left to plans      job  must outlive the call
 /// throws  ConfigError, DeviceError, OutOfMemory, DataError, CommError
 Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
-                  Attempts& attempts, const TrainHooks& hooks = {});
+                  Attempts& attempts);
 
 }  // namespace vitrine::tools

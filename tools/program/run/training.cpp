@@ -45,7 +45,7 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
 }
 
 Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
-                   Checkpoints& checkpoints, const std::optional<Resumed>& resumed, const TrainHooks& hooks)
+                   Checkpoints& checkpoints, const std::optional<Resumed>& resumed)
     : options_(options),
       job_(job),
       run_(run),
@@ -63,7 +63,6 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
                 resolve_optimizer(options).learning_rate(), steps_per_epoch_),
       log_(log),
       checkpoints_(checkpoints),
-      hooks_(hooks),
       source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
       recorded_(options, first_step_, total_places_ - start_.shift),
       recorder_(run, recorded_.spans()),
@@ -277,7 +276,6 @@ void Training::train_epoch(EpochRecord& result) {
       }
       ++result.last_step;
       progress.update(++steps_done, done.valid, done.mean_loss());
-      if (hooks_.steps_done) hooks_.steps_done(static_cast<int64_t>(step_losses_.size()));
     }
   };
   const bool alone = run_.devices->process_count() == 1;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,13 +23,6 @@
 
 namespace vitrine::tools {
 
-/// What watches a run while it trains.
-struct TrainHooks {
-  /// Called on the thread that trains after the results of a step have been read, with the number of such steps of this
-  /// process.
-  std::function<void(int64_t steps)> steps_done = {};
-};
-
 /// Refuses schedules that the options of the run rule out. throws ConfigError.
 void check_train_schedule(const Options& options);
 
@@ -40,9 +32,8 @@ class Training {
  public:
   /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing
   /// for a run from the start
-  ///   hooks  what watches the steps
   Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
-           const std::optional<Resumed>& resumed, const TrainHooks& hooks);
+           const std::optional<Resumed>& resumed);
 
   /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do
   /// then.
@@ -133,7 +124,6 @@ class Training {
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;
-  const TrainHooks& hooks_;
   std::vector<double> rates_;  // learning rates of the steps issued
   BatchSource source_;
   RecordedSteps recorded_;

@@ -258,7 +258,7 @@ Json memory_curves(const std::vector<RunRecord>& runs) {
 }
 
 /// Peak memory, times and communication of every run, one group of each for a run.
-Sections measurements_sections(const Record& record, const Table& peaks) {
+Sections measurements_sections(const Record& record, const std::optional<Table>& peaks) {
   std::vector<Json> times = {
       text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
       bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
@@ -277,7 +277,7 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
   return {{"Peak memory",
            blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                  : "Peak of each device by category, as measured."),
-                      bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
+                      bars_by_scheme(record, "Peak memory of each device by category", memory_of), table(peaks),
                       note(describe_outside(record.runs.front().devices, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)}};
@@ -337,9 +337,9 @@ Json reproduction_times(const Record& record) {
 }
 
 Sections reproduction_sections(const Record& record) {
-  Sections sections = {{"Problems", list(run_problems(record))},
-                       {"Results", blocks_of({list(record.notes), reproduction_times(record),
-                                              reproduction_table(record).json(), table(seeds_table(record))})}};
+  Sections sections = {
+      {"Problems", list(run_problems(record))},
+      {"Results", blocks_of({list(record.notes), reproduction_times(record), reproduction_table(record).json()})}};
   if (record.as_published) {
     sections.push_back(
         {"Published figures",
@@ -348,10 +348,10 @@ Sections reproduction_sections(const Record& record) {
                     list(record.departures)})});
     sections.push_back({"Published conditions and good practice", list(published_conditions())});
   }
-  sections.push_back({"Learning", blocks_of({reproduction_curves(record), table(saved_epochs_table(record))})});
+  sections.push_back({"Learning", reproduction_curves(record)});
   const Record measured = measured_runs(record);
   if (!measured.runs.empty()) {
-    const Sections of_devices = measurements_sections(measured, peaks_table(measured));
+    const Sections of_devices = measurements_sections(measured, std::nullopt);
     sections.insert(sections.end(), of_devices.begin(), of_devices.end());
   }
   return sections;
