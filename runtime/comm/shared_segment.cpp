@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/process_group/process_group.h"
@@ -18,25 +18,27 @@
 namespace vitrine::comm {
 namespace {
 
-/// A name under which other processes of the machine open the memory, until it is removed.
-class SharedName {
+/// A file that exists in memory alone: the system frees it with the last process that has it open or mapped, however
+/// that process ends.
+class MemoryFile {
  public:
-  SharedName() {
-    std::random_device random;
-    text_ = fmt::format("/vitrine-{:08x}{:08x}", random(), random());
+  explicit MemoryFile(int descriptor) : descriptor_(descriptor) {}
+  ~MemoryFile() {
+    if (descriptor_ >= 0) close(descriptor_);
   }
-  ~SharedName() {
-    if (used_) shm_unlink(text_.c_str());
-  }
-  SharedName(const SharedName&) = delete;
-  SharedName& operator=(const SharedName&) = delete;
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
 
-  const std::string& text() const { return text_; }
-  void mark_used() { used_ = true; }
+  int descriptor() const { return descriptor_; }
+  /// Tells it from every other file of the machine.
+  std::string identity() const {
+    struct stat status = {};
+    fstat(descriptor_, &status);
+    return fmt::format("{}:{}", status.st_dev, status.st_ino);
+  }
 
  private:
-  std::string text_;
-  bool used_ = false;
+  int descriptor_;
 };
 
 std::string error_text(const char* call, int error) { return fmt::format("{}: {}", call, std::strerror(error)); }
@@ -49,24 +51,20 @@ Created map(int file, int64_t bytes) {
   return {std::make_unique<SharedSegment>(data, bytes), ""};
 }
 
-Created make_and_map(SharedName& name, int64_t bytes) {
-  const int file = shm_open(name.text().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (file < 0) return {nullptr, error_text("shm_open", errno)};
-  name.mark_used();
+Created reserve_and_map(const MemoryFile& file, int64_t bytes) {
+  if (file.descriptor() < 0) return {nullptr, error_text("memfd_create", errno)};
   // Memory that is not reserved could be missing when it is first written, which would kill the process.
-  const int error = posix_fallocate(file, 0, bytes);
-  Created mapped = error != 0 ? Created{nullptr, error_text(fmt::format("{} bytes in /dev/shm", bytes).c_str(), error)}
-                              : map(file, bytes);
-  close(file);
-  return mapped;
+  const int error = posix_fallocate(file.descriptor(), 0, bytes);
+  if (error != 0) return {nullptr, error_text(fmt::format("{} bytes of shared memory", bytes).c_str(), error)};
+  return map(file.descriptor(), bytes);
 }
 
-Created open_and_map(const std::string& name, int64_t bytes) {
-  const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (file < 0) return {nullptr, error_text("shm_open of rank 0's memory", errno)};
-  Created mapped = map(file, bytes);
-  close(file);
-  return mapped;
+Created open_and_map(const std::string& path, const std::string& identity, int64_t bytes) {
+  const MemoryFile file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.descriptor() < 0) return {nullptr, error_text("rank 0's shared memory", errno)};
+  // In another PID namespace the path leads to another process.
+  if (file.identity() != identity) return {nullptr, "rank 0 is in another PID namespace"};
+  return map(file.descriptor(), bytes);
 }
 
 /// The first refusal, with its rank.
@@ -83,12 +81,14 @@ SharedSegment::~SharedSegment() { munmap(data_, static_cast<size_t>(bytes_)); }
 
 SharedSegment::Created SharedSegment::create(ProcessGroup& process_group, int64_t bytes) {
   if (process_group.local_size() != process_group.size()) return {nullptr, "the processes are on several machines"};
-  SharedName name;  // rank 0's, removed when all have opened it
   const bool first = process_group.rank() == 0;
+  const MemoryFile file(first ? memfd_create("vitrine", MFD_CLOEXEC) : -1);  // open until all have opened it
   Created mapped;
-  if (first) mapped = make_and_map(name, bytes);
-  const std::string of_rank_0 = process_group.broadcast("the name of shared memory", name.text());
-  if (!first) mapped = open_and_map(of_rank_0, bytes);
+  if (first) mapped = reserve_and_map(file, bytes);
+  const std::string path =
+      process_group.broadcast("the path of shared memory", fmt::format("/proc/{}/fd/{}", getpid(), file.descriptor()));
+  const std::string identity = process_group.broadcast("the identity of shared memory", file.identity());
+  if (!first) mapped = open_and_map(path, identity, bytes);
   const std::string refusal = process_group.exchange("the mapping of shared memory", mapped.refusal, first_refusal);
   if (!refusal.empty()) mapped.segment.reset();
   mapped.refusal = refusal;

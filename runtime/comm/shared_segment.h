@@ -12,8 +12,8 @@ class ProcessGroup;
 
 namespace comm {
 
-/// Memory that all processes of a group map, filled with zeros. The system frees it when the last of them has unmapped
-/// it or ended.
+/// Memory that all processes of a group map, filled with zeros. It has no name in a file system: the system frees it
+/// when the last of them has unmapped it or ended, by SIGKILL too.
 class SharedSegment {
  public:
   struct Created {

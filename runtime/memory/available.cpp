@@ -51,6 +51,22 @@ void look_at_group(const std::string& folder, const Files& files, AvailableMemor
   if (left < available.bytes) available = {left, folder + "/" + files.limit};
 }
 
+/// What RLIMIT_AS leaves of this process's address space.
+void look_at_process(const std::string& root, AvailableMemory& available) {
+  constexpr std::string_view kLimit = "Max address space";
+  std::ifstream file(root + "/proc/self/limits");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kLimit)) continue;
+    std::istringstream numbers(line.substr(kLimit.size()));
+    int64_t limit = 0;
+    if (!(numbers >> limit)) return;  // unlimited
+    const int64_t used = read_field(root + "/proc/self/status", "VmSize:").value_or(0) * 1024;
+    const int64_t left = std::max<int64_t>(0, limit - used);
+    if (left < available.bytes) available = {left, "RLIMIT_AS (ulimit -v)"};
+    return;
+  }
+}
+
 }  // namespace
 
 AvailableMemory available_memory(const std::string& root) {
@@ -62,6 +78,7 @@ AvailableMemory available_memory(const std::string& root) {
     available = {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)),
                  "the machine"};
   }
+  look_at_process(root, available);
   visit_control_groups(root, "memory", [&](const std::string& folder, int version) {
     look_at_group(folder, version == 2 ? kVersion2 : kVersion1, available);
   });

@@ -50,6 +50,18 @@ TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
   }
 }
 
+TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllWithoutAMessage) {
+  ChildProcess child(
+      mpirun_command(3, vitrine_command({"train", "--model", "alexnet", "--optimizer", "sgd", "--data", "synthetic:30",
+                                         "--batch-size", "3", "--threads-per-device", "1"})),
+      ChildProcess::Streams::pipes, mpirun_environment());
+  ASSERT_TRUE(child.wait_for("3 processes on 1 host"));  // the engines are constructed next
+  kill(process_of_rank(child.pid(), 0), SIGTERM);
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 143) << result.error;
+  EXPECT_EQ(result.error.find("stopping after the current step"), std::string::npos) << result.error;
+}
+
 TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   Command command = mpirun_command(3, with_output_in(folder_.path(), endless()));

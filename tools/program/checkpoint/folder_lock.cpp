@@ -17,8 +17,9 @@ namespace vitrine::tools {
 
 FolderLock::FolderLock(const std::string& option, const std::string& folder, double patience_seconds) {
   const std::string path = folder + "/.lock";
-  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file_ < 0) {
+    if (errno == ELOOP) throw DataError(fmt::format("{} {}: {} is a symbolic link; remove it", option, folder, path));
     throw DataError(fmt::format("{} {}: {} cannot be opened ({}); choose a folder that you may write to", option,
                                 folder, path, std::strerror(errno)));
   }

@@ -16,11 +16,11 @@ namespace {
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_received{0};
 std::atomic<int> first_signal{0};
-std::atomic<bool> quiet{false}, starting{false};
+std::atomic<bool> quiet{false}, asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
-  if (starting.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
+  if (!asked.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
     _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
   if (quiet.load(std::memory_order_relaxed)) return;
@@ -39,12 +39,12 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-StartScope::StartScope() { starting.store(true, std::memory_order_relaxed); }
-StartScope::~StartScope() { starting.store(false, std::memory_order_relaxed); }
-
 void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
 
-bool interrupted() { return signals_received.load(std::memory_order_relaxed) > 0; }
+bool interrupted() {
+  asked.store(true, std::memory_order_relaxed);
+  return signals_received.load(std::memory_order_relaxed) > 0;
+}
 
 bool terminated() { return first_signal.load(std::memory_order_relaxed) == SIGTERM; }
 

@@ -4,16 +4,9 @@
 namespace vitrine::tools {
 
 /// Ctrl-C and SIGTERM: the first stops the program after the current step, the second immediately, with status 143 for
-/// SIGTERM and 130 for Ctrl-C.
+/// SIGTERM and 130 for Ctrl-C. Before the first call of interrupted() there is no step to finish: the first one ends
+/// the program, without a message.
 void install_interrupt_handler();
-/// While one exists, the processes of a run find each other: a signal ends the program at once, with no message.
-class StartScope {
- public:
-  StartScope();
-  ~StartScope();
-  StartScope(const StartScope&) = delete;
-  StartScope& operator=(const StartScope&) = delete;
-};
 /// Whether the program was asked to stop.
 bool interrupted();
 /// Whether the first signal was SIGTERM, as from a scheduler that takes the machine away.

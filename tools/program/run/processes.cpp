@@ -88,10 +88,7 @@ Processes::Processes(Options& options) {
     fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     std::fflush(stderr);
   };
-  {
-    const StartScope start;
-    process_group_ = std::make_shared<ProcessGroup>(process_group);
-  }
+  process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();
   if (leads()) {
     fmt::print(stderr, "vitrine: {}; {}\n", in_program_words(launch.note), process_group_->description());
