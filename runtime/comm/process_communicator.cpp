@@ -82,7 +82,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
 
   LocalCommunicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
   bool leads() const { return device_ == 0; }
-  bool alone() const { return local_size() == 1; }
+  bool has_one_device() const { return local_size() == 1; }
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
   /// Index of the root among this process's devices, or -1.
   int local_root(int root) const {
@@ -96,11 +96,12 @@ class ProcessCommunicator final : public CheckedCommunicator {
   std::vector<int64_t> local_parts(const Call& call) const;
   /// Elements of each process's parts together.
   std::vector<int64_t> process_parts(const Call& call) const;
-  std::vector<int64_t> only(int local_rank, int64_t elements) const;
+  /// Parts of this process's ranks, all empty but one.
+  std::vector<int64_t> parts_of_one(int local_rank, int64_t elements) const;
 
   /// Queues the first device's part of the exchange, to run once all processes have arrived.
   template <class Work>
-  void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
+  void queue_exchange(const Job& job, const ConstView& reads, const View& writes, Work work) {
     CpuStream* const traced = job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off
                                   ? static_cast<CpuStream*>(&job.ctx.stream())
                                   : nullptr;
@@ -113,7 +114,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
   /// Calls exchange(inputs, outputs) for the first device, with those of all of this process's devices side by side.
   template <class Exchange>
   void exchange_all(const Job& job, const View& input, const View& output, const Exchange& exchange) {
-    if (alone()) return exchange(input, output);
+    if (has_one_device()) return exchange(input, output);
     const std::vector<int64_t> each(static_cast<size_t>(local_size()), input.numel());
     const Tensor inputs = leads() ? scratch(job, input.numel() * local_size()) : Tensor();
     const Tensor outputs = leads() ? scratch(job, input.numel() * local_size()) : Tensor();
@@ -144,7 +145,7 @@ std::vector<int64_t> ProcessCommunicator::process_parts(const Call& call) const 
   return sums;
 }
 
-std::vector<int64_t> ProcessCommunicator::only(int local_rank, int64_t elements) const {
+std::vector<int64_t> ProcessCommunicator::parts_of_one(int local_rank, int64_t elements) const {
   std::vector<int64_t> counts(static_cast<size_t>(local_size()), 0);
   counts[static_cast<size_t>(local_rank)] = elements;
   return counts;
@@ -202,8 +203,8 @@ void ProcessCommunicator::sum_here(const Job& job, const View& input, const View
   const bool widens = partial_dtype(job) != input.dtype;
   // An average is divided at the end.
   const ReduceOp op = job.call.reduction.op == ReduceOp::average ? ReduceOp::sum : job.call.reduction.op;
-  if (!alone() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
-  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (!has_one_device() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (!has_one_device()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
   if (widens) {
     job.ctx.dispatch({"widen", {input}, {partial}}, [input, partial] {
       const void* const from = input.data;
@@ -227,9 +228,10 @@ void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial
       scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
   const comm::SumBuffers buffers{partial.dtype,     partial.data,  result.dtype,      result.data,
                                  space.view().data, space.numel(), job.call.reduction};
-  lead(job, partial, result, [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) {
-    exchange.sum(buffers, count, root, tag);
-  });
+  queue_exchange(job, partial, result,
+                 [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) {
+                   exchange.sum(buffers, count, root, tag);
+                 });
 }
 
 void ProcessCommunicator::run_all_reduce(const Job& job) {
@@ -238,7 +240,7 @@ void ProcessCommunicator::run_all_reduce(const Job& job) {
   const View partial = unrounded ? unrounded.view() : output;
   sum_here(job, job.view(job.call.input, job.call.count), partial);
   sum_over_processes(job, partial, output, std::nullopt);
-  if (!alone()) local().broadcast(job.ctx, output, 0);
+  if (!has_one_device()) local().broadcast(job.ctx, output, 0);
 }
 
 void ProcessCommunicator::run_reduce(const Job& job) {
@@ -252,7 +254,7 @@ void ProcessCommunicator::run_reduce(const Job& job) {
   sum_here(job, job.view(job.call.input, count), partial);
   sum_over_processes(job, partial, result, group_->process_of(job.call.root));
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? result : View(), only(root, count),
+  local().scatter(job.ctx, leads() ? result : View(), parts_of_one(root, count),
                   job.view(job.call.output, device_ == root ? count : 0), 0);
 }
 
@@ -261,19 +263,19 @@ void ProcessCommunicator::run_broadcast(const Job& job) {
   const View output = job.view(job.call.output, job.call.count);
   if (root >= 0) {
     const View input = job.view(job.call.input, job.call.count);
-    if (!alone()) {
+    if (!has_one_device()) {
       local().broadcast(job.ctx, device_ == root ? input : View(), output, root);
     } else if (input.data != output.data) {
       copy(job.ctx, input, output);
     }
   }
   if (leads()) {
-    lead(job, View(), output,
-         [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
-           exchange.broadcast(output.data, output.bytes(), root, tag);
-         });
+    queue_exchange(job, View(), output,
+                   [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+                     exchange.broadcast(output.data, output.bytes(), root, tag);
+                   });
   }
-  if (root < 0 && !alone()) local().broadcast(job.ctx, output, 0);
+  if (root < 0 && !has_one_device()) local().broadcast(job.ctx, output, 0);
 }
 
 void ProcessCommunicator::run_reduce_scatter(const Job& job) {
@@ -289,17 +291,17 @@ void ProcessCommunicator::run_reduce_scatter(const Job& job) {
     if (whole.dtype() == job.call.dtype) {
       mine = whole.view().rows(first, first + here);
     } else {
-      if (!alone()) rounded = scratch(job, here, job.call.dtype);
-      mine = alone() ? output : rounded.view();
+      if (!has_one_device()) rounded = scratch(job, here, job.call.dtype);
+      mine = has_one_device() ? output : rounded.view();
     }
     const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
     const comm::SumBuffers buffers{whole.dtype(),     whole.view().data, mine.dtype,        mine.data,
                                    space.view().data, space.numel(),     job.call.reduction};
-    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
+    queue_exchange(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
       exchange.sum_scattered(buffers, counts, tag);
     });
   }
-  if (!alone()) return local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
+  if (!has_one_device()) return local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
   if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
@@ -308,7 +310,7 @@ void ProcessCommunicator::run_all_gather(const Job& job) {
   const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
   const int64_t first = group_->first_rank(group_->process) * count;
   const View here = output.rows(first, first + local_size() * count);
-  if (!alone()) {
+  if (!has_one_device()) {
     local().gather(job.ctx, input, local_parts(job.call), leads() ? here : View(), 0);
   } else if (input.data != here.data) {
     copy(job.ctx, input, here);
@@ -316,11 +318,11 @@ void ProcessCommunicator::run_all_gather(const Job& job) {
   if (leads()) {
     std::vector<int64_t> bytes = process_parts(job.call);
     for (int64_t& b : bytes) b *= job.element();
-    lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+    queue_exchange(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) {
       exchange.all_gather(output.data, bytes, tag);
     });
   }
-  if (!alone()) local().broadcast(job.ctx, output, 0);
+  if (!has_one_device()) local().broadcast(job.ctx, output, 0);
 }
 
 void ProcessCommunicator::run_scatter(const Job& job) {
@@ -332,21 +334,23 @@ void ProcessCommunicator::run_scatter(const Job& job) {
   const View output = job.view(job.call.output, part_elements(job.call, rank()));
   // The first device of the root's process needs the whole; those of other processes need their process's part.
   Tensor space;
-  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  if (leads() && root != 0 && !(root < 0 && has_one_device())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.input, total) : space.view();
   if (root > 0) {
-    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), only(root, total),
+    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), parts_of_one(root, total),
                    leads() ? whole : View(), 0);
   }
-  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? output : space.view();
+  const View part = root >= 0          ? (leads() ? whole.rows(first, first + here) : View())
+                    : has_one_device() ? output
+                                       : space.view();
   if (leads()) {
     std::vector<int64_t> bytes = counts;
     for (int64_t& b : bytes) b *= job.element();
-    lead(job, root >= 0 ? whole : View(), root >= 0 ? View() : part,
-         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
-             comm::ProcessExchange& exchange) { exchange.scatter(whole.data, part.data, bytes, root, tag); });
+    queue_exchange(job, root >= 0 ? whole : View(), root >= 0 ? View() : part,
+                   [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
+                       comm::ProcessExchange& exchange) { exchange.scatter(whole.data, part.data, bytes, root, tag); });
   }
-  if (!alone()) return local().scatter(job.ctx, part, local_parts(job.call), output, 0);
+  if (!has_one_device()) return local().scatter(job.ctx, part, local_parts(job.call), output, 0);
   if (part.data != output.data) copy(job.ctx, part, output);
 }
 
@@ -358,10 +362,12 @@ void ProcessCommunicator::run_gather(const Job& job) {
   const int root = local_root(job.call.root);
   const View input = job.view(job.call.input, part_elements(job.call, rank()));
   Tensor space;
-  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  if (leads() && root != 0 && !(root < 0 && has_one_device())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.output, total) : space.view();
-  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? input : space.view();
-  if (!alone()) {
+  const View part = root >= 0          ? (leads() ? whole.rows(first, first + here) : View())
+                    : has_one_device() ? input
+                                       : space.view();
+  if (!has_one_device()) {
     local().gather(job.ctx, input, local_parts(job.call), leads() ? part : View(), 0);
   } else if (part.data != input.data) {
     copy(job.ctx, input, part);
@@ -369,12 +375,12 @@ void ProcessCommunicator::run_gather(const Job& job) {
   if (leads()) {
     std::vector<int64_t> bytes = counts;
     for (int64_t& b : bytes) b *= job.element();
-    lead(job, root >= 0 ? View() : part, root >= 0 ? whole : View(),
-         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
-             comm::ProcessExchange& exchange) { exchange.gather(part.data, whole.data, bytes, root, tag); });
+    queue_exchange(job, root >= 0 ? View() : part, root >= 0 ? whole : View(),
+                   [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](
+                       comm::ProcessExchange& exchange) { exchange.gather(part.data, whole.data, bytes, root, tag); });
   }
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? whole : View(), only(root, total),
+  local().scatter(job.ctx, leads() ? whole : View(), parts_of_one(root, total),
                   job.view(job.call.output, device_ == root ? total : 0), 0);
 }
 
@@ -407,13 +413,13 @@ void ProcessCommunicator::run_all_to_all(const Job& job) {
       for (int mine = 0; from != group_->process && mine < local_size(); ++mine)
         receives.push_back({from, place(all_outputs, mine, source), part_bytes});
     }
-    lead(job, all_inputs, all_outputs,
-         [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
-           for (const auto& [from, to] : here) {
-             if (part_bytes > 0) std::memcpy(to, from, static_cast<size_t>(part_bytes));
-           }
-           exchange.exchange(sends, receives, tag);
-         });
+    queue_exchange(job, all_inputs, all_outputs,
+                   [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+                     for (const auto& [from, to] : here) {
+                       if (part_bytes > 0) std::memcpy(to, from, static_cast<size_t>(part_bytes));
+                     }
+                     exchange.exchange(sends, receives, tag);
+                   });
   });
 }
 
@@ -422,24 +428,24 @@ void ProcessCommunicator::run_send_receive(const Job& job) {
   const bool receives = job.call.output != nullptr;
   // Inputs that are not sent are gathered too, and ignored: the ranks of a process do not know which of them send.
   const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
-  const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
+  const Tensor unused = has_one_device() || receives ? Tensor() : scratch(job, count);
   const View output = receives ? job.view(job.call.output, count) : unused.view();
   job.ctx.dispatch({"send_receive", {}, {}},
                    [group = group_, device = device_, tag = job.tag,
                     route = ProcessState::Route{job.call.to, job.call.from}] { group->add_route(tag, device, route); });
   exchange_all(job, input, output, [&](const View& all_inputs, const View& all_outputs) {
-    lead(job, all_inputs, all_outputs,
-         [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
-           group->send_and_receive(static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data),
-                                   bytes, tag);
-         });
+    queue_exchange(job, all_inputs, all_outputs,
+                   [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
+                     group->send_and_receive(static_cast<std::byte*>(all_inputs.data),
+                                             static_cast<std::byte*>(all_outputs.data), bytes, tag);
+                   });
   });
 }
 
 void ProcessCommunicator::run_barrier(const Job& job) {
-  if (!alone()) local().barrier(job.ctx);
-  if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
-  if (!alone()) local().barrier(job.ctx);
+  if (!has_one_device()) local().barrier(job.ctx);
+  if (leads()) queue_exchange(job, View(), View(), [](comm::ProcessExchange&) {});
+  if (!has_one_device()) local().barrier(job.ctx);
 }
 
 }  // namespace
