@@ -116,7 +116,7 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
                     path, parent.string()));
   }
   make_directory(path);
-  lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (lock_ < 0) refuse(path, std::strerror(errno));
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
   while (!try_lock()) {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/program/record/record_tables.h"
 #include "tools/program/render/json_report.h"
+#include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
 namespace {

@@ -16,7 +16,7 @@
 #include "tests/tools/run_vitrine.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/problem.h"
-#include "tools/program/learn/rendering.h"
+#include "tools/program/render/lab_report.h"
 
 namespace vitrine::test {
 namespace {

@@ -8,8 +8,8 @@
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
 #include "tools/program/flags/collective_options.h"
-#include "tools/program/run/autotune.h"
 #include "tools/program/run/warnings.h"
+#include "tools/program/train/autotune.h"
 
 namespace vitrine::tools {
 namespace {

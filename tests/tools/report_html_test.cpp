@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/text.h"
-#include "tools/program/record/record_tables.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/render/html/page.h"
+#include "tools/program/render/report_tables.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"

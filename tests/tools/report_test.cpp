@@ -4,8 +4,8 @@
 
 #include "tests/support/text.h"
 #include "tools/program/record/device_sets.h"
-#include "tools/program/record/record_tables.h"
 #include "tools/program/render/json_report.h"
+#include "tools/program/render/report_tables.h"
 #include "tools/program/render/terminal_report.h"
 #include "tools/program/run/measure.h"
 

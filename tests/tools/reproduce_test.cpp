@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
 #include "tests/tools/reproduce_runs.h"
-#include "tools/program/checkpoint/folder_lock.h"
 
 namespace vitrine::test {
 namespace {
@@ -114,15 +114,20 @@ TEST_F(Reproduce, OneCallAtATimeWorksInAFolder) {
   fs::create_directories(path("runs"));
   const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "1"};
   {
-    const tools::FolderLock lock("--out", path("runs"));
-    EXPECT_THROW(tools::FolderLock("--out", path("runs"), 0.0), DataError);
+    const CheckpointDirectory directory(path("runs"));
+    EXPECT_THROW(CheckpointDirectory(path("runs"), 0.0), DataError);
     const ChildResult refused = run_vitrine(command);
     EXPECT_EQ(refused.exit_code, 1);
-    EXPECT_NE(refused.error.find("--out " + path("runs") + ": another process works in this folder"), std::string::npos)
+    EXPECT_NE(refused.error.find("--out " + path("runs") + ": another process writes checkpoints there"),
+              std::string::npos)
         << refused.error;
     EXPECT_FALSE(fs::exists(path("runs") + "/single-fp32"));
   }
   EXPECT_EQ(run_vitrine(command).exit_code, 0);
+  fs::remove(path("runs") + "/.lock");
+  fs::create_symlink(path("elsewhere"), path("runs") + "/.lock");
+  EXPECT_EQ(run_vitrine(command).exit_code, 1) << "a link as lock file is not followed";
+  EXPECT_FALSE(fs::exists(path("elsewhere")));
 }
 
 /// As after a kill between the last checkpoint and the result.

@@ -8,6 +8,7 @@
 #include "tests/tools/reproduce_runs.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
+#include "tools/program/render/report_tables.h"
 #include "tools/program/run/run.h"
 
 namespace vitrine::test {

@@ -14,6 +14,7 @@
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
 #include "runtime/units.h"
+#include "tools/program/run/checkpoint_files.h"
 
 namespace vitrine::tools {
 
@@ -40,13 +41,6 @@ void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
 }
 
 }  // namespace
-
-StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers,
-                                     const EngineConfig& config) {
-  StagingBytes bytes = training_state_bytes(layout, buffers, config);
-  bytes.emplace_back("tensor being written", checkpoint_scratch_elements(layout, buffers) * size_of(DType::f32));
-  return bytes;
-}
 
 std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& options, const Processes& processes) {
   const CheckpointOptions& o = options.checkpoints;

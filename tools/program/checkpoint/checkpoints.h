@@ -21,10 +21,6 @@
 
 namespace vitrine::tools {
 
-/// Host memory that saving takes, by name: the copy of the training state, and the buffer in which each tensor gets
-/// PyTorch's layout.
-StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config);
-
 /// Opens --checkpoint-dir on rank 0, before any work. Null without it, and in other processes.
 /// throws  DataError: it cannot be written to, another process writes there, or it holds checkpoints that this run does
 ///         not continue

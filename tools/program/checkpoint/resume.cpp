@@ -8,6 +8,7 @@
 
 #include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
+#include "tools/program/run/checkpoint_files.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -15,29 +16,6 @@ namespace vitrine::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-void warn(const std::string& reason) {
-  fmt::print(stderr, "vitrine: warning: {}; this checkpoint is skipped\n", reason);
-  std::fflush(stderr);
-}
-
-/// The checkpoint in `path`, a folder of checkpoints or one of them; nothing if the folder has none.
-std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    throw DataError(fmt::format("{}: {}; name a folder of checkpoints, or one checkpoint's folder", path,
-                                fs::exists(path, error) ? "it is not a folder" : "there is no such folder"));
-  }
-  if (is_checkpoint(path)) return WholeCheckpoint{path, read_checkpoint(path)};
-  const std::optional<WholeCheckpoint> found = newest_whole_checkpoint(path, warn);
-  if (!found && !list_checkpoints(path).empty())
-    throw DataError(fmt::format("{}: all of its checkpoints are damaged; the warnings above name the files", path));
-  return found;
-}
-
-[[noreturn]] void throw_none(const std::string& path) {
-  throw DataError(fmt::format("{}: there is no checkpoint in it", path));
-}
 
 bool is_whole(const NamedCheckpoint& checkpoint) {
   try {
@@ -92,11 +70,8 @@ auto of_resume(const Read& read) {
 std::string choose(const Options& options, const std::vector<RunSetting>& settings, const Run& run) {
   const CheckpointOptions& o = options.checkpoints;
   const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
-  const std::optional<WholeCheckpoint> found = of_resume([&] {
-    std::optional<WholeCheckpoint> checkpoint = find_checkpoint(path);
-    if (!checkpoint && !o.resumes_automatically()) throw_none(path);
-    return checkpoint;
-  });
+  const std::optional<WholeCheckpoint> found = of_resume(
+      [&] { return o.resumes_automatically() ? find_checkpoint(path) : std::optional(require_checkpoint(path)); });
   if (!found) return {};
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
@@ -152,14 +127,6 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
 }
 
 }  // namespace
-
-std::string find_weights(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return path;
-  const std::optional<WholeCheckpoint> found = find_checkpoint(path);
-  if (!found) throw_none(path);
-  return (fs::path(found->path) / "model.safetensors").string();
-}
 
 std::optional<TunedPlans> stored_plans(const Options& options) {
   const CheckpointOptions& o = options.checkpoints;

@@ -16,11 +16,6 @@ struct Resumed {
   RunState state;
 };
 
-/// The weights file that a path names: the path itself or, for a folder, model.safetensors of that checkpoint or of the
-/// newest whole one in it, whose checksums are checked; newer ones that are not whole are reported on stderr. throws
-/// DataError if there is none.
-std::string find_weights(const std::string& path);
-
 /// The tuned plans in the checkpoint that --resume will choose; nothing without --resume, or where no checkpoint or no
 /// plans are.
 std::optional<TunedPlans> stored_plans(const Options& options);

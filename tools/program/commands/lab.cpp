@@ -9,9 +9,9 @@
 
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/experiment.h"
-#include "tools/program/learn/rendering.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/json_report.h"
+#include "tools/program/render/lab_report.h"
 #include "tools/program/run/attempts.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/run_facts.h"

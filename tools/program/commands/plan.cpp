@@ -10,7 +10,6 @@
 
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
-#include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/configuration.h"
@@ -19,6 +18,7 @@
 #include "tools/program/render/json_report.h"
 #include "tools/program/render/terminal_report.h"
 #include "tools/program/run/attempts.h"
+#include "tools/program/run/checkpoint_files.h"
 #include "tools/program/run/choose.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"

@@ -48,7 +48,7 @@ std::optional<double> number_if_any(const Json& json) {
   return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
 }
 
-EpochRecord parse_epoch(const Json& row) {
+EpochRecord epoch_of_row(const Json& row) {
   EpochRecord epoch;
   epoch.epoch = row.at("epoch").get<int64_t>();
   epoch.samples = row.at("samples").get<int64_t>();
@@ -129,7 +129,7 @@ void PlannedRun::read_log(RunRecord& run) const {
       losses[step] = number_or_nan(row.at("loss"));
       if (const auto scale = number_if_any(row.at("loss_scale"))) scales[step] = *scale;
     } else if (row.at("kind") == "epoch") {
-      const EpochRecord epoch = parse_epoch(row);
+      const EpochRecord epoch = epoch_of_row(row);
       epochs[epoch.epoch] = epoch;
     }
   };

@@ -5,17 +5,16 @@
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/trace/span.h"
-#include "tools/program/checkpoint/folder_lock.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/commands/planned_run.h"
 #include "tools/program/flags/advice.h"
@@ -28,12 +27,12 @@
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/run_facts.h"
-#include "tools/program/run/train_job.h"
-#include "tools/program/run/training.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 #include "tools/program/text/tables.h"
+#include "tools/program/train/train_job.h"
+#include "tools/program/train/training.h"
 
 namespace vitrine::tools {
 
@@ -91,11 +90,11 @@ class Reproduction {
       for (const Configuration& configuration : configurations(asked))
         add(configuration, asked.seed + static_cast<uint64_t>(s));
     }
-    std::error_code error;
-    fs::create_directories(asked.reproduce.out, error);
-    if (error)
-      throw DataError(fmt::format("--out {}: the folder cannot be made ({})", asked.reproduce.out, error.message()));
-    lock_.emplace("--out", asked.reproduce.out);
+    try {
+      directory_.emplace(asked.reproduce.out, 1.0);
+    } catch (const DataError&) {
+      rethrow_with_prefix(std::current_exception(), "--out ");
+    }
     find_runs_to_make();
     find_facts();
   }
@@ -240,7 +239,7 @@ class Reproduction {
 
   const Options& asked_;
   const Processes& processes_;
-  std::optional<FolderLock> lock_;  // of --out
+  std::optional<CheckpointDirectory> directory_;  // --out, which this process alone works in
   std::vector<DeviceId> devices_;
   Job job_;
   std::vector<PlannedRun> planned_;

@@ -12,13 +12,13 @@
 #include "tools/program/render/json_report.h"
 #include "tools/program/render/terminal_report.h"
 #include "tools/program/run/attempts.h"
-#include "tools/program/run/autotune.h"
 #include "tools/program/run/balance.h"
 #include "tools/program/run/choose.h"
-#include "tools/program/run/train_job.h"
-#include "tools/program/run/training.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/output_file.h"
+#include "tools/program/train/autotune.h"
+#include "tools/program/train/train_job.h"
+#include "tools/program/train/training.h"
 
 namespace vitrine::tools {
 

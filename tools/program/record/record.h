@@ -16,7 +16,6 @@
 #include "runtime/trace/step_view.h"
 #include "tools/program/record/confusion.h"
 #include "tools/program/record/step_record.h"
-#include "tools/program/run/processes.h"
 #include "tools/program/text/json_text.h"
 
 /// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
@@ -275,9 +274,5 @@ struct Record {
 /// Measurements as a JSON array, in which every member survives except charts. parse throws DataError naming `path`.
 std::string devices_text(const std::vector<DeviceRecord>& devices);
 std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text);
-
-/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets
-/// `mine` back.
-std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);
 
 }  // namespace vitrine::tools

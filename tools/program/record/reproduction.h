@@ -24,11 +24,6 @@ double training_seconds(const RunRecord& run);
 /// The configurations in the order of their first runs. requires RunRecord::reproduced of every run
 std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs);
 
-// Tables of a record with summaries (conclude()).
-/// One row for each configuration and each set of its devices with the same memory.
-Table reproduction_table(const Record& record);
-/// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
-std::optional<Table> published_table(const Record& record);
 /// A sentence for each run that did not end well.
 std::vector<std::string> run_problems(const Record& record);
 /// The record with those runs only that have measurements of their devices, and without summaries.

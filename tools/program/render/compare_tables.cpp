@@ -8,7 +8,7 @@
 
 #include "runtime/units.h"
 #include "tools/program/record/device_sets.h"
-#include "tools/program/record/record_tables.h"
+#include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/flags/advice.h"
+#include "tools/program/flags/options.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/text/json_text.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/program/record/record_tables.h"
+#include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
 

@@ -11,14 +11,14 @@
 
 #include "runtime/units.h"
 #include "tools/program/record/device_sets.h"
-#include "tools/program/record/record_tables.h"
+#include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
 
 namespace {
 
 // With more sets of devices than this, tables show minimum, median and maximum.
-constexpr size_t kSetsApart = 6;
+constexpr size_t kGroupsApart = 6;
 // Letters of the longest bar.
 constexpr int kMostBarCells = 60, kFewestBarCells = 10;
 
@@ -58,7 +58,7 @@ std::vector<Group> groups_of(const std::vector<DeviceRecord>& devices,
 /// Devices with the same plan; of too many groups those with the least, the median and the largest peak.
 std::vector<Group> plan_groups(const std::vector<DeviceRecord>& devices) {
   std::vector<Group> groups = groups_of(devices, same_plan);
-  if (groups.size() <= kSetsApart) return groups;
+  if (groups.size() <= kGroupsApart) return groups;
   std::vector<size_t> sorted = all_devices(devices.size()).members;
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](size_t a, size_t b) { return devices[a].plan.peak_bytes < devices[b].plan.peak_bytes; });
@@ -180,7 +180,7 @@ std::string planned_peak(const DeviceRecord& d) {
 
 Table memory_table(const std::vector<DeviceRecord>& devices) {
   const std::vector<Group> groups = groups_of(devices, same_memory);
-  return groups.size() <= kSetsApart ? memory_of_groups(groups, devices) : memory_spread(devices);
+  return groups.size() <= kGroupsApart ? memory_of_groups(groups, devices) : memory_spread(devices);
 }
 
 std::string describe_outside(const std::vector<DeviceRecord>& devices, int processes) {

@@ -8,8 +8,8 @@
 
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
-#include "tools/program/record/record_tables.h"
 #include "tools/program/record/reproduction.h"
+#include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
 

@@ -147,6 +147,17 @@ std::string describe_batch(const BatchPlan& plan) {
   return text;
 }
 
+std::string describe_autotune(const Engine& engine) {
+  const std::shared_ptr<const TunedPlans>& plans = engine.facts().tuned_plans;
+  if (!plans) return {};
+  const AutotuneReport& report = engine.facts().autotune;
+  const auto faster = std::count_if(plans->plans.begin(), plans->plans.end(),
+                                    [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
+  std::string text = fmt::format("{} kinds of operations timed in {:.2f} s", report.timed, report.seconds);
+  if (report.reused > 0) text += fmt::format(", {} with stored plans", report.reused);
+  return text + fmt::format("; {} of {} run by a faster plan than the library's choice", faster, plans->plans.size());
+}
+
 int64_t dataset_bytes(const DatasetPair& data) { return data.train.held_bytes() + data.test.held_bytes(); }
 
 }  // namespace vitrine::tools

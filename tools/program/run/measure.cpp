@@ -169,4 +169,19 @@ std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, 
   return figures;
 }
 
+std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine) {
+  if (processes.count() == 1) return mine;
+  for (DeviceRecord& d : mine) d.device = fmt::format("rank {} {}", processes.process_group()->rank(), d.device);
+  const std::vector<std::string> parts = processes.process_group()->gather("measurements", devices_text(mine));
+  if (parts.empty()) return mine;
+  std::vector<DeviceRecord> all;
+  for (const std::string& part : parts) {
+    for (DeviceRecord& device : parse_devices("measurements", part)) all.push_back(std::move(device));
+  }
+  // The charts of this process's devices stay: rank 0 comes first.
+  std::move(mine.begin(), mine.end(), all.begin());
+  for (size_t d = 0; d < all.size(); ++d) all[d].phases.ordinal = all[d].communication.ordinal = static_cast<int>(d);
+  return all;
+}
+
 }  // namespace vitrine::tools

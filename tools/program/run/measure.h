@@ -8,6 +8,7 @@
 
 #include "runtime/trace/step_recorder.h"
 #include "tools/program/record/record.h"
+#include "tools/program/run/processes.h"
 #include "tools/program/run/run.h"
 
 namespace vitrine::tools {
@@ -45,5 +46,9 @@ class PhaseRecorder {
 ///   held  bytes that this process holds outside the pools, by owner
 /// throws  DataError if the resident set cannot be read
 std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
+
+/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets
+/// `mine` back.
+std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);
 
 }  // namespace vitrine::tools

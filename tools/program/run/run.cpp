@@ -19,9 +19,8 @@
 #include "runtime/printable.h"
 #include "runtime/process_group/agreement.h"
 #include "runtime/process_group/join_processes.h"
-#include "tools/program/checkpoint/checkpoints.h"
-#include "tools/program/checkpoint/resume.h"
 #include "tools/program/flags/configuration.h"
+#include "tools/program/run/checkpoint_files.h"
 #include "tools/program/run/interrupt.h"
 
 namespace vitrine::tools {

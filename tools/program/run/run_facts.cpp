@@ -11,7 +11,6 @@
 #include "runtime/units.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/record/machine.h"
-#include "tools/program/run/autotune.h"
 #include "tools/program/run/describe.h"
 #include "vitrine_version.h"
 

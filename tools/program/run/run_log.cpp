@@ -11,7 +11,7 @@
 #include "runtime/memory/category.h"
 #include "runtime/trace/span.h"
 #include "tools/program/record/record.h"
-#include "tools/program/run/processes.h"
+#include "tools/program/run/measure.h"
 #include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {

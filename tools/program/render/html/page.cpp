@@ -10,9 +10,9 @@
 
 #include "tools/program/record/device_sets.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/record/record_tables.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/render/html/charts.h"
+#include "tools/program/render/report_tables.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 #include "tools/program/text/scale.h"

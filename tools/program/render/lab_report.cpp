@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/learn/rendering.h"
+#include "tools/program/render/lab_report.h"
 
 #include <algorithm>
 #include <cmath>

@@ -52,4 +52,10 @@ Table scheme_times_table(const Record& record);
 /// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs);
 
+// Of a reproduction with summaries (conclude()).
+/// One row for each configuration and each set of its devices with the same memory.
+Table reproduction_table(const Record& record);
+/// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
+std::optional<Table> published_table(const Record& record);
+
 }  // namespace vitrine::tools

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/autotune.h"
+#include "tools/program/train/autotune.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -11,6 +10,7 @@
 #include "nn/json_file.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
+#include "tools/program/run/describe.h"
 #include "tools/program/run/warnings.h"
 
 namespace vitrine::tools {
@@ -71,17 +71,6 @@ void conclude_autotune(const Options& options, const Engine& engine, const std::
   std::fflush(stderr);
   const std::string& path = *options.autotune;
   if (!path.empty() && read_file(path) != *plans) write_file(path, *plans);
-}
-
-std::string describe_autotune(const Engine& engine) {
-  const std::shared_ptr<const TunedPlans>& plans = engine.facts().tuned_plans;
-  if (!plans) return {};
-  const AutotuneReport& report = engine.facts().autotune;
-  const auto faster = std::count_if(plans->plans.begin(), plans->plans.end(),
-                                    [](const TunedPlan& plan) { return plan.microseconds < plan.first_microseconds; });
-  std::string text = fmt::format("{} kinds of operations timed in {:.2f} s", report.timed, report.seconds);
-  if (report.reused > 0) text += fmt::format(", {} with stored plans", report.reused);
-  return text + fmt::format("; {} of {} run by a faster plan than the library's choice", faster, plans->plans.size());
 }
 
 }  // namespace vitrine::tools

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/training.h"
+#include "tools/program/train/training.h"
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +41,7 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
   batch = whole  ? steps_per_epoch
           : same ? state->batch
                  : std::min(state->batch * state->batch_size / batch_size, steps_per_epoch);
-  shift = epoch * steps_per_epoch + batch - state->step;
+  batch_offset = epoch * steps_per_epoch + batch - state->step;
 }
 
 Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
@@ -54,17 +54,18 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
       steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(),
                                          options.batch_size)),
       start_(resumed ? &resumed->state : nullptr, steps_per_epoch_, options.batch_size),
-      total_places_(options.steps ? *options.steps + start_.shift : options.epochs.value_or(1) * steps_per_epoch_),
-      epoch_count_((total_places_ + steps_per_epoch_ - 1) / steps_per_epoch_),
+      total_batches_(options.steps ? *options.steps + start_.batch_offset
+                                   : options.epochs.value_or(1) * steps_per_epoch_),
+      epoch_count_((total_batches_ + steps_per_epoch_ - 1) / steps_per_epoch_),
       first_step_(engine_.steps_issued()),
       epoch_(start_.epoch),
       batch_(start_.batch),
-      schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps),
+      schedule_(resolve_schedule(options.schedule, total_batches_, options.evaluate && !options.steps),
                 resolve_optimizer(options).learning_rate(), steps_per_epoch_),
       log_(log),
       checkpoints_(checkpoints),
       source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
-      recorded_(options, first_step_, total_places_ - start_.shift),
+      recorded_(options, first_step_, total_batches_ - start_.batch_offset),
       recorder_(run, recorded_.spans()),
       record_() {
   record_.precision = engine_.config().precision;
@@ -144,7 +145,7 @@ void Training::run_epochs() {
     if (!stopped_ && !end_epoch()) break;
   }
   // An interrupted run, and a whole one, can be continued from where it ended.
-  if (checkpoints_.active() && saved_ != Place{epoch_, batch_} && engine_.steps_issued() > 0) save();
+  if (checkpoints_.active() && saved_ != Position{epoch_, batch_} && engine_.steps_issued() > 0) save();
 }
 
 void Training::check_evaluation(const EpochRecord& result) const {
@@ -176,7 +177,7 @@ void Training::begin_result() {
   result.epoch = options_.steps ? 1 : epoch_ + 1;
   result.steps_before = result.steps;
   result.last_step = first_step_ + static_cast<int64_t>(step_losses_.size());
-  const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
+  const int64_t rest = options_.steps ? total_batches_ - batches_done() : steps_of_epoch() - batch_;
   result.steps_wanted = result.steps + rest;
 }
 
@@ -223,7 +224,7 @@ std::optional<Evaluation> Training::evaluate() {
 
 bool Training::is_evaluation_due() const {
   const int64_t step = engine_.steps_issued();
-  const bool at_the_end = options_.steps ? step + start_.shift == total_places_ : batch_ == steps_per_epoch_;
+  const bool at_the_end = options_.steps ? step + start_.batch_offset == total_batches_ : batch_ == steps_per_epoch_;
   return options_.eval_every > 0 && step % options_.eval_every == 0 && !at_the_end && !stopped_;
 }
 
@@ -241,7 +242,7 @@ void Training::evaluate_within_epoch() {
 
 void Training::add_step(const StepResult& totals) {
   const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
-  log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(),
+  log_.add_step({number + 1, (number + start_.batch_offset) / steps_per_epoch_ + 1, totals.mean_loss(),
                  rates_[step_losses_.size()],
                  engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
   step_losses_.push_back(totals.mean_loss());
@@ -317,7 +318,7 @@ void Training::train_epoch(EpochRecord& result) {
 }
 
 void Training::set_learning_rate() {
-  const ScheduledValues values = schedule_.at(engine_.steps_issued() + start_.shift);
+  const ScheduledValues values = schedule_.at(engine_.steps_issued() + start_.batch_offset);
   engine_.set_learning_rate(values.lr);
   if (values.momentum) engine_.set_momentum(*values.momentum);
   rates_.push_back(values.lr);

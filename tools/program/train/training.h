@@ -37,7 +37,9 @@ class Training {
 
   /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do
   /// then.
-  bool is_complete() const { return start_.of_run != nullptr && (epoch_ >= epoch_count_ || place() > total_places_); }
+  bool is_complete() const {
+    return start_.of_run != nullptr && (epoch_ >= epoch_count_ || batches_done() > total_batches_);
+  }
   /// "the run is complete: 3 epochs are done, ...". requires is_complete()
   std::string describe_completion() const;
   /// Trains to the end, until interrupted, or until training diverges.
@@ -59,13 +61,13 @@ class Training {
   int64_t first_step() const { return first_step_; }
 
  private:
-  /// Where a run begins: a place in its epochs, and what it carries from before.
+  /// Where a run begins: a position in its epochs, and what it carries from before.
   struct Start {
     Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size);
     int64_t epoch = 0, batch = 0;
     /// epoch * steps_per_epoch + batch - optimizer steps so far: 0 unless the checkpoint's epochs had another number of
     /// steps.
-    int64_t shift = 0;
+    int64_t batch_offset = 0;
     const RunState* of_run;  // null for a run from the start
   };
 
@@ -78,17 +80,17 @@ class Training {
   void check_evaluation(const EpochRecord& result) const;
   void end_epoch_of_schedule(const EpochRecord& result);
   void begin_result();
-  /// The place moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the
+  /// Moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the
   /// epoch.
   bool end_epoch();
 
   /// Where the next batch is. A whole epoch that has not been evaluated yet ends at batch steps_per_epoch_.
-  struct Place {
+  struct Position {
     int64_t epoch, batch;
-    bool operator==(const Place&) const = default;
+    bool operator==(const Position&) const = default;
   };
-  int64_t place() const { return epoch_ * steps_per_epoch_ + batch_; }
-  int64_t steps_of_epoch() const { return std::min(steps_per_epoch_, total_places_ - epoch_ * steps_per_epoch_); }
+  int64_t batches_done() const { return epoch_ * steps_per_epoch_ + batch_; }
+  int64_t steps_of_epoch() const { return std::min(steps_per_epoch_, total_batches_ - epoch_ * steps_per_epoch_); }
 
   /// requires that the results of all steps have been taken
   void save();
@@ -112,11 +114,11 @@ class Training {
   std::string diverged_;
   int64_t steps_per_epoch_;
   Start start_;
-  int64_t total_places_,
+  int64_t total_batches_,
       epoch_count_;  // the end of the run: a number of batches, counted from its start, and the epochs that they begin
-  int64_t first_step_;          // of this process
-  int64_t epoch_, batch_;       // the place of the next batch; epochs count from 0
-  std::optional<Place> saved_;  // the place of the last checkpoint
+  int64_t first_step_;             // of this process
+  int64_t epoch_, batch_;          // the position of the next batch; epochs count from 0
+  std::optional<Position> saved_;  // the position of the last checkpoint
   std::vector<std::pair<std::string, std::string>> settings_;
   double epoch_begin_seconds_ = 0.0;  // of the current result
   EpochRecord other_sums_;  // with --steps those of the epoch, else those of the run: a run that continues may count

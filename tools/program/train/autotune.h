@@ -25,8 +25,4 @@ Autotune resolve_autotune(const Options& options, const Processes& processes);
 void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed,
                        const Processes& processes);
 
-/// "19 kinds of operations timed in 2.13 s; 7 of 19 run by a faster plan than the library's choice"; empty without
-/// --autotune.
-std::string describe_autotune(const Engine& engine);
-
 }  // namespace vitrine::tools

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/train_job.h"
+#include "tools/program/train/train_job.h"
 
 #include <cstdio>
 #include <utility>
@@ -15,7 +15,6 @@
 #include "tools/program/checkpoint/save.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/run/autotune.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/recorded_steps.h"
@@ -26,6 +25,7 @@
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"
 #include "tools/program/text/terminal.h"
+#include "tools/program/train/autotune.h"
 
 namespace vitrine::tools {
 

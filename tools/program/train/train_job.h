@@ -12,7 +12,7 @@
 #include "tools/program/run/attempts.h"
 #include "tools/program/run/processes.h"
 #include "tools/program/run/run.h"
-#include "tools/program/run/training.h"
+#include "tools/program/train/training.h"
 
 /// One training run, which `vitrine train` and `vitrine reproduce` share.
 namespace vitrine::tools {
