@@ -121,7 +121,7 @@ TEST(Plan, AWorkspaceThatShrinksIsToldWithWhatItCosts) {
     expect_contains(text, "conv2d_");
     expect_contains(text, ": the best algorithm needs ");
   }
-  expect_contains(plan.output, "with one byte less its workspace shrinks, to 1.0 MiB at least");
+  expect_contains(plan.output, "With less memory the workspace shrinks, to 1.0 MiB at least");
   const ChildResult given = run_vitrine(with(with({"plan"}, smaller), {"--workspace", std::to_string(workspace)}));
   EXPECT_EQ(given.exit_code, 1) << "a given workspace does not shrink";
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -40,8 +41,22 @@ TEST(Page, TextCannotEndTheData) {
   const size_t begin = whole.find("id=\"record\">") + 12, end = whole.find("</script>", begin);
   const Json data = Json::parse(whole.substr(begin, end - begin));
   EXPECT_EQ(data["title"], record.title);
-  EXPECT_EQ(data["sections"][0]["blocks"][0]["facts"][0][1], "\xEF\xBF\xBD\x01z\xEF\xBF\xBD");
-  EXPECT_EQ(data["sections"][0]["blocks"][0]["facts"][1][1], "Grüße \xE2\x82\xAC");
+  const Json& facts = data["sections"].back()["blocks"][0]["blocks"][0]["facts"];
+  EXPECT_EQ(facts[0][1], "\xEF\xBF\xBD\x01z\xEF\xBF\xBD");
+  EXPECT_EQ(facts[1][1], "Grüße \xE2\x82\xAC");
+}
+
+TEST(Page, SettingsAndMachineAreFoldedAtTheEndOnly) {
+  Record record = example_record();
+  for (const auto kind : {Record::Kind::run, Record::Kind::comparison, Record::Kind::reproduction}) {
+    record.kind = kind;
+    if (kind != Record::Kind::run) record.runs.clear();
+    const Json data = page_data(record);
+    EXPECT_EQ(count_of(data.dump(), "\"facts\":"), 1U);
+    EXPECT_EQ(data["sections"].back()["title"], "Settings and machine");
+    EXPECT_EQ(data["sections"].back()["blocks"][0]["kind"], "fold");
+    EXPECT_EQ(data["sections"].back()["blocks"][0]["blocks"][0]["command"], record.command_line);
+  }
 }
 
 TEST(Scale, NumbersAreShort) {
@@ -98,7 +113,7 @@ TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   EXPECT_TRUE(memory_charts({device_with(MemoryTimeline{}, 0, 0)}).empty());
 }
 
-TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
+TEST(MemoryOverlay, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   // Under dp, the first device also holds a gathered batch, for two changes more.
   MemoryHistory history;
   history.at_start = {{0, 0, 4096, Category::parameters, Phase::setup, "weight", "fc"}};
@@ -111,20 +126,16 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   ddp.devices = {device_with(example_timeline(), 0, 0), device_with(example_timeline(), 0, 0, "cpu:1")};
   dp.name = "dp fp16";
   dp.devices = {device_with(make_memory_timeline(history), 0, 0), device_with(example_timeline(), 0, 0, "cpu:1")};
-  const std::vector<Json> charts = memory_overlays({ddp, dp});
-  ASSERT_EQ(charts.size(), 2U) << "the devices of dp differ";
-  for (const Json& chart : charts) {
-    ASSERT_EQ(chart["curves"].size(), 2U);
-    EXPECT_EQ(chart["y"], Json({0.0, 10240.0})) << "one scale for both";
-    EXPECT_NE(chart["curves"][0]["paint"], chart["curves"][1]["paint"]);
-    EXPECT_EQ(chart["curves"][0]["dashes"], chart["curves"][1]["dashes"]) << "one precision";
-  }
-  EXPECT_EQ(charts[0]["curves"][1]["name"], "dp fp16, cpu:0, at most 10 KiB");
-  EXPECT_EQ(charts[1]["curves"][1]["name"], "dp fp16, cpu:1, at most 7 KiB");
+  const Json chart = memory_overlay({ddp, dp});
+  ASSERT_EQ(chart["curves"].size(), 2U);
+  EXPECT_EQ(chart["y"], Json({0.0, 10240.0}));
+  EXPECT_NE(chart["curves"][0]["paint"], chart["curves"][1]["paint"]);
+  EXPECT_EQ(chart["curves"][0]["dashes"], chart["curves"][1]["dashes"]) << "one precision";
+  EXPECT_EQ(chart["curves"][1]["name"], "dp fp16, cpu:0, at most 10 KiB");
   // The first change of forward, and the first of backward.
   const auto bytes_at = [&](size_t curve, double x) {
     double bytes = -1;
-    for (const Json& point : charts[0]["curves"][curve]["points"]) {
+    for (const Json& point : chart["curves"][curve]["points"]) {
       if (point[0].get<double>() <= x + 1e-9) bytes = point[1].get<double>();
     }
     return bytes;
@@ -136,10 +147,9 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   EXPECT_EQ(bytes_at(0, 0.5), 7168) << "three blocks without the gap between them";
   EXPECT_EQ(bytes_at(1, 0.5), 4096);
   EXPECT_EQ(bytes_at(1, 1.0), 4096);
-  EXPECT_EQ(memory_overlays({ddp}).size(), 1U) << "its devices hold the same";
   ddp.devices.resize(1);
   ddp.devices[0].memory.reset();
-  EXPECT_TRUE(memory_overlays({ddp}).empty());
+  EXPECT_TRUE(memory_overlay({ddp}).is_null());
 }
 
 /// Bytes of a layer, or of the extent, at a moment.
@@ -425,6 +435,126 @@ DeviceRecord example_device() {
   return device;
 }
 
+/// Four devices, of which the first holds 6 MiB more than the others.
+std::vector<DeviceRecord> one_fuller_device() {
+  std::vector<DeviceRecord> devices(4, example_device());
+  for (size_t d = 0; d < devices.size(); ++d) {
+    DeviceRecord& device = devices[d];
+    device.device = "cpu:" + std::to_string(d);
+    if (d == 0) {
+      device.pool.peak_by_category[static_cast<size_t>(Category::optimizer)] = 6 << 20;
+      device.pool.peak_bytes += 6 << 20;
+      device.plan.peak_by_category = device.pool.peak_by_category;
+      device.plan.peak_bytes = device.pool.peak_bytes;
+    }
+    device.phases.steps = 10;
+    device.phases.wall_seconds = 1;
+    device.phases.rows = {{Phase::wait, 0, 0.1 * static_cast<double>(d), 0.1 * static_cast<double>(d), 0, 5, 0.0}};
+  }
+  return devices;
+}
+
+TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
+  RunRecord run;
+  run.devices = one_fuller_device();
+  for (const double seconds : {1.5, 2.5}) {
+    EpochRecord& epoch = run.epochs.emplace_back();
+    epoch.samples = 1410;
+    epoch.seconds = seconds;
+  }
+  Record record = example_record();
+  record.runs = {run};
+  EXPECT_EQ(
+      story(record),
+      "`705` samples/s; cpu:0 peaks at `8 MiB`, `6 MiB` more than cpu:1, mostly the optimizer's state; cpu:3 waits "
+      "`30 %` of the step.");
+  EXPECT_EQ(page_data(record)["story"], story(record));
+  EXPECT_HAS(epochs_table(run)->json().dump(), "\"940\"") << "samples/s of the first epoch";
+  record.runs[0].devices.erase(record.runs[0].devices.begin());
+  record.runs[0].diverged = "The loss was NaN in step 3";
+  EXPECT_EQ(story(record).find("The loss was NaN in step 3. `705` samples/s; each device peaks at `2 MiB`; cpu:3"), 0U)
+      << story(record);
+}
+
+TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
+  Record record = example_record();
+  record.kind = Record::Kind::comparison;
+  record.runs.assign(3, record.runs[0]);
+  const double speeds[] = {100, 150, 151};
+  for (size_t r = 0; r < 3; ++r) {
+    RunRecord& run = record.runs[r];
+    run.name = std::array{"dp", "ddp", "criterion"}[r];
+    run.devices = one_fuller_device();
+    if (r > 0) run.devices.erase(run.devices.begin());
+    for (int round = 0; round < 4; ++round) run.rates.rounds.push_back(speeds[r] + round);
+  }
+  EXPECT_EQ(
+      story(record),
+      "Fastest: criterion, `153` samples/s, `1.50` times dp (within noise of it: ddp). Least memory on the fullest "
+      "device: ddp, criterion, `2 MiB`, `6 MiB` less than dp.");
+  for (RunRecord& run : record.runs) run.rates.rounds.resize(1);
+  EXPECT_EQ(story(record).find("Speeds are within noise: `100` to `151` samples/s."), 0U) << story(record);
+  record.runs.erase(record.runs.begin());
+  EXPECT_HAS(story(record), "The fullest device holds `2 MiB` under each scheme.");
+  record.runs.clear();
+  EXPECT_EQ(story(record), "");
+}
+
+TEST(Story, OfAPlanSaysWhetherItFits) {
+  Record record = example_record();
+  record.kind = Record::Kind::plan;
+  record.runs[0].devices = one_fuller_device();
+  EXPECT_EQ(story(record).find("cpu:0 needs `8 MiB`, `6 MiB` more than cpu:1"), 0U) << story(record);
+  for (DeviceRecord& d : record.runs[0].devices) d.pool.capacity_bytes = 16 << 20;
+  EXPECT_EQ(story(record).find("It fits: cpu:0 needs `8 MiB` of 16 MiB, `6 MiB` more"), 0U) << story(record);
+  record.runs[0].devices[2].pool.capacity_bytes = 1 << 20;
+  record.remedies = "Lower --batch-size.";
+  EXPECT_EQ(story(record), "It does not fit: cpu:2 needs `2 MiB` of 1 MiB.") << "the fullest device has room";
+}
+
+TEST(Story, OfAReproductionHasRangesOverItsConfigurations) {
+  Record record = example_record();
+  record.kind = Record::Kind::reproduction;
+  record.runs.clear();
+  for (const double value : {0.5, 0.25}) {
+    ConfigurationSummary& summary = record.summaries.emplace_back();
+    summary.runs = 2;
+    summary.accuracy = {1, value, value, value, {}};
+    summary.seconds = {1, 100 * value, 100 * value, 100 * value, {}};
+  }
+  EXPECT_EQ(story(record),
+            "`2` of 4 runs complete; test accuracy `0.2500` to `0.5000`; training takes `25 s` to `50 s`.");
+  EXPECT_HAS(page_data(record).dump(), R"({"kind":"heading","text":"Time of training in each configuration"})");
+}
+
+/// The first chart of bars within a page, or a null value.
+Json first_bars(const Json& value) {
+  if (value.is_object() && value.value("kind", "") == "bars") return value;
+  for (const Json& child : value) {
+    if (!child.is_structured()) continue;
+    if (Json found = first_bars(child); !found.is_null()) return found;
+  }
+  return {};
+}
+
+TEST(MemoryBars, DevicesThatAreEqualShareABar) {
+  Record record = example_record();
+  record.runs[0].devices = one_fuller_device();
+  record.runs[0].devices[3].outside_bytes = 7 << 20;
+  const Json bars = first_bars(page_data(record)["sections"])["groups"][0]["bars"];
+  std::vector<std::string> labels;
+  for (const Json& bar : bars) labels.push_back(bar["label"]);
+  EXPECT_EQ(labels, (std::vector<std::string>{"cpu:0", "cpu:1 to cpu:3, each", "cpu:0 to cpu:2, each, outside the pool",
+                                              "cpu:3, outside the pool"}));
+  EXPECT_EQ(bars[1]["total"], "2 MiB");
+  EXPECT_EQ(bars[2]["parts"][0]["value"], 5 << 20);
+  for (const auto kind : {Record::Kind::plan, Record::Kind::comparison}) {
+    record.kind = kind;
+    record.runs[0].rates.rounds = {0};
+    EXPECT_EQ(first_bars(page_data(record)["sections"])["groups"][0]["bars"].size(), 2U);
+  }
+}
+
 TEST(MemorySection, ReportsWhetherThePlanWasMet) {
   Record record = example_record();
   record.runs[0].devices = {example_device()};
@@ -492,12 +622,12 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
 TEST(MemorySection, ExplainsFragmentationOnlyWhereItIsDrawn) {
   Record record = example_record();
   record.runs[0].devices = {device_with(example_timeline(), 0, 0)};
-  EXPECT_HAS(page_data(record).dump(), "Fragmentation is what lies between blocks");
+  EXPECT_HAS(page_data(record).dump(), "Fragmentation: free gaps");
   MemoryHistory without_gaps;
   without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
                           {20, 4096, 2048, Category::activations, Phase::forward, "b", ""}};
   record.runs[0].devices = {device_with(make_memory_timeline(without_gaps), 0, 0)};
-  EXPECT_EQ(page_data(record).dump().find("Fragmentation is what lies between blocks"), std::string::npos);
+  EXPECT_EQ(page_data(record).dump().find("Fragmentation: free gaps"), std::string::npos);
 }
 
 TEST(TrainPage, IsSelfContained) {
@@ -520,8 +650,8 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
   for (const char* name : {"meta:0", "meta:1", "meta:2"}) {
     DeviceRecord device;
     device.device = name;
-    device.plan.peak_bytes = 9216;
-    device.plan.peak_by_category[0] = 9216;
+    device.plan.peak_bytes = device.pool.peak_bytes = 9216;
+    device.plan.peak_by_category[0] = device.pool.peak_by_category[0] = 9216;
     device.plan.peak_phase = Phase::backward;
     device.plan.held = {{"fc<1>", 2048}};
     device.plan.history.changes = {{10, 0, 4096, Category::parameters, Phase::setup, "weight", ""},
@@ -532,15 +662,15 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
     device.memory = steady_step(device.plan);
     record.runs[0].devices.push_back(device);
   }
-  record.runs[0].devices.back().plan.peak_bytes += 256;
+  record.runs[0].devices.back().plan.peak_bytes = record.runs[0].devices.back().pool.peak_bytes += 256;
   const std::string data = page_data(record).dump();
   for (const char* part :
-       {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"}) {
+       {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "meta:2 needs `9.2 KiB`", "not known"}) {
     EXPECT_HAS(data, part);
   }
   EXPECT_EQ(data.find("first, layer fc"), std::string::npos);
   record.remedies = "Lower --batch-size.";
-  EXPECT_HAS(page_data(record).dump(), "It does not fit. Lower --batch-size.");
+  EXPECT_EQ(page_data(record)["sections"][0]["blocks"][0]["text"], "Lower --batch-size.");
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
     "plan": (["plan", "--mode", "dp", "--accumulate", "2", "--device-memory", "10MiB"], 3,
              ["does not fit", "Held for backward", "reached in", "capacity 10 MiB", "Why cpu:0 holds more than cpu:1", "large"]),
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
-                  ["Test accuracy", "Training loss", "speed-up", "dp fp16:none", "equal to the byte", "saved epoch"]),
-    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 7, ["samples/s", "The device that holds most", "The device that holds least", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
+                  ["Test accuracy", "Training loss", "Time of training in each configuration", "dp fp16:none", "equal to the byte"]),
+    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 7, ["samples/s", "The device that holds most", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
     "lab": (["lab"], 12, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }
 
@@ -35,7 +35,7 @@ LOOK = r"""
   for (const chart of charts) {
     const name = chart.getAttribute('aria-label'), box = chart.getBoundingClientRect();
     if (!(box.width > 100 && box.height > 10)) wrong.push(name + ': the chart has no size');
-    const shapes = [...chart.querySelectorAll('rect,path,circle')].filter((s) => !s.matches('.track'));
+    const shapes = [...chart.querySelectorAll('rect,path,circle')].filter((s) => !s.matches('.track,.end'));
     const drawn = shapes.filter((s) => { const b = s.getBoundingClientRect(); return b.width + b.height > 1; });
     if (drawn.length === 0) wrong.push(name + ': nothing is drawn');
     for (const s of drawn) {
@@ -43,14 +43,34 @@ LOOK = r"""
       if (b.left < box.left - 6 || b.right > box.right + 6 || b.top < box.top - 6 || b.bottom > box.bottom + 6) wrong.push(name + ': a shape lies outside');
     }
     for (const text of chart.querySelectorAll(':scope > text')) {
-      const b = text.getBoundingClientRect();
-      if (b.left < box.left - 2 || b.right > box.right + 2) wrong.push(name + ': text leaves the chart: ' + text.textContent);
+      const b = text.getBoundingClientRect(), tick = text.matches('.tick');
+      const room = tick || text.matches('.end') ? chart.parentElement.getBoundingClientRect() : box;
+      if (b.width && (b.left < room.left - 2 || b.right > room.right + 2)) wrong.push(name + ': text leaves the chart: ' + text.textContent);
+      if (tick && b.right > box.left) wrong.push(name + ': a tick lies on the chart: ' + text.textContent);
+    }
+    const hatched = drawn.filter((s) => /hatched/.test(s.getAttribute('class'))).map((s) => s.getBoundingClientRect());
+    for (const text of chart.querySelectorAll('text')) {
+      const b = text.getBoundingClientRect(), plate = text.previousSibling?.matches?.('.plate') ? text.previousSibling.getBoundingClientRect() : null;
+      const covered = plate && plate.left <= b.left && plate.right >= b.right;
+      if (b.width && !covered && hatched.some((h) => h.left < b.right - 1 && h.right > b.left + 1 && h.top < b.bottom - 6 && h.bottom > b.top + 6)) wrong.push(name + ': text on hatching: ' + text.textContent);
     }
   }
   for (const box of document.querySelectorAll('svg.clipped')) {
-    const words = box.firstChild;
+    const words = box.lastChild;
     if (words.x.baseVal[0].value + words.getComputedTextLength() > box.width.baseVal.value + 2) wrong.push('words are cut off: ' + words.textContent);
   }
+  for (const figure of document.querySelectorAll('figure.beside')) {
+    const shown = (selector) => [...figure.querySelectorAll(selector)].filter((text) => text.getBoundingClientRect().width);
+    const names = shown('text.end').map((text) => text.getBoundingClientRect());
+    if (!names.length === !figure.previousSibling.getBoundingClientRect().height) wrong.push('curves have neither names nor a legend, or both');
+    names.forEach((a, i) => names.slice(i + 1).forEach((b) => { if (a.bottom > b.top + 4 && b.bottom > a.top + 4) wrong.push('names of curves lie on each other'); }));
+  }
+  for (const box of document.querySelectorAll('.scroll')) {
+    if (box.scrollWidth > box.clientWidth + 1 && !/local/.test(getComputedStyle(box).backgroundAttachment)) wrong.push('nothing shows that a table scrolls');
+  }
+  const story = document.querySelector('.story'), order = story && document.querySelector('main').compareDocumentPosition(story);
+  if (!story || !story.querySelector('strong') || !(order & Node.DOCUMENT_POSITION_PRECEDING)) wrong.push('the page does not begin with its result');
+  if (!document.querySelector('section:last-child details .command')) wrong.push('the command is not folded at the end');
   for (const id of [...document.querySelectorAll('nav a')].map((a) => a.hash)) if (!document.querySelector(id)) wrong.push('no part ' + id);
   return {wrong, width: document.documentElement.scrollWidth, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
 })()

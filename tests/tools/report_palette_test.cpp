@@ -73,7 +73,7 @@ TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
        {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
     EXPECT_NE(std::string(page_template()).find(rule), std::string::npos) << rule;
   }
-  EXPECT_EQ(colors().size(), 23U);
+  EXPECT_EQ(colors().size(), 24U);
   const auto dark_ones = dark_colors();
   for (const auto& [name, color] : colors()) {
     EXPECT_GE(contrast(color, light), 3.0) << name;
@@ -104,7 +104,7 @@ TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
     EXPECT_NE(color, "") << phase_name(phase);
     EXPECT_FALSE(used.contains(color)) << phase_name(phase) << " has the color of a category of memory";
   }
-  for (const char* other : {"hidden", "exposed", "series1", "series2", "series3", "series4"}) {
+  for (const char* other : {"outside", "hidden", "exposed", "series1", "series2", "series3", "series4"}) {
     EXPECT_TRUE(used.insert(all[other]).second) << other;
   }
 }

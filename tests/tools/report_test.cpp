@@ -174,11 +174,11 @@ TEST(MemoryReport, ShowsTheLowerBoundWhereThePeakExceedsIt) {
   std::vector<DeviceRecord> devices = example_devices();
   EXPECT_EQ(memory_text(devices, 0).find("lower bound"), std::string::npos);
   EXPECT_EQ(plan_table(devices).str(Style{}).find("lower bound"), std::string::npos);
-  EXPECT_NE(plan_table(devices).str(Style{}).find("it is refused; no placement of the blocks needs less."),
+  EXPECT_NE(plan_table(devices).str(Style{}).find("Exact. CUDA context and libraries are not included.\n"),
             std::string::npos);
   devices[0].plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = 1 << 20;
   EXPECT_NE(memory_text(devices, 0).find("lower bound"), std::string::npos);
-  EXPECT_NE(plan_table(devices).str(Style{}).find("The lower bound is"), std::string::npos);
+  EXPECT_NE(plan_table(devices).str(Style{}).find("Lower bound: the largest sum of blocks"), std::string::npos);
 }
 
 TEST(MemoryReport, EqualDevicesShareAColumn) {
@@ -284,12 +284,6 @@ TEST(LearningTables, HaveARowForEachEpoch) {
   EXPECT_EQ(rows[1]["cells"][1], "15");
   EXPECT_EQ(rows[1]["cells"][3], "–");
   EXPECT_EQ(rows[1]["cells"][4], "0.5000");
-}
-
-TEST(ComparisonReport, SpeedsAreRelativeToTheFirstScheme) {
-  Record record;
-  for (const double rate : {100.0, 150.0}) record.runs.emplace_back().rates.rounds = {rate};
-  EXPECT_EQ(speeds_table(record).json()["rows"][1]["cells"][2], "1.50");
 }
 
 TEST(DeviceSets, AreNamedAsRanges) {

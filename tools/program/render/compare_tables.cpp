@@ -32,8 +32,7 @@ std::string describe_difference(const RunRecord& run) {
   return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
 }
 
-}  // namespace
-
+/// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs) {
   std::string text =
       "Gradient difference: relative to one device's f32 gradient of the first step; rounding alone gives about 1e-6";
@@ -44,6 +43,8 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
   if (any(DType::bf16)) text += ", in bf16 5e-2";
   return text + ".";
 }
+
+}  // namespace
 
 Table schemes_table(const Record& record) {
   using Align = Table::Align;
@@ -72,21 +73,6 @@ Table schemes_table(const Record& record) {
     }
   }
   table.set_hint(rounding_hint(record.runs));
-  return table;
-}
-
-Table speeds_table(const Record& record) {
-  Table table({{"", Table::Align::left},
-               {"samples/s, median of rounds"},
-               {"against the first"},
-               {"skipped steps"},
-               {"gradient difference"},
-               {"samples of each device"}});
-  const double first = record.run().rates.median();
-  for (const RunRecord& run : record.runs) {
-    table.add_row({run.name, run.rates.str(), first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–",
-                   format_count(run.steps.skipped()), describe_difference(run), run.batch});
-  }
   return table;
 }
 

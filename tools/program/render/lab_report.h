@@ -14,11 +14,10 @@ namespace vitrine::tools::lab {
 /// "0.52", "1.3e-07", "0".
 std::string format_wrongness(double value);
 
-/// A table with a row for each experiment, and a chart of bars.
+/// A table with a row for each experiment.
 std::string overview(const std::vector<Result>& results, const Style& style);
 
-/// Everything about one experiment: what is wrong, its numbers under each setting as a table and a chart, how to notice
-/// it, a link.
+/// Everything about one experiment: what is wrong, its numbers under each setting as a chart, how to notice it, a link.
 std::string page(const Result& result, const Style& style);
 
 /// Names and questions.

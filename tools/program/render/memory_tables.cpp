@@ -252,16 +252,13 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   });
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
   const WorkspacePlan& workspace = devices.front().plan.workspace;
-  table.set_hint(
-      fmt::format("A run takes exactly this much from each device; with one byte less {}{} Memory outside the pools "
-                  "(CUDA's context, "
-                  "libraries) comes on top.",
-                  workspace.bytes == workspace.least_bytes
-                      ? std::string("it is refused")
-                      : fmt::format("its workspace shrinks, to {} at least, and convolutions get slower",
-                                    format_bytes(workspace.least_bytes)),
-                  fragmented ? ". The lower bound is the largest sum of blocks in use at once: no placement needs less."
-                             : "; no placement of the blocks needs less."));
+  std::string hint = "Exact. CUDA context and libraries are not included.";
+  if (workspace.bytes > workspace.least_bytes) {
+    hint += fmt::format(" With less memory the workspace shrinks, to {} at least, and convolutions get slower.",
+                        format_bytes(workspace.least_bytes));
+  }
+  if (fragmented) hint += " Lower bound: the largest sum of blocks in use at once; no placement needs less.";
+  table.set_hint(hint);
   return table;
 }
 
@@ -304,10 +301,8 @@ std::optional<Table> frontier_table(const Record& record) {
                    row.recompute.empty() ? "(nothing)" : fmt::format("{}", fmt::join(row.recompute, ","))});
   }
   table.set_hint(
-      "Each row takes the least time of all choices with so few bytes. Bytes are planned; time is estimated from "
-      "operations and bytes moved, as a "
-      "share "
-      "of the forward and backward pass.");
+      "Each row is the fastest choice with so few bytes. Bytes are exact; time is estimated, as a share of the forward "
+      "and backward pass.");
   return table;
 }
 

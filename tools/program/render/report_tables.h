@@ -46,11 +46,7 @@ std::optional<Table> epochs_table(const RunRecord& run);
 
 /// A comparison: speed, gradients and memory of each scheme, then where each scheme's time went.
 Table schemes_table(const Record& record);
-/// Speed and gradients only, a row for each scheme. requires a run
-Table speeds_table(const Record& record);
 Table scheme_times_table(const Record& record);
-/// How much rounding alone changes gradients in the precisions of these runs.
-std::string rounding_hint(const std::vector<RunRecord>& runs);
 
 // Of a reproduction with summaries (conclude()).
 /// One row for each configuration and each set of its devices with the same memory.

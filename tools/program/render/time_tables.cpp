@@ -167,10 +167,10 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
                {"hidden"},
                {"exposed"},
                {"late peers"},
-               {"of it exposed"},
+               {"exposed wait"},
                {"algbw GB/s"},
                {"busbw GB/s"}},
-              fmt::format("Communication of {}, which waited least for its peers", slowest->device));
+              fmt::format("Communication (the slowest device, {})", slowest->device));
   const auto add = [&](const std::string& name, const CommunicationRow& row) {
     const auto bandwidth = [](double value) { return value > 0 ? fmt::format("{:.2f}", value * 1e-9) : "-"; };
     const auto ms = [&](double seconds) { return format_ms(per_step(seconds, communication)); };
@@ -182,10 +182,11 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   table.add_rule_above_total();
   add("all", communication.total());
   table.set_hint(
-      "time: from the arrival of the last device until all are done. 'hidden' ran beside forward, backward or update; "
-      "during 'exposed' the device "
-      "could do nothing else. 'late peers': the wait before that. algbw: size / time; busbw: what one link carries (as "
-      "in nccl-tests).");
+      "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
+      "nothing "
+      "else to do. late peers: the wait for them before that; exposed wait: its exposed part. algbw: size / time; "
+      "busbw: "
+      "what one link carries, as in nccl-tests.");
   return table;
 }
 

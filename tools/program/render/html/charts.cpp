@@ -182,11 +182,11 @@ LineStyles::Style LineStyles::of(const std::string& colored, const std::string& 
 }
 
 Json curve_chart(const CurveChart& chart) {
-  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0,
-         high = chart.high > 0 ? chart.high : -INFINITY;
+  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = -INFINITY;
   const auto value = [&](double y) { return chart.logarithmic ? std::log2(y) : y; };
   Json curves = Json::array();
   for (const Curve& curve : chart.curves) {
+    if (curve.points.empty()) continue;
     Json points = Json::array();
     double last = NAN, most = 0.0;
     for (const CurvePoint& p : thinned(curve.points)) {

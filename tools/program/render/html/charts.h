@@ -14,7 +14,7 @@ namespace vitrine::tools::html {
 /// A part of a stacked bar.
 struct BarPart {
   std::string name;
-  std::string paint;  // a name of template.html's colors: a category, a phase or "outside"
+  std::string paint;  // a name of template.html's colors: a category, a phase, a series or "outside"
   double value = 0;
   std::string text;  // the value with its unit
 };
@@ -98,8 +98,7 @@ struct CurveChart {
   std::vector<Curve> curves;
   bool logarithmic = false;  // an axis in powers of two; otherwise it begins at 0
   bool bytes =
-      false;        // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
-  double high = 0;  // the axis goes at least so far
+      false;  // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
   std::vector<Band> bands = {};  // of one step, which is the axis; without bands the axis is the number of the step
 };
 
@@ -111,8 +110,8 @@ Json curve_chart(const CurveChart& chart);
 /// peak of the fullest device, and that device's capacity. null without --frontier, or where nothing can be saved.
 Json frontier_chart(const Record& record);
 
-/// Curves of the devices that hold most under each scheme, over a step of which forward and backward take the same
-/// width under all; and of those that hold least, where these differ. Empty if no device has a timeline.
-std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs);
+/// A curve of the device that holds most under each scheme, over a step of which forward and backward take the same
+/// width under all. null if no device has a timeline.
+Json memory_overlay(const std::vector<RunRecord>& runs);
 
 }  // namespace vitrine::tools::html

@@ -151,18 +151,11 @@ Json bands_json(const std::vector<MemoryMoment>& moments) {
   return bands;
 }
 
+/// What the dashed line is where it lies above the peak.
 std::string caption_of(const DeviceRecord& d) {
-  const int64_t peak = d.memory->peak_bytes;
-  std::string caption = "Peak in this step: " + short_bytes(peak);
-  if (d.pool.capacity_bytes > 0) {
-    caption += fmt::format(", {} of the capacity of {}", percent(d.share_of_capacity(peak)),
-                           short_bytes(d.pool.capacity_bytes));
-  }
-  if (d.plan.peak_bytes > peak) {
-    caption += fmt::format("; the plan's peak of {} (dashed) is reached in another step or in evaluation",
-                           short_bytes(d.plan.peak_bytes));
-  }
-  return caption + ".";
+  if (d.plan.peak_bytes <= d.memory->peak_bytes) return {};
+  return fmt::format("The plan's peak of {} (dashed) is reached in another step or in evaluation.",
+                     short_bytes(d.plan.peak_bytes));
 }
 
 /// The largest blocks at the peak.
@@ -265,44 +258,27 @@ std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
 
 }  // namespace
 
-std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
-  CurveChart fullest{"Bytes in use over one step on the device that holds most, under each scheme", {}},
-      emptiest = fullest;
-  emptiest.label = "Bytes in use over one step on the device that holds least, under each scheme";
-  fullest.bytes = emptiest.bytes = true;
-  for (const auto& part : kParts) fullest.bands.push_back({part.name, phase_paint(part.paint), part.begin, part.end});
-  emptiest.bands = fullest.bands;
-  bool differ = false;
+Json memory_overlay(const std::vector<RunRecord>& runs) {
+  CurveChart chart{"The device that holds most under each scheme", {}};
+  chart.bytes = true;
+  for (const auto& part : kParts) chart.bands.push_back({part.name, phase_paint(part.paint), part.begin, part.end});
   LineStyles styles;
-  const auto holds_less = [](const DeviceRecord* a, const DeviceRecord* b) {
-    return largest_sum(*a->memory) < largest_sum(*b->memory);
-  };
   for (const RunRecord& run : runs) {
     std::vector<const DeviceRecord*> devices;
     for (const DeviceRecord& d : run.devices) {
       if (d.memory && d.memory->moments.size() > 1) devices.push_back(&d);
     }
     if (devices.empty()) continue;
-    const DeviceRecord& most = **std::max_element(devices.begin(), devices.end(), holds_less);
-    const DeviceRecord& least = **std::min_element(devices.begin(), devices.end(), holds_less);
+    const DeviceRecord& most = **std::max_element(
+        devices.begin(), devices.end(),
+        [](const DeviceRecord* a, const DeviceRecord* b) { return largest_sum(*a->memory) < largest_sum(*b->memory); });
     // "ddp fp16": a scheme has a color, a precision a kind of line.
     const size_t space = std::min(run.name.find(' '), run.name.size());
     const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));
-    const auto add = [&](CurveChart& chart, const DeviceRecord& d) {
-      chart.curves.push_back({fmt::format("{}, {}", run.name, d.device), style.paint, overlay_points(*d.memory), false,
-                              true, style.dashes});
-    };
-    add(fullest, most);
-    add(emptiest, least);
-    emptiest.high = std::max(emptiest.high, static_cast<double>(largest_sum(*most.memory)));
-    differ = differ || !same_chart(most, least);
+    chart.curves.push_back({fmt::format("{}, {}", run.name, most.device), style.paint, overlay_points(*most.memory),
+                            false, true, style.dashes});
   }
-  std::vector<Json> charts;
-  for (const CurveChart& chart : {fullest, emptiest}) {
-    Json json = curve_chart(chart);
-    if (!json.is_null() && (charts.empty() || differ)) charts.push_back(std::move(json));
-  }
-  return charts;
+  return curve_chart(chart);
 }
 
 std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices) {

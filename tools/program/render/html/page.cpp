@@ -61,37 +61,48 @@ Json findings(const Record& record) {
   return json;
 }
 
-/// Why one device holds more than another; null if none does.
-Json difference_section(const std::vector<DeviceRecord>& devices) {
-  const Json chart = difference_chart(devices);
-  return chart.is_null() ? Json() : blocks_of({heading(chart["label"]), chart});
+/// A chart under a heading that says what it shows; null without a chart.
+Json titled(const Json& chart) { return chart.is_null() ? chart : Json::array({heading(chart["label"]), chart}); }
+
+/// "cpu:1 to cpu:3, each".
+std::string name_of_each(const DeviceSet& set, const std::vector<DeviceRecord>& devices) {
+  return set.name(names_of(devices)) + (set.single() ? "" : ", each");
+}
+
+/// A bar for all devices with the same peak; two of them where plan and measurement differ.
+std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
+  std::vector<Bar> bars;
+  const auto same = [&](size_t i, size_t j) {
+    const DeviceRecord &a = devices[i], &b = devices[j];
+    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category;
+  };
+  for (const DeviceSet& set : group_devices(devices.size(), same)) {
+    const DeviceRecord& d = devices[set.first()];
+    const std::string name = name_of_each(set, devices);
+    if (!d.as_planned() && d.plan.peak_bytes > 0)
+      bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
+    bars.push_back(memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category));
+  }
+  return bars;
 }
 
 Json memory_section(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  // One bar where plan and measurement agree, and for all devices that hold the same.
-  std::vector<Bar> bars;
-  const std::vector<std::string> names = names_of(devices);
-  const auto same = [&](size_t i, size_t j) {
-    const DeviceRecord &a = devices[i], &b = devices[j];
-    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category &&
-           a.outside_bytes == b.outside_bytes;
-  };
-  for (const DeviceSet& set : group_devices(devices.size(), same)) {
-    const DeviceRecord& d = devices[set.first()];
-    const std::string name = set.name(names);
-    if (!d.as_planned() && d.plan.peak_bytes > 0)
-      bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
-    Bar bar = memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category);
-    if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside the pool", short_bytes(d.outside_bytes));
-    bars.push_back(bar);
+  std::vector<Bar> bars = memory_bars(devices);
+  const auto same_outside = [&](size_t i, size_t j) { return devices[i].outside_bytes == devices[j].outside_bytes; };
+  for (const DeviceSet& set : group_devices(devices.size(), same_outside)) {
+    const int64_t bytes = devices[set.first()].outside_bytes;
+    if (bytes == 0) continue;
+    bars.push_back({name_of_each(set, devices) + ", outside the pool",
+                    {{"outside the pool", "outside", static_cast<double>(bytes), short_bytes(bytes)}},
+                    short_bytes(bytes)});
   }
   return blocks_of({text(all_as_planned(devices)
                              ? "Planned and measured are equal to the byte, on every device and in every category."
                              : "Planned and measured differ: the run did not cover the whole workload of the plan, or "
                                "an error ended it early."),
-                    bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}),
-                    memory_table(devices).json(), difference_section(devices),
+                    bar_chart("Peak memory of each device by category, and outside the pools", {{"", bars}}),
+                    memory_table(devices).json(), titled(difference_chart(devices)),
                     note(describe_outside(devices, record.processes))});
 }
 
@@ -106,28 +117,30 @@ Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::strin
   if (charts.empty()) return {};
   const bool has_gaps =
       std::any_of(charts.begin(), charts.end(), [](const Json& chart) { return !chart["extent"].is_null(); });
-  return blocks_of({text(introduction),
-                    has_gaps ? note("Fragmentation is what lies between blocks: memory reaches to the highest block, "
-                                    "and what is free below it counts "
-                                    "until a block fits in.")
-                             : Json(),
-                    charts});
+  return blocks_of(
+      {text(introduction),
+       has_gaps ? note("Fragmentation: free gaps below the highest block. They count as used until a block fits in.")
+                : Json(),
+       charts});
+}
+
+std::vector<Bar> time_bars(const std::vector<DeviceRecord>& devices) {
+  std::vector<Bar> bars;
+  for (const DeviceRecord& d : devices) bars.push_back(time_bar(d));
+  return bars;
 }
 
 Json times_section(const RunRecord& run) {
   if (measured_steps(run.devices) == 0) return {};
-  std::vector<Bar> bars;
-  for (const DeviceRecord& d : run.devices) bars.push_back(time_bar(d));
   return blocks_of(
       {text(fmt::format(
-           "Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
-           "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
+           "Mean of {} after the first. A device's phases add up to its step; {:.2f} % of it is named. Hatched: waits.",
            counted(measured_steps(run.devices), "step"), 100 * named_share(run.devices))),
-       bar_chart("Time of a step by phase, for each device", {{"", bars}}),
+       bar_chart("Time of a step by phase, for each device", {{"", time_bars(run.devices)}}),
        tables(time_tables(run.devices, kDevicesApartOnPage))});
 }
 
-Json communication_section(const RunRecord& run) {
+Json communication_bars(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr) return {};
   const CommunicationTable& communication = slowest->communication;
@@ -147,20 +160,25 @@ Json communication_section(const RunRecord& run) {
     add("late peers, exposed", row.late_exposed_seconds);
     bars.push_back(bar);
   }
-  return blocks_of({bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}}),
-                    table(communication_table(run.devices))});
+  return bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}});
+}
+
+Curve loss_curve(const RunRecord& run, Curve curve) {
+  for (size_t i = 0; i < run.step_losses.size(); ++i)
+    curve.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
+  return curve;
+}
+
+/// A dot after each epoch that has the value.
+Curve epochs_curve(const RunRecord& run, std::optional<double> EpochRecord::*value, Curve curve) {
+  curve.dots = true;
+  for (const EpochRecord& e : run.epochs) {
+    if (e.*value) curve.points.push_back({static_cast<double>(e.last_step), *(e.*value)});
+  }
+  return curve;
 }
 
 Json learning_section(const RunRecord& run) {
-  Curve losses{"loss of each step", "series1", {}};
-  for (size_t i = 0; i < run.step_losses.size(); ++i)
-    losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
-  Curve test{"test loss", "series2", {}, true}, accuracy{"test accuracy", "series3", {}, true};
-  for (const EpochRecord& e : run.epochs) {
-    const auto step = static_cast<double>(e.last_step);
-    if (e.test_loss) test.points.push_back({step, *e.test_loss});
-    if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
-  }
   Curve scale{"loss scale", "series4", {}, false, true};
   for (const StepRecord::Change& change : run.steps.loss_scales())
     scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
@@ -168,27 +186,24 @@ Json learning_section(const RunRecord& run) {
     scale.points.push_back(
         {static_cast<double>(run.first_step + std::max<int64_t>(1, static_cast<int64_t>(run.step_losses.size()))),
          scale.points.back().y});
-  Json charts = Json::array();
-  const auto add = [&](const char* title, const CurveChart& chart) {
-    const Json drawn = curve_chart(chart);
-    if (!drawn.is_null()) charts.push_back({heading(title), drawn});
-  };
-  CurveChart loss_chart{"Loss over the steps", {losses}};
-  if (!test.points.empty()) loss_chart.curves.push_back(test);
-  add("Loss", loss_chart);
-  add("Accuracy", {"Test accuracy over the epochs", {accuracy}});
-  add("Loss scale", {"Loss scale over the steps", {scale}, true});
-  return blocks_of({Json{{"kind", "pair"}, {"columns", charts}}, table(epochs_table(run))});
+  Json columns = Json::array();
+  for (const CurveChart& chart :
+       {CurveChart{"Loss over the steps",
+                   {loss_curve(run, {"loss of each step", "series1", {}}),
+                    epochs_curve(run, &EpochRecord::test_loss, {"test loss", "series2", {}})}},
+        CurveChart{"Test accuracy over the epochs",
+                   {epochs_curve(run, &EpochRecord::test_accuracy, {"test accuracy", "series3", {}})}},
+        CurveChart{"Loss scale over the steps", {scale}, true}}) {
+    if (const Json column = titled(curve_chart(chart)); !column.is_null()) columns.push_back(column);
+  }
+  return blocks_of({Json{{"kind", "pair"}, {"columns", columns}}, table(epochs_table(run))});
 }
 
 /// One group of bars for each scheme.
-template <class MakeBar>
-Json bars_by_scheme(const Record& record, const std::string& label, const MakeBar& make_bar) {
+Json bars_by_scheme(const Record& record, const std::string& label,
+                    std::vector<Bar> (*bars_of)(const std::vector<DeviceRecord>&)) {
   std::vector<BarGroup> groups;
-  for (const RunRecord& run : record.runs) {
-    BarGroup& group = groups.emplace_back(BarGroup{run.name, {}});
-    for (const DeviceRecord& d : run.devices) group.bars.push_back(make_bar(d));
-  }
+  for (const RunRecord& run : record.runs) groups.push_back({run.name, bars_of(run.devices)});
   return bar_chart(label, groups);
 }
 
@@ -198,9 +213,7 @@ Json comparison_speed(const Record& record) {
     const std::string rate = run.rates.str();
     bars.push_back({run.name, {{rate, "series1", run.rates.median(), "samples/s"}}, fmt::format("{} samples/s", rate)});
   }
-  Json chart = bar_chart("Samples per second under each scheme", {{"", bars}});
-  chart["legend"] = false;
-  return blocks_of({chart, speeds_table(record).json(), note(rounding_hint(record.runs))});
+  return blocks_of({bar_chart("Samples per second under each scheme", {{"", bars}}), schemes_table(record).json()});
 }
 
 using Sections = std::vector<std::pair<const char*, Json>>;
@@ -209,75 +222,56 @@ Sections run_sections(const Record& record) {
   const RunRecord& run = record.run();
   Json steps = step_chart(run.devices);
   if (!steps.is_null()) {
-    steps = blocks_of({text(fmt::format("Step {} on each stream; hatched spans are waits and name what they wait for.",
-                                        run.shown_step + 1) +
-                            which_devices(record)),
-                       steps});
+    steps =
+        blocks_of({text(fmt::format("Step {} by device and stream. Hatched: waits, and what for.", run.shown_step + 1) +
+                        which_devices(record)),
+                   steps});
   }
   Json movement = movement_chart(run);
   if (!movement.is_null()) {
-    movement = blocks_of({text("A step from top to bottom. Arrows carry bytes from one memory to another; boxes are "
-                               "the work of a device, with its time in the mean "
-                               "step. Bytes of samples are those of a full batch, others those of the mean step; the "
-                               "tables below count only what was copied while "
-                               "steps "
-                               "were measured."),
-                          movement});
+    movement = blocks_of(
+        {text("One step from top to bottom. Arrows: bytes copied. Boxes: work, with its mean time. Samples are "
+              "those of a full batch."),
+         movement});
   }
-  return {{"Findings", blocks_of({findings(record)})},
-          {"What moves where", movement},
-          {"Memory: planned and measured", memory_section(record)},
-          {"Memory over one step",
-           memory_over_time(
-               run.devices,
-               fmt::format(
-                   "Step {}, change by change: the host allocates and frees memory ahead of the device's work, so the "
-                   "axis is the order of these changes, not time. The bands above are the phases they belong to.",
-                   run.shown_step + 1) +
-                   which_devices(record))},
-          {"Time of a step", times_section(run)},
-          {"One step on each stream", steps},
-          {"Communication", communication_section(run)},
-          {"Learning", learning_section(run)}};
-}
-
-/// Memory over a step under all schemes, one curve for each.
-Json memory_curves(const std::vector<RunRecord>& runs) {
-  const std::vector<Json> charts = memory_overlays(runs);
-  if (charts.empty()) return {};
-  Json blocks =
-      blocks_of({text("A steady step, change by change. Each part of the step takes the same width under every scheme, "
-                      "so the axis does not show time.")});
-  for (const Json& chart : charts) {
-    blocks.push_back(heading(charts.size() == 1          ? "Every device"
-                             : &chart == &charts.front() ? "The device that holds most"
-                                                         : "The device that holds least"));
-    blocks.push_back(chart);
-  }
-  return blocks;
+  return {
+      {"Findings", blocks_of({findings(record)})},
+      {"What moves where", movement},
+      {"Memory: planned and measured", memory_section(record)},
+      {"Memory over one step",
+       memory_over_time(
+           run.devices,
+           fmt::format(
+               "Step {}. The axis is the order in which the host allocates and frees memory, not time. Bands: phases.",
+               run.shown_step + 1) +
+               which_devices(record))},
+      {"Time of a step", times_section(run)},
+      {"One step on each stream", steps},
+      {"Communication", blocks_of({communication_bars(run), table(communication_table(run.devices))})},
+      {"Learning", learning_section(run)}};
 }
 
 /// Peak memory, times and communication of every run, one group of each for a run.
-Sections measurements_sections(const Record& record, const std::optional<Table>& peaks) {
-  std::vector<Json> times = {
-      text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
-      bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
+Sections measurements_sections(const Record& record) {
+  std::vector<Json> times = {text("A device's phases add up to its step. Hatched: waits."),
+                             bars_by_scheme(record, "Time of a step by phase", time_bars),
+                             scheme_times_table(record).json()};
   std::vector<Json> communication;
   for (const RunRecord& run : record.runs) {
     times.push_back(
         fold("Where a step's time went under " + run.name, tables(time_tables(run.devices, kDevicesApartOnPage))));
-    const Json section = communication_section(run);
-    if (!section.is_null()) communication.insert(communication.end(), {heading(run.name), section});
+    const Json bars = communication_bars(run);
+    if (bars.is_null()) continue;
+    communication.insert(communication.end(),
+                         {heading(run.name), bars,
+                          fold("Figures of " + run.name, blocks_of({table(communication_table(run.devices))}))});
   }
   const bool equal = std::all_of(record.runs.begin(), record.runs.end(),
                                  [](const RunRecord& run) { return all_as_planned(run.devices); });
-  const auto memory_of = [](const DeviceRecord& d) {
-    return memory_bar(d.device, d.pool.peak_bytes, d.pool.peak_by_category);
-  };
   return {{"Peak memory",
            blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                  : "Peak of each device by category, as measured."),
-                      bars_by_scheme(record, "Peak memory of each device by category", memory_of), table(peaks),
+                      bars_by_scheme(record, "Peak memory of each device by category", memory_bars),
                       note(describe_outside(record.runs.front().devices, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)}};
@@ -285,9 +279,17 @@ Sections measurements_sections(const Record& record, const std::optional<Table>&
 
 Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
-  Sections sections = {{"Findings", blocks_of({findings(record)})}, {"Speed and gradients", comparison_speed(record)}};
-  Sections measured = measurements_sections(record, schemes_table(record));
-  measured.insert(measured.begin() + 1, {"Memory over one step", memory_curves(record.runs)});
+  Sections sections = {{"Findings", blocks_of({findings(record)})},
+                       {"Speed, gradients and memory", comparison_speed(record)}};
+  Sections measured = measurements_sections(record);
+  const Json overlay = titled(memory_overlay(record.runs));
+  if (!overlay.is_null()) {
+    measured.insert(
+        measured.begin() + 1,
+        {"Memory over one step",
+         blocks_of({text("A steady step. Each phase has the same width under every scheme; the axis is not time."),
+                    overlay})});
+  }
   sections.insert(sections.end(), measured.begin(), measured.end());
   return sections;
 }
@@ -295,27 +297,15 @@ Sections comparison_sections(const Record& record) {
 /// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are
 /// those of all seeds.
 Json reproduction_curves(const Record& record) {
-  CurveChart losses{"Training loss over the steps, all runs", {}},
-      accuracies{"Test accuracy over the steps, all runs", {}};
+  CurveChart losses{"Training loss over the steps", {}}, accuracies{"Test accuracy over the steps", {}};
   LineStyles styles;
   for (const RunRecord& run : record.runs) {
     const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
-    Curve loss{run.name, paint, {}, false, false, dashes}, accuracy{run.name, paint, {}, true, false, dashes};
-    for (size_t i = 0; i < run.step_losses.size(); ++i)
-      loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
-    for (const EpochRecord& e : run.epochs) {
-      if (e.test_accuracy) accuracy.points.push_back({static_cast<double>(e.last_step), *e.test_accuracy});
-    }
-    if (!loss.points.empty()) losses.curves.push_back(loss);
-    if (!accuracy.points.empty()) accuracies.curves.push_back(accuracy);
+    const Curve empty{run.name, paint, {}, false, false, dashes};
+    losses.curves.push_back(loss_curve(run, empty));
+    accuracies.curves.push_back(epochs_curve(run, &EpochRecord::test_accuracy, empty));
   }
-  std::vector<Json> blocks;
-  for (const auto& [title, chart] :
-       {std::pair<const char*, const CurveChart&>{"Test accuracy", accuracies}, {"Training loss", losses}}) {
-    const Json drawn = curve_chart(chart);
-    if (!drawn.is_null()) blocks.insert(blocks.end(), {heading(title), drawn});
-  }
-  return blocks_of(blocks);
+  return blocks_of({titled(curve_chart(accuracies)), titled(curve_chart(losses))});
 }
 
 Json list(const std::vector<std::string>& lines) {
@@ -331,9 +321,7 @@ Json reproduction_times(const Record& record) {
     if (summary.seconds.count > 0)
       bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
   }
-  Json chart = bar_chart("Time of training in each configuration", {{"", bars}});
-  if (!chart.is_null()) chart["legend"] = false;
-  return chart;
+  return titled(bar_chart("Time of training in each configuration", {{"", bars}}));
 }
 
 Sections reproduction_sections(const Record& record) {
@@ -351,7 +339,7 @@ Sections reproduction_sections(const Record& record) {
   sections.push_back({"Learning", reproduction_curves(record)});
   const Record measured = measured_runs(record);
   if (!measured.runs.empty()) {
-    const Sections of_devices = measurements_sections(measured, std::nullopt);
+    const Sections of_devices = measurements_sections(measured);
     sections.insert(sections.end(), of_devices.begin(), of_devices.end());
   }
   return sections;
@@ -359,46 +347,44 @@ Sections reproduction_sections(const Record& record) {
 
 Json frontier_section(const Record& record) {
   if (!record.frontier) return {};
-  return blocks_of({text("Each dot is a choice of parts that keep only their input and are computed again in backward. "
-                         "Further to the right a step takes "
-                         "more time, and the fullest device needs fewer bytes; no choice lies below the line."),
-                    frontier_chart(record), table(frontier_table(record))});
+  return blocks_of(
+      {text("Each dot is a choice of layers that are computed again in backward. No choice lies below the line."),
+       frontier_chart(record), table(frontier_table(record))});
 }
 
 Sections plan_sections(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  std::vector<Bar> bars;
-  for (const DeviceRecord& d : devices)
-    bars.push_back(memory_bar(d.device, d.plan.peak_bytes, d.plan.peak_by_category));
-  return {{"Does it fit?",
-           blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
-                                                   : "It does not fit. " + record.remedies)})},
-          {"Findings", blocks_of({findings(record)})},
-          {"Peak memory", blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}),
-                                     plan_table(devices).json(), difference_section(devices)})},
-          {"Memory over one step",
-           memory_over_time(
-               devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
-          {"Recomputation: bytes and time", frontier_section(record)},
-          {"Held for backward", blocks_of({table(held_table(devices))})}};
+  return {
+      {"How it would fit", blocks_of({record.remedies.empty() ? Json() : text(record.remedies)})},
+      {"Findings", blocks_of({findings(record)})},
+      {"Peak memory", blocks_of({bar_chart("Planned peak of each device, by category", {{"", memory_bars(devices)}}),
+                                 plan_table(devices).json(), titled(difference_chart(devices))})},
+      {"Memory over one step", memory_over_time(devices,
+                                                "A steady step. The axis is the order in which the host allocates and "
+                                                "frees memory, not time. Bands: phases.")},
+      {"Recomputation: bytes and time", frontier_section(record)},
+      {"Held for backward", blocks_of({table(held_table(devices))})}};
 }
 
 }  // namespace
 
+Json settings_section(const std::string& command, const Facts& facts) {
+  Json block = {{"kind", "facts"}, {"command", command}, {"facts", Json::array()}};
+  for (const auto& [name, words] : facts) block["facts"].push_back({name, words});
+  return {{"title", "Settings and machine"},
+          {"blocks", Json::array({fold("Command, settings, machine and versions", Json::array({block}))})}};
+}
+
 Json page_data(const Record& record) {
-  Json data = {{"title", record.title}, {"sections", Json::array()}};
-  const auto add = [&](const char* title, const Json& blocks) {
-    if (!blocks.empty()) data["sections"].push_back({{"title", title}, {"blocks", blocks}});
-  };
-  Json facts = {{"kind", "facts"}, {"command", record.command_line}, {"facts", Json::array()}};
-  for (const auto& [name, words] : record.facts) facts["facts"].push_back({name, words});
+  Json data = {{"title", record.title}, {"story", story(record)}, {"sections", Json::array()}};
   using Kind = Record::Kind;
-  add(record.kind == Kind::run ? "The run" : record.kind == Kind::plan ? "The plan" : "The runs", Json::array({facts}));
-  const Sections sections = record.kind == Kind::run            ? run_sections(record)
-                            : record.kind == Kind::plan         ? plan_sections(record)
-                            : record.kind == Kind::reproduction ? reproduction_sections(record)
-                                                                : comparison_sections(record);
-  for (const auto& [title, blocks] : sections) add(title, blocks);
+  for (const auto& [title, blocks] : record.kind == Kind::run            ? run_sections(record)
+                                     : record.kind == Kind::plan         ? plan_sections(record)
+                                     : record.kind == Kind::reproduction ? reproduction_sections(record)
+                                                                         : comparison_sections(record)) {
+    if (!blocks.empty()) data["sections"].push_back({{"title", title}, {"blocks", blocks}});
+  }
+  data["sections"].push_back(settings_section(record.command_line, record.facts));
   return data;
 }
 

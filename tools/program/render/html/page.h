@@ -8,9 +8,16 @@
 
 namespace vitrine::tools::html {
 
-/// What a page shows: {"title", "command", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by
+/// What a page shows: {"title", "story", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by
 /// its "kind": text, heading, facts, findings, table, fold, bars, waterfall, movement, memory, lanes, curves or pair.
 Json page_data(const Record& record);
+
+/// The result in one sentence or two, with its figures in backquotes: "`705` samples/s; cpu:0 peaks at `15.3 MiB`,
+/// `4.3 MiB` more than cpu:1, mostly the optimizer's state; cpu:1 waits `31 %` of the step."
+std::string story(const Record& record);
+
+/// The last section of every page, folded.
+Json settings_section(const std::string& command, const Facts& facts);
 
 /// template.html with page_data() in it: one file that needs nothing else and makes no request.
 std::string page(const Record& record);

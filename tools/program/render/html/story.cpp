@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/record/device_sets.h"
+#include "tools/program/record/findings.h"
+#include "tools/program/record/reproduction.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/text/scale.h"
+#include "tools/program/text/tables.h"
+
+namespace vitrine::tools::html {
+
+namespace {
+
+/// A figure, which the page emphasizes.
+std::string figure(const std::string& text) { return '`' + text + '`'; }
+std::string count_figure(double value) { return figure(format_count(std::llround(value))); }
+
+int64_t peak_bytes(const DeviceRecord& d) { return d.pool.peak_bytes; }
+int64_t fullest_bytes(const RunRecord& run) {
+  return run.devices.empty() ? 0 : peak_bytes(run.devices[fullest(run.devices)]);
+}
+
+/// "cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state".
+std::string peak_words(const std::vector<DeviceRecord>& devices, size_t shown, const char* verb,
+                       const std::string& of_capacity = {}) {
+  const DeviceRecord &d = devices[shown], &least = devices[emptiest(devices)];
+  const bool equal = devices.size() > 1 && peak_bytes(devices[fullest(devices)]) == peak_bytes(least);
+  std::string text = fmt::format("{} {} {}{}", equal ? "each device" : d.device, verb,
+                                 figure(short_bytes(peak_bytes(d))), of_capacity);
+  const int64_t more = peak_bytes(d) - peak_bytes(least);
+  if (more == 0) return text;
+  text += fmt::format(", {} more than {}", figure(short_bytes(more)), least.device);
+  const std::vector<MemoryDifference> reasons = memory_differences(d, least);
+  if (reasons.empty()) return text;
+  const Category category = reasons.front().category;
+  return text + ", mostly " + (category == Category::optimizer ? "the optimizer's state" : category_name(category));
+}
+
+std::string story_of_run(const RunRecord& run) {
+  std::vector<std::string> facts;
+  EpochRecord all;
+  for (const EpochRecord& e : run.epochs) {
+    all.samples += e.samples;
+    all.seconds += e.seconds;
+  }
+  if (all.samples_per_second() > 0.0) facts.push_back(count_figure(all.samples_per_second()) + " samples/s");
+  if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
+  if (measured_steps(run.devices) > 0) {
+    const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
+    const auto most = std::max_element(run.devices.begin(), run.devices.end(),
+                                       [&](const auto& a, const auto& b) { return wait(a) < wait(b); });
+    facts.push_back(fmt::format("{} waits {} of the step", most->device, figure(percent(wait(*most)))));
+  }
+  const auto failure = divergence(run);
+  return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
+}
+
+std::string story_of_plan(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  size_t shown = fullest(devices);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    if (!devices[d].fits() && devices[shown].fits()) shown = d;
+  }
+  const int64_t capacity = devices[shown].pool.capacity_bytes;
+  const char* answer = !record.remedies.empty() ? "It does not fit: " : capacity > 0 ? "It fits: " : "";
+  return fmt::format(
+      "{}{}.", answer,
+      peak_words(devices, shown, "needs", capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string()));
+}
+
+std::string story_of_comparison(const std::vector<RunRecord>& runs) {
+  const auto [slow, fast] = std::minmax_element(runs.begin(), runs.end(), [](const RunRecord& a, const RunRecord& b) {
+    return a.rates.median() < b.rates.median();
+  });
+  const auto [little, much] = std::minmax_element(runs.begin(), runs.end(), [](const RunRecord& a, const RunRecord& b) {
+    return fullest_bytes(a) < fullest_bytes(b);
+  });
+  std::vector<std::string> as_fast, as_small;
+  for (const RunRecord& run : runs) {
+    if (&run != &*fast && !is_faster(fast->rates, run.rates)) as_fast.push_back(run.name);
+    if (fullest_bytes(run) == fullest_bytes(*little)) as_small.push_back(run.name);
+  }
+  std::string text = fmt::format("Speeds are within noise: {} to {} samples/s.", count_figure(slow->rates.median()),
+                                 count_figure(fast->rates.median()));
+  if (is_faster(fast->rates, slow->rates)) {
+    text = fmt::format("Fastest: {}, {} samples/s, {} times {}{}.", fast->name, count_figure(fast->rates.median()),
+                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
+                       as_fast.empty() ? "" : fmt::format(" (within noise of it: {})", fmt::join(as_fast, ", ")));
+  }
+  const int64_t less = fullest_bytes(*much) - fullest_bytes(*little);
+  const std::string needs = figure(short_bytes(fullest_bytes(*little)));
+  return text + (less == 0 ? fmt::format(" The fullest device holds {} under each scheme.", needs)
+                           : fmt::format(" Least memory on the fullest device: {}, {}, {} less than {}.",
+                                         fmt::join(as_small, ", "), needs, figure(short_bytes(less)), much->name));
+}
+
+/// "`1.2` to `1.5`": the means of the configurations.
+std::string range_words(const std::vector<ConfigurationSummary>& all, SeedSpread ConfigurationSummary::*spread,
+                        const auto& words) {
+  std::vector<double> means;
+  for (const ConfigurationSummary& summary : all) {
+    if ((summary.*spread).count > 0) means.push_back((summary.*spread).mean);
+  }
+  const Spread range = spread_of(std::move(means));
+  const std::string low = figure(words(range.least)), high = figure(words(range.most));
+  return low == high ? low : low + " to " + high;
+}
+
+std::string story_of_reproduction(const std::vector<ConfigurationSummary>& all) {
+  int64_t runs = 0, complete = 0;
+  for (const ConfigurationSummary& summary : all) {
+    runs += static_cast<int64_t>(summary.runs);
+    complete += static_cast<int64_t>(summary.seconds.count);  // that of the complete runs
+  }
+  const std::string text = fmt::format("{} of {} complete", figure(format_count(complete)), counted(runs, "run"));
+  if (complete == 0) return text + ".";
+  return fmt::format(
+      "{}; test accuracy {}; training takes {}.", text,
+      range_words(all, &ConfigurationSummary::accuracy, [](double a) { return fmt::format("{:.4f}", a); }),
+      range_words(all, &ConfigurationSummary::seconds, format_duration));
+}
+
+}  // namespace
+
+std::string story(const Record& record) {
+  switch (record.kind) {
+    case Record::Kind::reproduction:
+      return story_of_reproduction(record.summaries);
+    case Record::Kind::comparison:
+      return record.runs.empty() ? std::string() : story_of_comparison(record.runs);
+    case Record::Kind::plan:
+      return story_of_plan(record);
+    case Record::Kind::run:
+      break;
+  }
+  return story_of_run(record.run());
+}
+
+}  // namespace vitrine::tools::html
