@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "data/readers.h"
+#include "data/settings.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/text.h"
@@ -86,10 +87,15 @@ DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t ima
     return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
   constexpr std::array kKinds{"cifar10", "cifar100", "fashion-mnist", "idx", "image-folder"};
   if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
-    throw ConfigError(fmt::format("data \"{}\": unknown kind \"{}\"; expected {}:DIR or synthetic[:COUNT]", description,
-                                  kind, fmt::join(kKinds, ":DIR, ")));
+    throw ConfigError({given(settings::kDatasetDescription, description),
+                       fmt::format(": expected {}:DIR or synthetic[:COUNT]", fmt::join(kKinds, ":DIR, "))});
   }
-  if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
+  if (argument.empty()) {
+    const bool downloads = kind != "idx" && kind != "image-folder";
+    throw ConfigError({given(settings::kDatasetDescription, description),
+                       fmt::format(": expected {}:DIR, where DIR is the folder of the data set{}", kind,
+                                   downloads ? fmt::format("; tools/get_data {} DIR downloads it", kind) : "")});
+  }
   if (kind == "cifar10") return open_cifar(argument, CifarKind::cifar10);
   if (kind == "cifar100") return open_cifar(argument, CifarKind::cifar100);
   if (kind == "image-folder") return open_image_folder(argument, image_size);

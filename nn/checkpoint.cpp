@@ -171,7 +171,7 @@ std::string read_checkpoint(const std::string& folder, bool files) {
     }
     return json.at("state").dump();
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: it is not the state of a checkpoint: {}", path, problem.what()));
+    throw DataError(fmt::format("{}: it is not the state of a checkpoint: {}", path, describe_json_error(problem)));
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/json_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/printable.h"
 
 namespace vitrine {
 namespace {
@@ -78,6 +80,18 @@ bool is_shallow_json(std::string_view text) {
 
 void check_json_nesting(const std::string& source, std::string_view text) {
   if (!is_shallow_json(text)) throw DataError(fmt::format("{}: it is nested deeper than {} levels", source, kDeepest));
+}
+
+std::string describe_json_error(const std::exception& error) {
+  // "[json.exception.parse_error.101] parse error at line 2, column 23: syntax error while parsing ... - ..."
+  std::string text = error.what();
+  if (text.starts_with('[')) text.erase(0, std::min(text.find("] "), text.size() - 2) + 2);
+  constexpr std::string_view kPlace = "parse error at ", kSyntax = "syntax error while parsing ";
+  if (text.starts_with(kPlace)) text.erase(0, kPlace.size());
+  if (const size_t begin = text.find(kSyntax); begin != std::string::npos) {
+    if (const size_t end = text.find(" - ", begin); end != std::string::npos) text.erase(begin, end + 3 - begin);
+  }
+  return excerpt(text, 240);
 }
 
 }  // namespace vitrine

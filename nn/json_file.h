@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -18,5 +19,9 @@ std::string read_text_file(const std::string& path, int64_t most_bytes = kLarges
 bool is_shallow_json(std::string_view text);
 /// throws DataError "SOURCE: it is nested deeper than 64 levels" unless is_shallow_json().
 void check_json_nesting(const std::string& source, std::string_view text);
+
+/// What is wrong with a text, from an exception of the JSON library: "line 2, column 23: unexpected ','; expected a
+/// string". Parts of the text are made printable.
+std::string describe_json_error(const std::exception& error);
 
 }  // namespace vitrine

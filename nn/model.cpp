@@ -14,6 +14,7 @@
 #include "nn/layers/pool2d.h"
 #include "nn/model_builder.h"
 #include "nn/resnet.h"
+#include "nn/settings.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -236,14 +237,27 @@ Model make_model(const std::string& name, const ModelOptions& options) {
               .classes = classes,
               .net = nullptr};
   if (recipe.sequence) model.targets_per_sample = size;
-  Builder builder(model.input_shape(1));
-  try {
+  const auto build = [&] {
+    Builder builder(model.input_shape(1));
     recipe.build(builder, options, classes);
+    return builder.build();
+  };
+  try {
+    model.net = build();
   } catch (const ShapeError&) {
-    rethrow_with_prefix(std::current_exception(),
-                        fmt::format("make_model: {} needs images larger than {}x{}: ", name, size, size));
+    constexpr int64_t kLargestTried = 1024;
+    while (model.net == nullptr) {
+      if (model.height++ >= kLargestTried) throw;
+      model.width = recipe.sequence ? 1 : model.height;
+      try {
+        model.net = build();
+      } catch (const ShapeError&) {  // too small, too
+      }
+    }
+    throw ShapeError(
+        {fmt::format("make_model: {0} needs images of at least {1}x{1}, got {2}x{2}; use ", name, model.height, size),
+         propose(settings::kImageSize, model.height)});
   }
-  model.net = builder.build();
   return model;
 }
 

@@ -42,11 +42,7 @@ struct Problem : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string shown(const Json& json) {
-  std::string text = printable(json.dump(-1, ' ', false, Json::error_handler_t::replace));
-  if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
-  return text;
-}
+std::string shown(const Json& json) { return excerpt(json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
 /// The settings of one layer. Each is read by name; those that no layer reads are unknown.
 class Settings {
@@ -112,7 +108,7 @@ class Settings {
   void ignore(const char* name) { known_.insert(name); }
   void finish() const {
     for (const auto& [name, value] : layer_.items()) {
-      if (!known_.contains(name)) throw Problem(fmt::format("unknown setting '{}'", printable(name)));
+      if (!known_.contains(name)) throw Problem(fmt::format("unknown setting '{}'", excerpt(name)));
     }
   }
 
@@ -147,7 +143,7 @@ class FileModel {
     if (found == std::end(kTypes)) {
       std::vector<std::string> names;
       for (const auto& known : kTypes) names.emplace_back(known.name);
-      throw Problem(fmt::format("layer type '{}' is not supported; supported types are {}", printable(type),
+      throw Problem(fmt::format("layer type '{}' is not supported; supported types are {}", excerpt(type),
                                 fmt::join(names, ", ")));
     }
     (this->*found->add)(name, s, next);
@@ -303,7 +299,7 @@ Json parse_file(const std::string& path) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& problem) {
-    throw Problem(printable(problem.what()));
+    throw Problem(fmt::format("it is not JSON: {}", describe_json_error(problem)));
   }
 }
 
@@ -349,7 +345,7 @@ Model model_of(const Json& json, const std::string& path) {
   }
   for (const auto& [key, value] : json.items()) {
     if (key != "name" && key != "input" && key != "layers")
-      throw Problem(fmt::format("'{}' is unknown; a model has name, input and layers", printable(key)));
+      throw Problem(fmt::format("'{}' is unknown; a model has name, input and layers", excerpt(key)));
   }
   const Shape input = input_of(json["input"]);
   const std::vector<NamedLayer> layers = layers_of(json["layers"]);
@@ -372,8 +368,7 @@ Model model_of(const Json& json, const std::string& path) {
         relu.finish();
       }
     } catch (const std::runtime_error& problem) {
-      throw Problem(
-          fmt::format("layer {} ({} {}): {}", at, printable(layers[at].type), layers[at].name, problem.what()));
+      throw Problem(fmt::format("layer {} ({} {}): {}", at, excerpt(layers[at].type), layers[at].name, problem.what()));
     }
   }
   const std::string name =

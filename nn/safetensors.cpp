@@ -16,6 +16,7 @@
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
+#include "runtime/printable.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -30,6 +31,14 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   std::array<unsigned char, kSizeBytes> size_bytes{};
   if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
     fail(path, 0, fmt::format("the file has {} bytes, expected 8 bytes of header size first", file_bytes));
+  }
+  // torch.save writes a zip file, and before PyTorch 1.6 a pickle of protocol 2.
+  const std::string_view magic(reinterpret_cast<const char*>(size_bytes.data()), kSizeBytes);
+  if (magic.starts_with("PK\x03\x04") || magic.starts_with("\x80\x02")) {
+    throw DataError(
+        fmt::format("{}: it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
+                    "docs/examples/convert_weights.py",
+                    path));
   }
   const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/json_file.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 
@@ -148,7 +149,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& error) override {
     fail(path_, kSizeBytes + (position > 0 ? position - 1 : 0),
-         fmt::format("the header is not JSON: {}", excerpt(error.what(), 240)));
+         fmt::format("the header is not JSON: {}", describe_json_error(error)));
   }
 
  private:
@@ -298,24 +299,6 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
 
 void fail(const std::string& path, uint64_t offset, const std::string& what) {
   throw DataError(fmt::format("{}, offset {}: {}", path, offset, what));
-}
-
-std::string excerpt(std::string_view text, size_t most_bytes) {
-  constexpr size_t kMarker = 20;
-  const size_t most_whole = most_bytes + kMarker;
-  if (text.size() <= most_whole) {
-    std::string whole = printable(text);
-    if (whole.size() <= most_whole) return whole;
-  }
-  // A byte can become four characters, so the parts are shortened until their printable forms fit.
-  size_t end = most_bytes / 4, begin = most_bytes - end;
-  const size_t most_end = end, most_begin = begin;
-  begin = std::min(begin, text.size());
-  end = std::min(end, text.size());
-  while (printable(text.substr(0, begin)).size() > most_begin) --begin;
-  while (printable(text.substr(text.size() - end)).size() > most_end) --end;
-  return fmt::format("{}...({} bytes)...{}", printable(text.substr(0, begin)), text.size() - begin - end,
-                     printable(text.substr(text.size() - end)));
 }
 
 }  // namespace vitrine::safetensors

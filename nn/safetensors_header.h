@@ -33,8 +33,5 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
 
 /// throws DataError "read_safetensors: PATH, offset N: ...".
 [[noreturn]] void fail(const std::string& path, uint64_t offset, const std::string& what);
-/// Text of the file for a message: control characters are escaped, the middle of long text is omitted. most_bytes
-/// counts escaped text, without what is said about the omission.
-std::string excerpt(std::string_view text, size_t most_bytes = 80);
 
 }  // namespace vitrine::safetensors

@@ -7,7 +7,8 @@
 namespace vitrine::settings {
 
 inline constexpr Setting kImageSize{"ModelOptions::image_size"};
+inline constexpr Setting kStripPrefix{"LoadOptions::strip_prefix"};
 
-inline constexpr Setting kModelSettings[] = {kImageSize};
+inline constexpr Setting kModelSettings[] = {kImageSize, kStripPrefix};
 
 }  // namespace vitrine::settings

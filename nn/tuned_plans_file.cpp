@@ -50,8 +50,8 @@ TunedPlans parse_tuned_plans(const std::string& source, const std::string& text)
                  plan.at("us").get<double>(), plan.at("library_us").get<double>(), plan.at("candidates").get<int>()});
     }
   } catch (const Json::exception& problem) {
-    throw DataError(
-        fmt::format("{}: no plans that were timed: {}; remove it, or name another file", source, problem.what()));
+    throw DataError(fmt::format("{}: no plans that were timed: {}; remove it, or name another file", source,
+                                describe_json_error(problem)));
   }
   return plans;
 }

@@ -10,7 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "nn/safetensors_header.h"
+#include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 
 namespace vitrine {
 namespace {
@@ -55,8 +57,7 @@ void check_size(const char* operation, const FlatLayout& layout, size_t size) {
 std::string list_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   std::string text;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i)
-    text += fmt::format(" {}", safetensors::excerpt(names[i]));
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", excerpt(names[i]));
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
@@ -74,6 +75,15 @@ std::vector<std::string> unexpected_names(const FlatLayout& layout, const Buffer
   return unexpected;
 }
 
+/// Wrappers of modules put a prefix before every name: DistributedDataParallel "module.".
+Reason remedy_for_prefix(const std::string& wanted, const std::vector<std::string>& unexpected) {
+  const auto found = std::find_if(unexpected.begin(), unexpected.end(),
+                                  [&](const std::string& name) { return name.ends_with("." + wanted); });
+  if (found == unexpected.end()) return {};
+  const std::string prefix = found->substr(0, found->size() - wanted.size());
+  return {fmt::format(" Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
+}
+
 void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
                  const std::map<std::string, HostTensor>& tensors, const std::vector<std::string>& unexpected) {
   std::vector<std::string> missing;
@@ -83,9 +93,10 @@ void check_names(const std::string& path, const FlatLayout& layout, const Buffer
     }
   }
   if (missing.empty() && unexpected.empty()) return;
-  std::string message = fmt::format("{} does not match the model:", path);
+  Reason message(fmt::format("{} does not match the model:", path));
   if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
   if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
+  if (!missing.empty()) message += remedy_for_prefix(missing.front(), unexpected);
   throw DataError(message);
 }
 
@@ -166,8 +177,8 @@ void strip_prefix(const std::string& path, const std::string& prefix, Tensors& t
     any = any || has;
     const std::string short_name = has ? name.substr(prefix.size()) : name;
     if (!renamed.emplace(short_name, std::move(tensor)).second)
-      throw DataError(fmt::format("{}: without the prefix '{}', two tensors are named {}", path, prefix,
-                                  safetensors::excerpt(short_name)));
+      throw DataError(
+          fmt::format("{}: without the prefix '{}', two tensors are named {}", path, prefix, excerpt(short_name)));
   }
   if (!any) throw DataError(fmt::format("{}: no tensor's name begins with '{}'", path, prefix));
   tensors = std::move(renamed);
@@ -233,9 +244,11 @@ LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout,
     if (options.partial) {
       report.parameters = keep_fitting(layout, tensors, report);
       report.buffers = keep_fitting(buffer_layout.saved(), tensors, report);
-      if (report.parameters == 0)
-        throw DataError(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path,
-                                    report.not_loaded.front()));
+      if (report.parameters == 0) {
+        throw DataError(Reason(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}.", path,
+                                           report.not_loaded.front())) +
+                        remedy_for_prefix(layout.specs().front().name, report.unused));
+      }
     } else {
       check_names(path, layout, buffer_layout, tensors, report.unused);
       check_shapes(path, layout, tensors);

@@ -62,4 +62,22 @@ std::string make_printable(std::string_view text, bool keep_lines) {
 std::string printable(std::string_view text) { return make_printable(text, false); }
 std::string printable_lines(std::string_view text) { return make_printable(text, true); }
 
+std::string excerpt(std::string_view text, size_t most_bytes) {
+  constexpr size_t kMarker = 20;
+  const size_t most_whole = most_bytes + kMarker;
+  if (text.size() <= most_whole) {
+    std::string whole = printable(text);
+    if (whole.size() <= most_whole) return whole;
+  }
+  // A byte can become four characters, so the parts are shortened until their printable forms fit.
+  size_t end = most_bytes / 4, begin = most_bytes - end;
+  const size_t most_end = end, most_begin = begin;
+  begin = std::min(begin, text.size());
+  end = std::min(end, text.size());
+  while (printable(text.substr(0, begin)).size() > most_begin) --begin;
+  while (printable(text.substr(text.size() - end)).size() > most_end) --end;
+  return fmt::format("{}...({} bytes)...{}", printable(text.substr(0, begin)), text.size() - begin - end,
+                     printable(text.substr(text.size() - end)));
+}
+
 }  // namespace vitrine

@@ -14,5 +14,8 @@ inline constexpr size_t kLongestPrintable = 16384;
 std::string printable(std::string_view text);
 /// Like printable(), but keeps line breaks.
 std::string printable_lines(std::string_view text);
+/// Text from outside (a file, the environment, a flag) within a message: printable(), and the middle of long text is
+/// omitted. most_bytes counts escaped text, without what is said about the omission.
+std::string excerpt(std::string_view text, size_t most_bytes = 80);
 
 }  // namespace vitrine

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/printable.h"
+
 namespace vitrine {
 
 namespace {
@@ -41,6 +43,7 @@ Reason& Reason::operator+=(const Reason& other) {
 }
 
 void Reason::append(Part part) {
+  part.text = printable_lines(part.text);  // names of files and values that users gave may hold anything
   if (part.kind == Part::Kind::text && part.text.empty()) return;
   text_ += render(part, [](Setting setting) { return setting.name(); });
   if (part.kind == Part::Kind::text && !parts_.empty() && parts_.back().kind == Part::Kind::text) {

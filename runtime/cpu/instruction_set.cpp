@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/printable.h"
 
 namespace vitrine::cpu {
 namespace {
@@ -26,7 +27,7 @@ InstructionSet chosen_by_environment() {
   }
   throw ConfigError(
       fmt::format("{} is '{}', but this build on this processor has only {}; set one of them or unset the variable",
-                  kVariable, name, fmt::join(names, " and ")));
+                  kVariable, excerpt(name), fmt::join(names, " and ")));
 }
 
 std::atomic<InstructionSet>& set_in_use() {

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/process_group/slurm.h"
 #include "runtime/settings.h"
 #include "runtime/text.h"
@@ -32,7 +33,7 @@ struct Given {
   /// "RANK=1", or the setting.
   Reason::Part str() const {
     return is_setting() ? given(std::get<Setting>(name), text)
-                        : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), text));
+                        : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), excerpt(text)));
   }
 };
 

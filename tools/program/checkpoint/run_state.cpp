@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/checkpoint.h"
+#include "nn/json_file.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "vitrine_version.h"
@@ -148,9 +149,10 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
           fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that "
                       "version, or start a new "
                       "run from its weights with --init-weights",
-                      path, s.version, VITRINE_VERSION, problem.what()));
+                      path, s.version, VITRINE_VERSION, describe_json_error(problem)));
     }
-    throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
+    throw DataError(
+        fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, describe_json_error(problem)));
   }
   if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch ||
       s.batch_size < 1) {

@@ -12,7 +12,6 @@
 #include "nn/atomic_file.h"
 #include "nn/json_file.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/text/json_text.h"
@@ -35,7 +34,7 @@ void read_json(const std::string& source, const std::string& text, const Read& r
     check_json_nesting(source, text);
     read(Json::parse(text));
   } catch (const Json::exception& problem) {  // it quotes bytes of the file
-    throw DataError(fmt::format("{}: it is damaged ({}); {}", source, printable(problem.what()), kRemedy));
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", source, describe_json_error(problem), kRemedy));
   } catch (const DataError& problem) {
     throw DataError(fmt::format("{}; {}", problem.what(), kRemedy));
   }

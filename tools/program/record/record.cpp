@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/json_file.h"
 #include "runtime/error.h"
 #include "tools/program/record/device_sets.h"
 #include "tools/program/text/json_text.h"
@@ -37,7 +38,7 @@ std::vector<DeviceRecord> parse_devices(const std::string& path, const std::stri
   try {
     return nlohmann::json::parse(text).get<std::vector<DeviceRecord>>();
   } catch (const nlohmann::json::exception& problem) {
-    throw DataError(fmt::format("{}: it has no measurements of devices: {}", path, problem.what()));
+    throw DataError(fmt::format("{}: it has no measurements of devices: {}", path, describe_json_error(problem)));
   }
 }
 
