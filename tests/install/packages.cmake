@@ -30,7 +30,8 @@ function(expect package field)
     endif()
   endforeach()
 endfunction()
-expect(vitrine contents "/usr/bin/vitrine\n" "/usr/share/doc/vitrine/copyright")
+expect(vitrine contents "/usr/bin/vitrine\n" "/usr/share/doc/vitrine/copyright" "/usr/share/man/man1/vitrine\\.1\n"
+       "/usr/share/bash-completion/completions/vitrine\n")
 expect(vitrine Depends "libc6 \\(>= " "libfmt[0-9]+ " "libstdc\\+\\+6 " "zlib1g ")
 expect(libvitrine-dev contents "libvitrine_runtime\\.a" "/usr/include/vitrine/nn/parallel/engine\\.h" "/usr/lib/[^\n]*cmake/vitrine/vitrineConfig\\.cmake"
        "/usr/share/doc/vitrine/README\\.md" "/usr/share/doc/vitrine/docs/examples/custom_layer\\.cpp")

@@ -55,7 +55,7 @@ TEST(CommunicationReport, ShowsTheDeviceThatTheOthersWaitFor) {
           .value()
           .str(Style{});
   EXPECT_NE(text.find("cpu:1"), std::string::npos) << text;
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
 }
 
 TEST(CommunicationReport, OneRankHasNoBusBandwidthAndZeroRanksNoTable) {

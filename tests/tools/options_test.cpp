@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/flags/options.h"
 
+#include <cstdlib>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/text.h"
 #include "tools/program/flags/collective_options.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/train/autotune.h"
@@ -458,7 +460,7 @@ TEST(Options, CompareAcceptsAShareAndWeights) {
   schemes = resolve_compare_schemes(parsed("compare --modes ddp --split 1,3"), cpu_devices(2), notes);
   EXPECT_EQ(schemes[0].second.split.str(), "1,3");
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,dp"), cpu_devices(2), notes), ConfigError);
-  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,x"), cpu_devices(2), notes), ConfigError);
+  EXPECT_CONTAINS(usage_error("compare --modes dp,x"), "--modes: expected dp, balanced, criterion, ddp, got 'x'");
 }
 
 TEST(Options, NumbersHaveNoPlusSign) {
@@ -470,8 +472,7 @@ TEST(Options, NumbersHaveNoPlusSign) {
 }
 
 TEST(Options, ListsRefuseEmptyItems) {
-  std::vector<std::string> notes;
-  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes ddp,"), cpu_devices(2), notes), ConfigError);
+  EXPECT_CONTAINS(usage_error("compare --modes ddp,"), "--modes: expected dp, balanced, criterion, ddp, got ''");
   EXPECT_CONTAINS(usage_error("train --threads-per-device 2,"), "--threads-per-device: expected an integer");
   EXPECT_EQ(parsed("train --threads-per-device 1024").threads_per_device, (std::vector<int>{1024}));
   EXPECT_CONTAINS(usage_error("train --threads-per-device 2,100000"), "from 1 to 1024, got '100000'");
@@ -514,15 +515,34 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
 }
 
 TEST(Options, HelpIsNotAnError) {
-  for (const char* arguments :
-       {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help", "--version"}) {
+  for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help",
+                                "--version", "help", "help train", "version", "man", "completion bash"}) {
     const CommandLine line = parse_command_line(words(arguments));
     EXPECT_FALSE(line.options.has_value());
     EXPECT_EQ(line.exit_code, kExitOk);
     EXPECT_FALSE(line.output.empty());
     EXPECT_TRUE(line.error.empty());
   }
-  EXPECT_CONTAINS(parse_command_line({"train", "--help"}).output, "--gpu0-bsz");
+  const std::string train = parse_command_line({"train", "--help"}).output;
+  EXPECT_CONTAINS(train, "--gpu0-bsz");
+  EXPECT_EQ(parse_command_line({"help", "train"}).output, train);
+  EXPECT_EQ(parse_command_line({"version"}).output, parse_command_line({"--version"}).output);
+  EXPECT_CONTAINS(parse_command_line({"help", "trian"}).error, "did you mean train?");
+  EXPECT_CONTAINS(parse_command_line({"completion", "tcsh"}).error, "completion: expected bash");
+}
+
+TEST(Options, HelpShowsTheExamplesOfItsCommandAndFitsTheTerminal) {
+  const auto help = [](const char* columns) {
+    setenv("COLUMNS", columns, 1);
+    const std::string text = parse_command_line({"plan", "--help"}).output;
+    unsetenv("COLUMNS");
+    return text;
+  };
+  EXPECT_CONTAINS(help("80"), "\n  vitrine plan ");
+  EXPECT_EQ(help("80").find("\n  vitrine train "), std::string::npos);
+  EXPECT_LE(longest_line(help("80")), 80U);
+  EXPECT_LE(longest_line(help("100")), 100U);
+  EXPECT_CONTAINS(help(""), "  --optimizer sgd|adam|adamw");
 }
 
 }  // namespace

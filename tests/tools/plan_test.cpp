@@ -386,8 +386,8 @@ TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
       << R"({"input": [1, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
   const ChildResult channels = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
   EXPECT_EQ(channels.exit_code, 2);
-  expect_contains(channels.error, "its images have 1 channels, but those of synthetic");
-  expect_contains(channels.error, "have 3; change \"input\" and the first layer, or choose another --data");
+  expect_contains(channels.error, "it takes images with 1 channels, but synthetic");
+  expect_contains(channels.error, "has images with 3; change \"input\" and the first layer, or choose another --data");
   EXPECT_EQ(run_vitrine({"plan", "--model", file, "--devices", "cpu:0-1"}).exit_code, 0);
   std::ofstream(file)
       << R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";

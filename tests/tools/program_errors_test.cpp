@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -16,13 +22,21 @@ void expect_failure(const std::vector<std::string>& arguments, int exit_code, co
   EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
 }
 
+/// The same for a run, which may have described itself on stdout.
+void expect_failure_of_run(const std::vector<std::string>& arguments, const std::string& part) {
+  const ChildResult result = run_vitrine(arguments);
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  expect_contains(result.error, part);
+}
+
 TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure({}, 2, "subcommand");
   expect_failure({"train", "--epoch", "3"}, 2, "did you mean --epochs?");
   expect_failure({"train", "--epochs", "1", "--steps", "2"}, 2, "--epochs and --steps");
   expect_failure({"train", "--data", "imagenet:x"}, 2, "imagenet");
   expect_failure({"train", "--devices", "cpu:x"}, 2, "cpu:x");
-  expect_failure({"train", "--devices", "cpu:0-1", "--split", "1,2,3"}, 2, "3 weights but there are 2 devices");
+  expect_failure({"train", "--devices", "cpu:0-1", "--split", "1,2,3"}, 2,
+                 "--split 1,2,3: it has 3 weights, but there are 2 devices; give one weight for each device");
   expect_failure({"train", "--devices", "cpu:0-1", "--mode", "balanced"}, 2, "--split gpu0=N");
   expect_failure({"train", "--devices", "cpu:0-1", "--mode", "dp", "--output-device", "cpu:2"}, 2, "cpu:0, cpu:1");
   expect_failure({"train", "--devices", "cpu:0-1", "--data", "synthetic:50", "--threads-per-device", "1,1,1"}, 2,
@@ -130,6 +144,100 @@ TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
                  "--memory-history");
   expect_failure({"compare", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1,
                  "--report /nonexistent/r.html");
+}
+
+TEST(ProgramErrors, MessagesNameTheFlagAndTheRemedy) {
+  const Arguments small = {"--model", "mlp", "--image-size", "8", "--data", "synthetic:32"};
+  const auto train = [&](const Arguments& more) { return with(with({"train"}, small), more); };
+  expect_failure(train({"--report", "--steps", "1"}), 2, "--report: expected a value: --report FILE.html\n");
+  expect_failure(train({"--json", "out.json"}), 2,
+                 "--json takes no value, got 'out.json'; it prints on stdout: write --json > out.json\n");
+  expect_failure({"plan", "--devices", "cuda:0", "--batch-size", "max"}, 2,
+                 "--batch-size max: the capacity of cuda:0 is not known here; give it, as --device-memory 8GiB\n");
+  expect_failure({"compare", "--modes", "dp,dpp"}, 2, "got 'dpp'; did you mean dp?");
+  expect_failure(
+      {"train", "--data", "cifar10"}, 2,
+      "--data cifar10: expected cifar10:DIR, where DIR is the folder of the data set; tools/get_data cifar10 "
+      "DIR downloads it\n");
+  expect_failure({"train", "--data", "cifar"}, 2, "--data cifar: expected cifar10:DIR, ");
+  expect_failure({"plan", "--model", "alexnet", "--image-size", "7"}, 1,
+                 "alexnet needs images of at least 63x63, got 7x7; use --image-size 63\n");
+  EXPECT_EQ(run_vitrine({"plan", "--model", "alexnet", "--image-size", "63"}).exit_code, 0) << "the remedy helps";
+}
+
+TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/w.pth";
+  const Arguments small = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:32", "--steps", "1"};
+  for (const std::string magic : {"PK\x03\x04", "\x80\x02"}) {
+    std::ofstream(file, std::ios::binary) << magic << std::string(100, '\0');
+    expect_failure_of_run(with(small, {"--init-weights", file}),
+                          "it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
+                          "docs/examples/convert_weights.py\n");
+  }
+  // DistributedDataParallel puts "module." before every name.
+  const std::string saved = folder.str() + "/w.safetensors";
+  ASSERT_EQ(run_vitrine(with(small, {"--save", saved})).exit_code, 0);
+  std::ifstream input(saved, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(input), {});
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  const auto header = nlohmann::ordered_json::parse(bytes.substr(8, size));
+  nlohmann::ordered_json wrapped;
+  for (const auto& [name, tensor] : header.items()) wrapped[(name == "__metadata__" ? "" : "module.") + name] = tensor;
+  const std::string text = wrapped.dump(), values = bytes.substr(8 + size);
+  size = text.size();
+  std::memcpy(bytes.data(), &size, sizeof(size));
+  std::ofstream(saved, std::ios::binary) << bytes.substr(0, 8) << text << values;
+  expect_failure_of_run(with(small, {"--init-weights", saved}),
+                        "Its names begin with 'module.': use --strip-prefix module.\n");
+  EXPECT_EQ(run_vitrine(with(small, {"--init-weights", saved, "--strip-prefix", "module."})).exit_code, 0);
+}
+
+TEST(ProgramErrors, ModelFilesThatAreNotJsonAreLocated) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/m.json";
+  for (const auto& [text, problem] :
+       {std::pair<std::string, std::string>{"{\"input\":\n [1,,2]}", "line 2, column 5: unexpected ','; expected "},
+        {"", "line 1, column 1: unexpected end of input; expected "},
+        {"\xff", "line 1, column 1: invalid literal; last read: '\\xff'"}}) {
+    std::ofstream(file) << text;
+    const ChildResult result = run_vitrine({"plan", "--model", file});
+    EXPECT_EQ(result.error.find("exception"), std::string::npos) << result.error;
+    expect_contains(result.error, file + ": it is not JSON: " + problem);
+  }
+}
+
+TEST(ProgramErrors, ForeignTextIsCutAndEscaped) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/m.json", name(10'000, 'x');
+  for (const std::string& text :
+       {"{\"input\": [3, 8, 8], \"layers\": [], \"" + name + "\": 1}",
+        "{\"input\": [3, 8, 8], \"layers\": [{\"type\": \"" + name + "\"}]}",
+        "{\"input\": [3, 8, 8], \"layers\": [{\"type\": \"ReLU\", \"" + name + "\": 1}]}", name}) {
+    std::ofstream(file) << text;
+    const ChildResult result = run_vitrine({"plan", "--model", file});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_LT(result.error.size(), 1000U) << result.error;
+  }
+  const std::string escape = "\x1b[31m";
+  for (const Arguments& arguments : {Arguments{"plan", "--model", folder.str() + "/" + escape + ".json"},
+                                     {"plan", "--mode", escape},
+                                     {"plan", escape},
+                                     {"train", "--data", "cifar10:" + escape},
+                                     {"eval", "--weights", escape}}) {
+    const ChildResult result = run_vitrine(arguments);
+    EXPECT_EQ(result.error.find('\x1b'), std::string::npos) << result.error;
+    expect_contains(result.error, "\\x1b[31m");
+  }
+  for (const char* variable : {"VITRINE_ISA", "OMPI_COMM_WORLD_SIZE", "RANK"}) {
+    const ChildResult result = ChildProcess(vitrine_command({"train", "--data", "synthetic:8"}),
+                                            ChildProcess::Streams::pipes, {variable + ("=" + escape + name)})
+                                   .wait();
+    EXPECT_NE(result.exit_code, 0) << variable;
+    EXPECT_EQ(result.error.find('\x1b'), std::string::npos) << result.error;
+    EXPECT_LT(result.error.size(), 1000U) << result.error;
+  }
 }
 
 }  // namespace

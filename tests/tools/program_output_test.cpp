@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tests/tools/run_vitrine.h"
@@ -99,6 +100,100 @@ TEST(ProgramText, FitsTheWidthWithManyDevices) {
     expect_contains(collectives, "\nall_reduce");
     EXPECT_LE(longest_line(collectives), std::stoul(width)) << collectives;
     EXPECT_LE(longest_line(output({"lesson"})), std::stoul(width));
+  }
+}
+
+TEST(ProgramText, TablesAreWholeInPipes) {
+  const auto output = [](const Arguments& arguments) {
+    return ChildProcess(vitrine_command(arguments), ChildProcess::Streams::pipes, {"COLUMNS"}).wait().output;
+  };
+  const std::string collectives =
+      output({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "8", "-e", "8", "-n", "2", "-w", "1"});
+  const std::string header = from(collectives, "size B").substr(0, from(collectives, "size B").find('\n'));
+  expect_contains(header, "median");
+  EXPECT_TRUE(header.ends_with("in place: time us  busbw GB/s  #wrong")) << header;
+  // So are values to be copied.
+  const std::string frontier = output({"plan", "--model", "resnet50", "--image-size", "64", "--frontier"});
+  const std::string rows = from(frontier, "fullest device"), last = rows.substr(0, rows.find("\nEach row takes"));
+  EXPECT_TRUE(rows.substr(0, rows.find('\n')).ends_with("  --recompute")) << frontier;
+  EXPECT_GT(last.size() - last.rfind('\n'), 120U) << frontier;
+  EXPECT_EQ(last.find("\n\n"), std::string::npos) << frontier;
+}
+
+TEST(ProgramText, CompletionOffersFlagsAndTheirWords) {
+  const auto offered = [](const std::string& line) {
+    const std::string script = "source <(\"$0\" completion bash); COMP_WORDS=(" + line +
+                               "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _vitrine; echo \" ${COMPREPLY[*]} \"";
+    const ChildResult result = ChildProcess({"bash", "-c", script, vitrine_command({}).front()}).wait();
+    EXPECT_EQ(result.error, "");
+    return result.output;
+  };
+  EXPECT_EQ(offered("vitrine comp"), " completion compare \n");
+  EXPECT_EQ(offered("vitrine help co"), " completion compare collectives \n");
+  EXPECT_EQ(offered("vitrine train --mode c"), " criterion \n");
+  EXPECT_EQ(offered("vitrine train --mode = d"), " ddp dp \n");
+  EXPECT_EQ(offered("vitrine train --log"), " --log --log-every \n");
+  EXPECT_EQ(offered("vitrine train --save ''"), "  \n") << "bash offers files";
+  EXPECT_EQ(offered("vitrine collectives all_"), " all_reduce all_gather \n");
+}
+
+TEST(ProgramText, TheManualPageHasNoWarnings) {
+  if (std::system("command -v groff >/dev/null") != 0) GTEST_SKIP() << "groff is missing";
+  const ChildResult page =
+      ChildProcess({"sh", "-c", "\"$0\" man | groff -man -ww -Tascii -P-cbu", vitrine_command({}).front()}).wait();
+  EXPECT_EQ(page.error, "");
+  for (const char* part : {"NAME", "vitrine - ", "--gpu0-bsz N", "EXIT STATUS"}) expect_contains(page.output, part);
+}
+
+TEST(ProgramText, OneStepSaysWhyNothingIsTimed) {
+  const auto output = [](const char* steps) {
+    return run_vitrine({"train", "--model", "mlp", "--image-size", "8", "--steps", steps, "--no-eval"}).output;
+  };
+  expect_contains(output("1"), "The first step is not timed; --steps 2 or more");
+  EXPECT_EQ(output("2").find("is not timed"), std::string::npos);
+}
+
+TEST(ProgramText, AnEpochShowsItsTimeAndALoweredRateAndTheEndSaysWhatWasWritten) {
+  const TempFolder folder;
+  const auto in_folder = [&](const char* name) { return folder.str() + "/" + name; };
+  const ChildResult result = run_vitrine({"train",
+                                          "--model",
+                                          "mlp",
+                                          "--image-size",
+                                          "8",
+                                          "--data",
+                                          "synthetic:64",
+                                          "--epochs",
+                                          "2",
+                                          "--no-eval",
+                                          "--lr-schedule",
+                                          "step",
+                                          "--lr-step-size",
+                                          "1",
+                                          "--save",
+                                          in_folder("w.safetensors"),
+                                          "--trace",
+                                          in_folder("t.json"),
+                                          "--memory-history",
+                                          in_folder("m.pickle"),
+                                          "--log",
+                                          in_folder("l.csv"),
+                                          "--tensorboard",
+                                          in_folder("tb"),
+                                          "--report",
+                                          in_folder("r.html")});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  const std::string epochs = from(result.output, "epoch 1/2");
+  const std::string first = epochs.substr(0, epochs.find('\n'));
+  expect_contains(first, " samples/s in 0.");
+  EXPECT_TRUE(first.ends_with(" s  lr 0.001, lowered to 0.0001")) << first;
+  const std::string second = from(epochs, "epoch 2/2");
+  EXPECT_TRUE(second.substr(0, second.find('\n')).ends_with(" s  lr 0.0001")) << second;
+  for (const std::string& part :
+       {"\n\nThe weights are in " + in_folder("w.safetensors"), "The trace is in " + in_folder("t.json"),
+        "The memory history is in " + in_folder("m.pickle"), "The log is in " + in_folder("l.csv"),
+        "TensorBoard reads " + in_folder("tb"), "The report is in " + in_folder("r.html")}) {
+    expect_contains(result.output, part + "\n");
   }
 }
 

@@ -169,9 +169,9 @@ TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {
 
 TEST_F(Reproduce, RefusesWhatMakesNoSense) {
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"},
-                     {"'both' is not single, dp, criterion or ddp"});
+                     {"--modes: expected single, dp, criterion, ddp, got 'both'"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,"},
-                     {"'' is not single, dp, criterion or ddp"});
+                     {"--modes: expected single, dp, criterion, ddp, got ''"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp appears twice"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"},
                      {"fp16 is fp16:dynamic"});

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/flags/flag_reference.h"
 #include "tools/program/flags/flag_values.h"
+#include "tools/program/flags/program_flags.h"
 #include "tools/program/flags/setting.h"
 #include "tools/program/run/run.h"
 
@@ -99,6 +101,25 @@ TEST_F(TableOfSettings, AFlagOfACommandHasOneRow) {
       if ((row.commands & (1U << command)) == 0) continue;
       EXPECT_TRUE(names.insert(row.name()).second) << row.flag;
       EXPECT_FALSE(row.help.empty()) << row.flag;
+    }
+  }
+}
+
+TEST_F(TableOfSettings, CompletionAndManualHaveEveryFlag) {
+  const std::string completion = bash_completion(table), manual = man_page(table);
+  for (const CommandRow& command : command_table()) {
+    const size_t begin = completion.find(std::string("      ") + command.name + ") words=\"");
+    ASSERT_NE(begin, std::string::npos) << command.name;
+    const std::string words = completion.substr(begin, completion.find("\" ;;", begin) - begin) + " ";
+    for (const SettingRow& row : table) {
+      if ((row.commands & only(command.command)) == 0 || !row.flag.starts_with('-')) continue;
+      for (std::string flag : split_text(row.flag, ',')) {
+        if (flag.starts_with('!')) flag.erase(0, 1);
+        EXPECT_NE(words.find(" " + flag + " "), std::string::npos) << command.name << " " << flag;
+        std::string escaped;
+        for (const char c : flag) escaped += c == '-' ? "\\-" : std::string(1, c);
+        EXPECT_NE(manual.find(escaped), std::string::npos) << flag;
+      }
     }
   }
 }

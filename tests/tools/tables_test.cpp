@@ -2,8 +2,10 @@
 #include "tools/program/text/tables.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -42,7 +44,7 @@ TEST(Table, IsNeverWiderThanTheTerminal) {
   std::vector<std::string> cells = {"scatter_grad"};
   for (int d = 0; d < 16; ++d) {
     columns.push_back({"cpu:" + std::to_string(d)});
-    columns.push_back({"share", Table::Align::right, true});
+    columns.push_back({"share"});
     cells.insert(cells.end(), {"123", std::to_string(d) + ".5 %"});
   }
   columns.push_back({"waits most for", Table::Align::left});
@@ -70,17 +72,35 @@ TEST(Table, IsNeverWiderThanTheTerminal) {
   }
 }
 
-TEST(Table, KeepsRelatedColumnsInOneBlock) {
-  Table table({{"x", Table::Align::left},
+TEST(Table, IsWholeWithoutALimit) {
+  Table table({{"row", Table::Align::left}, {"words", Table::Align::left}, {"number"}});
+  table.add_row({"a", std::string(300, 'w') + " end", "1"});
+  table.set_hint(std::string(200, 'h') + " hint");
+  const std::string text = table.str(Style{});
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
+  EXPECT_EQ(text.find("Not shown"), std::string::npos) << text;
+}
+
+TEST(Table, LeavesOutSpareColumnsBeforeItIsSplit) {
+  const auto right = Table::Align::right;
+  Table table({{"row", Table::Align::left},
                {"0123456789"},
-               {"0123456789"},
-               {"abcdefghij"},
-               {"klmnopqrst", Table::Align::right, true}});
+               {"important.", right, 1},
+               {"unimportant", right, 2},
+               {"abcdefghij"}});
   table.add_row({"row", "1", "2", "3", "4"});
-  Style style;
-  style.width = 40;
-  const std::string text = table.str(style);
-  EXPECT_NE(text.find("abcdefghij  klmnopqrst"), std::string::npos) << text;
+  const auto text = [&](int width) { return table.str(Style{false, width}); };
+  EXPECT_EQ(text(52).find("Not shown"), std::string::npos) << text(52);
+  EXPECT_NE(text(51).find("0123456789  important.  abcdefghij\n"), std::string::npos) << text(51);
+  EXPECT_NE(text(51).find("Not shown, for lack of width: unimportant."), std::string::npos) << text(51);
+  EXPECT_NE(text(30).find("0123456789  abcdefghij\n"), std::string::npos) << text(30);
+}
+
+TEST(Table, ValuesToBeCopiedStayWhole) {
+  Table table({{"bytes"}, {"--recompute", Table::Align::verbatim}});
+  const std::string value = "features.0-features.12,features.14-features.20,classifier.1";
+  table.add_row({"1", value});
+  EXPECT_NE(table.str(Style{false, 40}).find("    1  " + value + "\n"), std::string::npos);
 }
 
 TEST(Wrap, BreaksBetweenWordsAndKeepsLinesAndIndentation) {
@@ -104,10 +124,10 @@ class Variable {
   const char* name_;
 };
 
-TEST(Style, WidthComesFromColumnsOrADefault) {
+TEST(Style, WidthComesFromColumnsOrIsUnlimited) {
   unsetenv("COLUMNS");
   std::FILE* file = std::tmpfile();
-  EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth);
+  EXPECT_EQ(Style::of(fileno(file)).width, Style::kUnlimited);
   EXPECT_FALSE(Style::of(fileno(file)).color);
   const std::string words = "one" + std::string(100, ' ') + "two";
   EXPECT_EQ(Style::of(fileno(file)).prose(words), words) << "lines in a file stay whole";
@@ -122,7 +142,7 @@ TEST(Style, WidthComesFromColumnsOrADefault) {
   }
   for (const char* wrong : {"", "0", "-5", "80x", "99999999999"}) {
     const Variable columns("COLUMNS", wrong);
-    EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth) << wrong;
+    EXPECT_EQ(Style::of(fileno(file)).width, Style::kUnlimited) << wrong;
   }
   std::fclose(file);
 }
@@ -186,7 +206,7 @@ TEST(Format, NumbersAreReadable) {
 
 TEST(Progress, LineShowsProgressAndSpeed) {
   EXPECT_EQ(Progress::line("epoch 1/2", 5, 10, 1.5, 1234.4, 3.2),
-            "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  4 s left");
+            "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  3.2 s left");
   EXPECT_EQ(Progress::line("x", 0, 10, std::numeric_limits<double>::quiet_NaN(), 0.0, 0.0),
             "x  step 0/10  0 samples/s");
 }
@@ -226,6 +246,19 @@ TEST(Progress, LogsEveryNthStep) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   for (const char* part : {"epoch 1/1  step 4/10  loss 2.0000", "step 8/10"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
+  std::fclose(file);
+}
+
+TEST(Progress, TheTimeLeftIsTheRuns) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  Progress progress("epoch 1/10", 2, {.log_every = 1, .steps_after = 18}, file);
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  progress.update(1, 64, 2.0);
+  const std::string text = content(file);
+  const size_t end = text.find(" s left"), begin = text.rfind(' ', end - 1);
+  ASSERT_NE(end, std::string::npos) << text;
+  EXPECT_GE(std::stod(text.substr(begin, end - begin)), 19 * 0.06 - 0.05) << text;
   std::fclose(file);
 }
 

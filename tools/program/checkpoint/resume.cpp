@@ -8,6 +8,7 @@
 
 #include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "tools/program/run/checkpoint_files.h"
 #include "vitrine_version.h"
 
@@ -97,8 +98,9 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
   fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step,
              state.epoch + 1, state.batch, state.batches_per_epoch);
   if (state.version != VITRINE_VERSION)
-    fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", state.version, VITRINE_VERSION);
-  for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", change);
+    fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", excerpt(state.version),
+               VITRINE_VERSION);
+  for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", excerpt(change, 400));
   if (!optimizer_fits)
     fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
   std::fflush(stderr);

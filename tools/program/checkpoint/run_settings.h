@@ -7,7 +7,7 @@
 #include "tools/program/flags/configuration.h"
 #include "tools/program/run/run.h"
 
-/// Settings of a checkpoint or of a run's folder against those of the run that continues it.
+/// Compares the settings of a checkpoint, or of a run's folder, with the run that continues it.
 namespace vitrine::tools {
 
 /// The settings of an open run, by which a checkpoint is compared with the run that continues it.
@@ -24,7 +24,7 @@ struct SettingChange {
   bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
 };
 
-/// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows
+/// The differences between the settings of a checkpoint and of a run. A setting that only one of them knows
 /// differs from "". --resume-change also allows what appears or disappears with a setting that it names, such as the
 /// parts of a schedule.
 ///   same_parameters  parameters_hash() of the run is the checkpoint's

@@ -86,13 +86,14 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   std::string title = fmt::format("{} of {}", collective_name(collective), type_name(o.dtype));
   if (sums(collective)) title += fmt::format(", {}", reduce_op_name(o.op));
   if (has_root(collective)) title += fmt::format(", root {}", o.root);
+  const auto right = Table::Align::right;
   Table table({{"size B"},
-               {"count"},
+               {"count", right, 3},
                {"time us"},
-               {"min"},
-               {"median"},
-               {"p99"},
-               {"algbw GB/s"},
+               {"min", right, 2},
+               {"median", right, 2},
+               {"p99", right, 1},
+               {"algbw GB/s", right, 4},
                {"busbw GB/s"},
                {"#wrong"},
                {"in place: time us"},

@@ -57,14 +57,14 @@ int run_train(const Options& asked, const Processes& processes) {
       const Record& record = *trained.record;
       if (!options.report.empty() && processes.leads() &&
           attempts.run([&] { html::write_page(options.report, record); })) {
-        trained.files += fmt::format("\nThe report is in {}\n", options.report);
+        trained.files += fmt::format("The report is in {}\n", options.report);
       }
       if (options.json) {
         print_json(run_json(record));
         return;
       }
       if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));
-      fmt::print("{}{}", run_report(record, style), style.prose(trained.files));
+      fmt::print("{}{}{}", run_report(record, style), trained.files.empty() ? "" : "\n", style.prose(trained.files));
     });
   }
   attempts.rethrow();

@@ -12,4 +12,9 @@ namespace vitrine::tools {
 /// docs/program.md.
 std::string flag_reference(const SettingTable& table = setting_table());
 
+/// The manual page, in roff.
+std::string man_page(const SettingTable& table = setting_table());
+/// What bash (and zsh) read to complete commands, flags and their words.
+std::string bash_completion(const SettingTable& table = setting_table());
+
 }  // namespace vitrine::tools

@@ -21,7 +21,7 @@ Values fraction(bool with_0, bool with_1);
 /// A size: "512MiB", "8G", "4096" (see parse_bytes()).
 Values bytes(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 Values one_of(const std::vector<std::string>& words);
-/// A word, or a file whose name ends as that of `file` ("FILE.json").
+/// A word, or a file with the extension of `file` ("FILE.json").
 Values one_of_or_file(const std::vector<std::string>& words, const std::string& file);
 Values number_or_words(Values number, const std::vector<std::string>& words);
 

@@ -51,7 +51,7 @@ struct Options {
 
   // With several processes:
   std::optional<int> rank, world_size, local_rank;
-  int processes = 1;            // plan: their number; the plan is that of the first
+  int processes = 1;            // plan: their number; the first is planned
   std::string run_id;           // empty: the launcher's
   std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: the launcher's
   double timeout_seconds = 60;  // of a collective

@@ -7,6 +7,7 @@
 
 #include "runtime/text.h"
 #include "tools/program/flags/flag_values.h"
+#include "tools/program/flags/help.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/lessons.h"
 #include "vitrine_version.h"
@@ -14,24 +15,6 @@
 namespace vitrine::tools {
 
 namespace {
-
-constexpr const char* kExamples = R"(
-Examples:
-  vitrine train --model small-cnn --data synthetic --devices cpu:0-1 --epochs 2
-  vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
-  vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
-  vitrine reproduce --data cifar10:DIR --out runs --devices cuda:0-1 --seeds 3
-  vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
-  vitrine plan --model alexnet --devices cuda:0-3 --mode dp --device-memory 8GiB --batch-size max
-  mpirun -np 4 vitrine train --model small-cnn --data synthetic
-  vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
-  vitrine lab average-of-averages
-  vitrine info
-  vitrine lesson 1
-
-Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted, 143 terminated
-(SIGTERM; checkpoint saved).
-)";
 
 template <class T>
 struct Parsed {
@@ -166,9 +149,10 @@ CLI::Option* add_option(CLI::App& app, const SettingRow& row, Options& o, bool c
       row.field);
 }
 
-void add_flags(CLI::App& parent, Options::Command command, const std::string& name, const std::string& purpose,
-               Options& o, const SettingTable& table) {
-  CLI::App& app = *parent.add_subcommand(name, purpose);
+void add_flags(CLI::App& parent, const CommandRow& of, Options& o, const SettingTable& table) {
+  CLI::App& app = *parent.add_subcommand(of.name, of.purpose)->group("Commands");
+  app.footer(fmt::format("Examples:\n  {}\n", fmt::join(of.examples, "\n  ")));
+  const Options::Command command = of.command;
   for (const SettingRow& row : table) {
     if ((row.commands & only(command)) == 0) continue;
     const bool chooses = row.choice.chosen != nullptr && (kRuns & only(command)) != 0;
@@ -183,31 +167,64 @@ void add_flags(CLI::App& parent, Options::Command command, const std::string& na
 
 }  // namespace
 
+const std::vector<CommandRow>& command_table() {
+  using Command = Options::Command;
+  static const std::vector<CommandRow> table = {
+      {Command::train,
+       "train",
+       "Train a model data-parallel",
+       {"vitrine train --model small-cnn --data synthetic --devices cpu:0-1 --epochs 2",
+        "vitrine train --model alexnet --data cifar10:DIR --devices cuda:0-3 --gpu0-bsz 4",
+        "mpirun -np 4 vitrine train --model small-cnn --data synthetic"}},
+      {Command::plan,
+       "plan",
+       "Compute the memory of a train command, without running it",
+       {"vitrine plan --devices cuda:0-3 --device-memory 8GiB --batch-size max",
+        "vitrine plan --model resnet50 --devices cuda:0 --device-memory 8GiB --frontier"}},
+      {Command::eval,
+       "eval",
+       "Evaluate weights on the test set",
+       {"vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors"}},
+      {Command::compare,
+       "compare",
+       "Run the same steps under each scheme, side by side",
+       {"vitrine compare --model small-cnn --devices cpu:0-3 --report report.html"}},
+      {Command::reproduce,
+       "reproduce",
+       "Train in every mode and precision, and put the results side by side",
+       {"vitrine reproduce --data cifar10:DIR --out runs --devices cuda:0-1 --seeds 3"}},
+      {Command::collectives,
+       "collectives",
+       "Time collectives and check their results, as nccl-tests do",
+       {"vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4"}},
+      {Command::lab,
+       "lab",
+       "Plant known bugs and measure how wrong each makes a result",
+       {"vitrine lab", "vitrine lab average-of-averages"}},
+      {Command::info, "info", "Show devices, memory, libraries and what is built in", {"vitrine info --json"}},
+      {Command::lesson,
+       "lesson",
+       "Lessons on data-parallel training: questions, commands that answer them, exercises",
+       {"vitrine lesson", "vitrine lesson 1", "vitrine lesson 1 --answer"}}};
+  return table;
+}
+
 ProgramFlags::ProgramFlags(const SettingTable& table)
     : reproduction(reproduction_defaults()),
-      app("Vitrine: the same training step under every data-parallel scheme, showing where time and memory go.",
-          "vitrine") {
-  using Command = Options::Command;
-  app.footer(kExamples);
-  app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
+      app("Vitrine: data-parallel training that shows where time and memory go.", "vitrine") {
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", "vitrine " VITRINE_VERSION, "Print the version");
+  app.get_help_ptr()->description("Print the help");
   app.require_subcommand(1);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.get_formatter()->column_width(34);
-  const auto add = [&](Command command, const char* name, const char* purpose) {
-    add_flags(app, command, name, purpose, command == Command::reproduce ? reproduction : options, table);
-  };
-  add(Command::train, "train", "Train a model data-parallel");
-  add(Command::plan, "plan", "Report how much memory each device of a train command needs, without running it");
-  add(Command::eval, "eval", "Evaluate weights on the test set: every sample once");
-  add(Command::compare, "compare", "Run the same steps under each scheme, side by side");
-  add(Command::reproduce, "reproduce",
-      "Train in every mode and precision, one run after the other, and put the results side by side");
-  add(Command::collectives, "collectives",
-      "Time collectives between devices and check their results, as nccl-tests do");
-  add(Command::lab, "lab", "Plant known bugs of data-parallel training, and measure how wrong each makes a result");
-  add(Command::info, "info", "Show devices, cores, memory, libraries, and what was built in");
-  add(Command::lesson, "lesson",
-      "A course in data-parallel training: questions, commands that answer them, and exercises");
+  for (const CommandRow& row : command_table())
+    add_flags(app, row, row.command == Options::Command::reproduce ? reproduction : options, table);
+  app.footer(fmt::format(
+      "vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual page, and "
+      "vitrine completion bash what completes commands and flags in bash and zsh.\n\n"
+      "Results go to stdout, progress and messages to stderr. Exit status: {}.\n",
+      kExitStatuses));
   const auto restrict_to = [](CLI::Option& option, const Values& values) {
     option.transform(range_of(SettingRow{}, values));
   };

@@ -24,7 +24,7 @@ struct RecipeOptions {
 void check_recipe(const RecipeOptions& options, bool host_preprocess);
 Augmentation resolve_augmentation(const RecipeOptions& options);
 /// throws ConfigError if --augment needs larger images.
-///   stored  the smaller side of the data set's images     input  that of the model's input
+///   stored  the smaller side of the data set's images     input  the smaller side of the model's input
 void check_augmentation(const RecipeOptions& options, int64_t stored, int64_t input);
 /// lr  the optimizer's learning rate, whose share a group's is
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& options, double lr);

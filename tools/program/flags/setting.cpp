@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/printable.h"
 #include "tools/program/text/suggest.h"
 
 namespace vitrine::tools {
@@ -15,8 +16,8 @@ std::string Values::problem(std::string& text) const {
   if ((accepts && accepts(text)) || std::find(words.begin(), words.end(), text) != words.end()) return {};
   if (!expected.empty())
     return fmt::format("expected {}{}{}, got '{}'", expected, words.empty() ? "" : " or ", fmt::join(words, " or "),
-                       text);
-  return fmt::format("expected {}, got '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
+                       excerpt(text));
+  return fmt::format("expected {}, got '{}'{}", fmt::join(words, ", "), excerpt(text), did_you_mean(text, words));
 }
 
 std::string SettingRow::name() const {

@@ -79,7 +79,7 @@ struct SettingRow {
 
   // The JSON configuration:
   std::string key = {};            // with "[]" for arrays; empty: the name
-  std::optional<Commands> json{};  // that print it; nothing: those of kModels that have the flag
+  std::optional<Commands> json{};  // that print it; nothing: all of kModels that have the flag
   Reader read = {};                // empty: the field
   std::string meaning = {};        // in docs/json.md; empty: the flag
 

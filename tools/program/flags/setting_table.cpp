@@ -162,8 +162,7 @@ SettingTable model_settings() {
   return in_group(
       "Model and data",
       {
-          flag("--model", kModels, at(&Options::model),
-               "Model to train; a FILE.json describes one by its layers (see docs/model_files.md)",
+          flag("--model", kModels, at(&Options::model), "Model, or a FILE.json with its layers (docs/model_files.md)",
                one_of_or_file(model_names(), "FILE.json"),
                Read{[](const SettingContext& c) { return c.job.model.name; }}, Compared{[](const SettingContext& c) {
                  return fmt::format("{}, {} classes", identify_model(c.job), c.job.model.classes);
@@ -174,39 +173,35 @@ SettingTable model_settings() {
                "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
                "and val) or "
                "synthetic[:COUNT]",
-               Required{kReproduce}, Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
+               Type{"KIND:DIR"}, Required{kReproduce},
+               Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
           flag("--image-size", kModels, at(&Options::image_size),
                "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the "
-               "data's]; images of an image-folder are resized and cropped to it",
+               "data's]",
                whole_number(1, 1 << 16), NoDefault{}, Read{[](const SettingContext& c) { return c.job.model.height; }},
                Meaning{"height and width of the images that the model receives"}),
           value("channels", kModels, Read{[](const SettingContext& c) { return c.job.model.channels; }},
                 Meaning{"channels of the images"}, Effect::local),
-          flag("--classes", kModels, at(&Options::classes),
-               "Outputs of the model, at least the data's classes [as many]", whole_number(1, 1 << 24),
-               Read{[](const SettingContext& c) { return c.job.model.classes; }},
+          flag("--classes", kModels, at(&Options::classes), "Outputs of the model [the data's classes]",
+               whole_number(1, 1 << 24), Read{[](const SettingContext& c) { return c.job.model.classes; }},
                Meaning{"outputs of the model: `--classes`, or the data's classes"}, Effect::local),
           flag("--limit-samples", kModels, at(&Options::limit_samples),
-               "Use only the first N training images, and the same share of the test set [all]",
+               "Use the first N training images and the same share of the test set [all]",
                whole_number(1, kMostSamples), Meaning{"`--limit-samples`; null: all"}, Effect::local),
-          flag("--preprocess", kModels, at(&Options::preprocess),
-               "Where images are resized and normalized: host (the loader) or device", one_of({"host", "device"}),
-               Effect::rounding),
+          flag("--preprocess", kModels, at(&Options::preprocess), "Where images are resized and normalized",
+               one_of({"host", "device"}), Effect::rounding),
           flag("--normalize", kModels, at(&Options::normalize),
-               "Mean and deviation of each channel, for pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2; or none [the "
-               "data set's]",
-               Meaning{"`--normalize`; null: the data set's"}, Compared{normalization_in_force}),
+               "Mean/deviation per channel of pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2; or none [the data set's]",
+               Type{"MEAN/DEVIATION"}, Meaning{"`--normalize`; null: the data set's"},
+               Compared{normalization_in_force}),
           flag("--workers", kModels, at(&Options::workers), "Threads that load batches", whole_number(1, 256),
                Effect::local, Ranks::local),
-          flag("--data-on-device", kRuns, at(&Options::data_on_device),
-               "Whether the training images lie on the devices, which gather their batches there: on (all of them on "
-               "each device that takes batches from the host; plans count them) or off; results have the same bits",
+          flag("--data-on-device", kRuns, at(&Options::data_on_device), "Keep the whole training set in device memory",
                one_of({"on", "off"}), Read{[](const SettingContext& c) { return c.options.images_on_device(); }},
                Meaning{"whether `--data-on-device` is on"}, Effect::start),
           flag("--weights", kEval, at(&Options::weights),
-               "FILE.safetensors with PyTorch's names and layouts, a checkpoint's folder, or a folder of checkpoints: "
-               "its newest",
-               Required{kEval}, Meaning{"`--weights`"}, Effect::local, Ranks::given),
+               "FILE.safetensors, a checkpoint, or a folder of checkpoints (its newest)", Type{"FILE"}, Required{kEval},
+               Meaning{"`--weights`"}, Effect::local, Ranks::given),
       });
 }
 
@@ -217,9 +212,9 @@ SettingTable device_settings() {
       "Devices",
       {
           flag("--devices", kUsers, at(&Options::devices),
-               "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU); for "
-               "each process [the GPU of its local rank, else cpu:0]",
-               Key{"devices[]"}, Read{[](const SettingContext& c) {
+               "Devices of each process: cpu:0-3 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (two logical devices of one "
+               "GPU) [the GPU of its local rank, else cpu:0]",
+               Type{"LIST"}, Key{"devices[]"}, Read{[](const SettingContext& c) {
                  Json names = Json::array();
                  for (const DeviceId& device : c.devices) names.push_back(device.str());
                  return names;
@@ -230,12 +225,11 @@ SettingTable device_settings() {
                }},
                Ranks::local),
           flag("--device-memory", kUsers, at(&Options::device_memory),
-               "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's memory, divided]",
-               bytes(1), Type{"SIZE"}, L::commas, Effect::start, Ranks::local),
+               "Capacity of each device: 512MiB, or a list [the available memory, divided]", bytes(1), Type{"SIZE"},
+               L::commas, Effect::start, Ranks::local),
           flag("--workspace", kUsers, at(&Options::workspace),
-               "Scratch memory for each device's libraries: 64MiB [planned: what the model's convolutions want, 1MiB "
-               "to 32MiB; on GPUs 32MiB or more]",
-               bytes(0), Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, Effect::rounding,
+               "Scratch memory of each device's libraries: 64MiB [planned: what the convolutions need]", bytes(0),
+               Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, Effect::rounding,
                Compared{[](const SettingContext& c) {
                  return value_or_null(c.workspace_bytes ? c.workspace_bytes : c.options.workspace);
                }}),
@@ -246,64 +240,70 @@ SettingTable device_settings() {
                }},
                Ranks::local),
           flag("--tf32", kUsers, at(&Options::tf32),
-               "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa"),
+               "Use TF32 in matrix products and convolutions on GPUs: faster, 10 bits of mantissa"),
           flag("--nccl-defaults", kUsers, at(&Options::nccl_defaults),
-               "Let NCCL choose its algorithm and protocol, not Ring and Simple: often faster, but results may differ "
-               "in their last bits from run to run",
+               "Let NCCL choose its algorithm and protocol: often faster, but last bits may differ from run to run",
                Effect::rounding),
-          flag("--check-order", kUsers, at(&Options::check_order),
-               "Check that operations on the same memory are ordered", kNotInJson, Effect::local, Ranks::local),
+          flag("--check-order", kUsers, at(&Options::check_order), "Report unordered operations on the same memory",
+               kNotInJson, Effect::local, Ranks::local),
       });
 }
 
 SettingTable scheme_settings() {
+  using L = SettingRow::List;
   return in_group(
       "Scheme",
       {
-          flag("--mode", kRuns, at(&Options::mode), "dp, balanced, criterion or ddp [ddp]", one_of(scheme_names()),
-               Read{[](const SettingContext& c) { return c.options.mode_name(); }}, Meaning{"the scheme"},
-               Effect::rounding, Compared{[](const SettingContext& c) { return describe_axes(scheme_of(c)); }}),
+          flag("--mode", kRuns, at(&Options::mode),
+               "Data-parallel scheme: a preset of --split, --staging, --loss-at and --reduce [ddp]",
+               one_of(scheme_names()), Read{[](const SettingContext& c) { return c.options.mode_name(); }},
+               Meaning{"the scheme"}, Effect::rounding,
+               Compared{[](const SettingContext& c) { return describe_axes(scheme_of(c)); }}),
           flag("--split", kRuns | kCompare, at(&Options::split),
-               "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (N samples per step on device 0)",
+               "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (samples per step on device 0)", Type{"SPLIT"},
                SettingRow::Choice{"auto", &Choices::split, " | auto (by --balance)"}, InJson{kRuns},
                Read{[](const SettingContext& c) { return scheme_of(c).split.str(); }},
                Meaning{"`equal`, weights (`2,3,3`) or `gpu0=N`"}, EffectIf{of_devices}),
           flag("--balance", kRuns, at(&Options::balance),
-               "What --split auto equalizes: the memory left on each device (planned), or its time (measured first)",
+               "What --split auto equalizes: free memory (planned) or time (measured first)",
                one_of({"memory", "time"}), kNotInJson, Effect::local),
           flag("--gpu0-bsz", kRuns | kCompare, at(&Options::gpu0_batch_size),
-               "N: the same as --mode balanced --split gpu0=N", whole_number(0), kNotInJson, Effect::local),
+               "Short for --mode balanced --split gpu0=N", whole_number(0), kNotInJson, Effect::local),
           flag("--staging", kRuns, at(&Options::staging),
-               "device0 (whole batch there first) or host (slices straight to their devices) [the mode's]",
+               "Where a batch goes first: device0 (whole, then scattered) or host (slices straight to their devices) "
+               "[the mode's]",
                one_of({"device0", "host"}),
                Read{[](const SettingContext& c) { return staging_name(scheme_of(c).staging); }},
                Meaning{"`device0` or `host`"}, Effect::local),
           flag("--loss-at", kRuns, at(&Options::loss_at),
-               "gathered (on the output device) or parallel (on each) [the mode's]", one_of({"gathered", "parallel"}),
+               "Where the loss is computed: gathered (on the output device) or parallel (on each) [the mode's]",
+               one_of({"gathered", "parallel"}),
                Read{[](const SettingContext& c) { return loss_at_name(scheme_of(c).loss_at); }},
                Meaning{"`gathered` or `parallel`"}, Effect::local),
-          flag("--reduce", kRuns, at(&Options::reduce), "gpu0 (update there, then broadcast) or allreduce [the mode's]",
+          flag("--reduce", kRuns, at(&Options::reduce),
+               "How gradients are reduced: gpu0 (update there, then broadcast) or allreduce [the mode's]",
                one_of({"gpu0", "allreduce"}),
                Read{[](const SettingContext& c) { return reduce_name(scheme_of(c).reduce); }},
                Meaning{"`gpu0` or `allreduce`"}, Effect::local),
-          flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each bucket of an all-reduce",
+          flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket",
                number(1e-6, 1e6), InJson{kRuns}, Effect::rounding),
-          flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb),
-               "MiB in the first bucket, which can start earliest", number(1e-6, 1e6), InJson{kRuns}, Effect::rounding),
+          flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb), "MiB of gradients in the first bucket",
+               number(1e-6, 1e6), InJson{kRuns}, Effect::rounding),
           flag("--output-device", kRuns, at(&Options::output_device),
-               "Where outputs are gathered: one of --devices [the first]", Read{[](const SettingContext& c) {
+               "Device on which outputs are gathered [the first]", Type{"DEVICE"}, Read{[](const SettingContext& c) {
                  const Scheme scheme = scheme_of(c);
                  return scheme.loss_at == LossAt::gathered
                             ? Json(c.devices[static_cast<size_t>(scheme.output_device)].str())
                             : Json();
                }},
                Meaning{"device of the gathered loss"}, Effect::start),
-          flag("--modes", kCompare, at(&Options::modes), "Schemes to run", kNotInJson, Effect::local),
+          flag("--modes", kCompare, at(&Options::modes), "Schemes to run, a list", one_of(scheme_names()), L::commas,
+               kNotInJson, Effect::local),
           flag("--modes", kReproduce, at(&Options::reproduce, &ReproduceOptions::modes),
-               "Modes to run, of single (the first device), dp, criterion and ddp", Effect::local),
+               "Modes to run, a list; single is one device", one_of({"single", "dp", "criterion", "ddp"}), L::commas,
+               Effect::local),
           in_group("Batch", {flag("--batch-size", kModels, at(&Options::batch_size),
-                                  "Samples of one optimizer step, over all devices and micro-batches",
-                                  whole_number(1, kMostSamples),
+                                  "Samples of one optimizer step, over all devices", whole_number(1, kMostSamples),
                                   SettingRow::Choice{"max", &Choices::batch_size, "; max: the most that fit"},
                                   Meaning{"samples in one optimizer step, over all devices"})})
               .front(),
@@ -314,38 +314,33 @@ SettingTable step_settings() {
   return in_group(
       "Training",
       {
-          flag("--accumulate,--acc-grad", kTrainings, at(&Options::accumulate), "Micro-batches of each step",
-               whole_number(1, 1 << 20),
+          flag("--accumulate,--acc-grad", kTrainings, at(&Options::accumulate),
+               "Micro-batches in each step (gradient accumulation)", whole_number(1, 1 << 20),
                SettingRow::Choice{"auto", &Choices::accumulate, "; auto: the fewest that fit"},
                Meaning{"micro-batches in a step"},
                EffectIf{[](const SettingContext& c) { return has_norms(c) ? Effect::result : Effect::rounding; }}),
-          flag("--no-cuda-graph", kTrainings, at(&Options::cuda_graph),
-               "Issue every operation of each step; a process with one GPU replays CUDA graphs otherwise",
+          flag("--no-cuda-graph", kTrainings, at(&Options::cuda_graph), "Do not replay steps as CUDA graphs",
                Effect::none),
           flag("--recompute-segments", kTrainings, at(&Options::recompute_segments),
-               "Activation checkpointing: keep only the inputs of N segments of the model, and compute the rest again "
-               "in backward; sqrt: the square root of the number of its parts",
+               "Activation checkpointing in N segments; sqrt: the square root of the number of the model's parts",
                number_or_words(whole_number(1, std::numeric_limits<int>::max()), {"sqrt"}), Type{"N|sqrt"},
                SettingRow::Choice{"auto", &Choices::recompute_segments, "; auto: the fewest that fit"},
                Read{[](const SettingContext& c) { return resolve_recompute_segments(c.options, c.job.model); }},
                Meaning{"segments of activation checkpointing; 1: none"}, Effect::none),
-          flag("--recompute", kRuns, at(&Options::recompute),
-               "Activation checkpointing of these parts of the model: each PART or run of parts FIRST-LAST keeps only "
-               "its input",
+          flag("--recompute", kRuns, at(&Options::recompute), "Activation checkpointing of these parts of the model",
                Type{"PART,FIRST-LAST"},
-               SettingRow::Choice{
-                   "auto", &Choices::recompute,
-                   "; auto: those that cost least time, so that it fits (plan --frontier shows the choices)"},
+               SettingRow::Choice{"auto", &Choices::recompute,
+                                  "; auto: the fastest choice that fits (see plan --frontier)"},
                Key{"recompute[]"}, InJson{kTrainings},
                Read{[](const SettingContext& c) { return parse_recompute(c.options.recompute); }},
                Meaning{"parts named by `--recompute`, or chosen by `--recompute auto`; empty without it"},
                Effect::none),
           flag("--loss-gradient", kTrainings, at(&Options::loss_gradient),
-               "Where the gradient of the outputs is written: in-place (over them) or apart",
+               "Where the gradient of the outputs is written: over them (in-place) or apart",
                one_of({"in-place", "apart"}), Effect::start),
           flag("--batch-norm", kTrainings, at(&Options::batch_norm),
-               "Samples of a batch norm's statistics: exact (the whole micro-batch, on any split) or local (each "
-               "device's, as PyTorch's dp and ddp)",
+               "Batch norm's statistics: exact (of the whole micro-batch) or local (of each device, as PyTorch's dp "
+               "and ddp)",
                one_of({"exact", "local"}),
                Compared{[](const SettingContext& c) { return has_norms(c) ? Json(c.options.batch_norm) : Json(); }}),
       });
@@ -362,15 +357,15 @@ SettingTable optimizer_settings() {
   return in_group(
       "Training",
       {
-          flag("--optimizer", kTrainings, at(&Options::optimizer), "sgd, adam or adamw",
-               one_of({"sgd", "adam", "adamw"}), Meaning{"`sgd`, `adam` or `adamw`"}),
+          flag("--optimizer", kTrainings, at(&Options::optimizer), "Optimizer", one_of({"sgd", "adam", "adamw"}),
+               Meaning{"`sgd`, `adam` or `adamw`"}),
           flag("--lr", kTrainings, at(&Options::lr), "Learning rate [0.001]",
                HelpOf{kReproduce, "Learning rate [0.0001]"}, number_of_at_least_0(),
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).learning_rate(); }},
                Meaning{"learning rate, before the schedule"}),
-          flag("--momentum", kTrainings, at(&Options::momentum), "Momentum, for sgd [0]", number_of_at_least_0(),
+          flag("--momentum", kTrainings, at(&Options::momentum), "Momentum of sgd [0]", number_of_at_least_0(),
                Read{of_sgd(&SgdConfig::momentum)}, Meaning{"only with sgd"}),
-          flag("--nesterov", kTrainings, at(&Options::nesterov), "Nesterov's momentum, for sgd",
+          flag("--nesterov", kTrainings, at(&Options::nesterov), "Nesterov's momentum of sgd",
                Read{of_sgd(&SgdConfig::nesterov)}, Meaning{"only with sgd"},
                Compared{[](const SettingContext& c) { return c.options.nesterov ? Json(true) : Json(); }}),
           flag("--adam-betas", kTrainings, at(&Options::adam_betas),
@@ -403,27 +398,25 @@ SettingTable optimizer_settings() {
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).weight_decay(); }},
                Meaning{"weight decay"}),
           flag("--augment", kTrainings, at(&Options::recipe, &RecipeOptions::augment),
-               "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N "
-               "(padded with N zero pixels, then cropped), cutout:N (a square of N x N pixels set to the mean) [none]",
-               Clear{"none"}, Compared{augmentation_in_force}),
+               "Random changes of training images, a list: flip, crop:N (after padding with N zeros), cutout:N (a "
+               "square of N x N) [none]",
+               Type{"LIST"}, Clear{"none"}, Compared{augmentation_in_force}),
           flag("--label-smoothing", kTrainings, at(&Options::recipe, &RecipeOptions::label_smoothing),
-               "Share of the target distribution that is spread over all classes, in training", number(0, 1)),
+               "Label smoothing: share of the target that is spread over all classes", number(0, 1)),
 
           // The kinds once each, in one order, which does not matter.
           flag("--no-decay", kTrainings, at(&Options::recipe, &RecipeOptions::no_decay),
-               "Parameters without weight decay, a list: norms (of normalization layers), biases [none]",
-               one_of({"norms", "biases", "none"}), L::commas, Clear{"none"}, Compared{[](const SettingContext& c) {
+               "Parameters without weight decay, a list: norms, biases [none]", one_of({"norms", "biases", "none"}),
+               L::commas, Clear{"none"}, Compared{[](const SettingContext& c) {
                  return std::set<std::string>(c.options.recipe.no_decay.begin(), c.options.recipe.no_decay.end());
                }}),
           flag("--param-group", kTrainings, at(&Options::recipe, &RecipeOptions::groups),
-               "Constants of parameters whose names match: PATTERN:lr=RATE,weight-decay=DECAY, as "
-               "'classifier.*:lr=0.01'; the rate keeps its ratio to --lr under a schedule. Several may be given; a "
-               "later one overrides an earlier one and --no-decay",
-               L::repeated, Key{"param_groups[]"}, Meaning{"`--param-group`, in the order given"},
+               "Learning rate and weight decay of parameters by name: 'classifier.*:lr=0.01,weight-decay=0'; may be "
+               "repeated, the last match counts",
+               Type{"PATTERN:LIST"}, L::repeated, Key{"param_groups[]"}, Meaning{"`--param-group`, in the order given"},
                Compared{groups_in_force}),
           flag("--ema", kTrainings, at(&Options::recipe, &RecipeOptions::ema),
-               "Keep an exponential moving average of the weights with this decay (0.999), evaluate it and save it "
-               "beside --save",
+               "Keep an exponential moving average of the weights with this decay (0.999); it is evaluated and saved",
                fraction(false, false)),
           flag("--dropout", kTrainings, at(&Options::dropout), "Probability of dropout [the model's]",
                fraction(true, false), Meaning{"`--dropout`; null: the model's own"},
@@ -437,8 +430,8 @@ SettingTable optimizer_settings() {
                Meaning{"false with `--no-shuffle`"}),
           flag("--drop-last", kTrainings, at(&Options::drop_last), "Drop the last batch of an epoch if it is not full"),
           flag("--init-weights", kTrainings, at(&Options::init_weights),
-               "FILE.safetensors or checkpoint to start from [drawn from the seed]", Meaning{"`--init-weights`"},
-               Effect::start, Ranks::given),  // only rank 0 reads the file
+               "FILE.safetensors or checkpoint to start from [random weights]", Type{"FILE"},
+               Meaning{"`--init-weights`"}, Effect::start, Ranks::given),  // only rank 0 reads the file
           flag("--init-partial", kTrainings, at(&Options::init_partial),
                "Load the tensors of --init-weights whose names and shapes fit, and list the others: for another head",
                Effect::start),
@@ -456,7 +449,7 @@ SettingTable optimizer_settings() {
                }},
                Meaning{"null with `--steps`"}, EffectIf{of_length}),
           flag("--steps", kRuns | kCompare, at(&Options::steps), "Optimizer steps, instead of --epochs",
-               HelpOf{kCompare, "Optimizer steps of each scheme in each round; the first is not measured [6]"},
+               HelpOf{kCompare, "Optimizer steps of each round; the first is not measured [6]"},
                whole_number(1, kMostSteps), Meaning{"`--steps`; null with `--epochs`. `compare`: steps of a round"},
                EffectIf{of_length}),
           flag("--eval-every", kTrain, at(&Options::eval_every),
@@ -465,14 +458,12 @@ SettingTable optimizer_settings() {
           flag("--no-eval", kRuns, at(&Options::evaluate), "Do not evaluate on the test set", Key{"evaluate"},
                Effect::start),
           flag("--autotune", kTrain, at(&Options::autotune),
-               "Before the first step, time the plans that cuDNN and cuBLASLt have for each convolution and product, "
-               "and train with the fastest; with FILE.json: take the plans in the file if there is one, and write "
-               "those in use to it. Checkpoints keep the plans for --resume",
+               "Time the plans of cuDNN and cuBLASLt first and train with the fastest; FILE.json keeps them for other "
+               "runs",
                Type{"[FILE.json]"}, MayLackValue{},
                Read{[](const SettingContext& c) { return c.options.autotune.has_value(); }},
                Meaning{"whether `--autotune` is given"}, Effect::rounding),
-          flag("--rounds", kCompare, at(&Options::rounds),
-               "Rounds in which the schemes take turns; differences within the spread of the rounds are noise",
+          flag("--rounds", kCompare, at(&Options::rounds), "Rounds in which the schemes take turns",
                whole_number(1, 1000), Effect::local),
       });
 }
@@ -485,38 +476,37 @@ SettingTable precision_settings() {
       "Precision",
       {
           flag("--precision", kModels & ~kReproduce, at(&Options::precision),
-               "fp32, or fp16 or bf16 layers and activations with f32 master weights", one_of({"fp32", "fp16", "bf16"}),
+               "Precision of layers and activations; master weights are f32", one_of({"fp32", "fp16", "bf16"}),
                Read{unless_several([](const SettingContext& c) { return c.options.precision; })},
                Meaning{"`--precision`; absent with `--precisions`"}),
           flag("--loss-scale", kRuns | kCompare, at(&Options::loss_scale),
-               "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]",
+               "Loss scale: none, dynamic or a NUMBER [dynamic for fp16, else none]", Type{"none|dynamic|X"},
                Read{unless_several(
                    [](const SettingContext& c) { return loss_scale_name(precision_of(c).loss_scaling); })},
                Meaning{"`none`, `dynamic` or the fixed scale; absent with `--precisions`"}),
           flag("--loss-scale-growth-interval", kTrainings, at(&Options::loss_scale_growth_interval),
-               "Steps without overflow before the scale doubles [2000]", whole_number(1, 1 << 30),
+               "Finite steps before the loss scale doubles [2000]", whole_number(1, 1 << 30),
                Compared{[](const SettingContext& c) {
                  const LossScaling scaling = resolve_precision(c.options).loss_scaling;
                  return scaling.kind == LossScaling::Kind::dynamic ? Json(scaling.constants.growth_interval) : Json();
                }}),
-          flag("--clip-norm", kTrainings, at(&Options::clip_norm),
-               "Largest norm of the gradient over all parameters [not clipped]", number_above_0()),
+          flag("--clip-norm", kTrainings, at(&Options::clip_norm), "Clip the norm of the gradient [not clipped]",
+               number_above_0()),
           flag("--allow-non-finite", kModels, at(&Options::allow_non_finite),
-               "Continue when a loss or gradient is not finite [stop, and keep the last finite weights]",
+               "Continue when a loss or gradient is not finite [stop]",
                HelpOf{kEval, "Accept weights that are NaN or infinite [refuse them]"}, InJson{kTrainings}),
-          flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype),
-               "Data type used to reduce gradients: f32, f16 or bf16", one_of({"f32", "f16", "bf16"}),
-               Meaning{"data type used to reduce gradients"}),
+          flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype), "Data type used to reduce gradients",
+               one_of({"f32", "f16", "bf16"}), Meaning{"data type used to reduce gradients"}),
           flag("--broadcast", kTrainings, at(&Options::broadcast),
-               "Under --reduce gpu0, what device 0 sends to the others: half (16 bits) or masters (f32) [half]",
+               "What device 0 broadcasts under --reduce gpu0: half (16 bits) or masters (f32) [half]",
                one_of({"half", "masters"}), InJson{kRuns | kCompare}, Read{unless_several([](const SettingContext& c) {
                  const Precision precision = precision_of(c);
                  return precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
                })},
                Meaning{"`half` or `masters`; null in fp32; absent with `--precisions`"}, Effect::rounding),
           flag("--precisions", kCompare | kReproduce, at(&Options::precisions),
-               "Precisions to run each scheme in, with loss scales: fp32,fp16:none,fp16:dynamic [--precision]",
-               HelpOf{kReproduce, "Precisions to run each mode in, with loss scales"}, Key{"precisions[]"},
+               "Precisions to run, with loss scales: fp32,fp16:none,fp16:dynamic [--precision]", Type{"LIST"},
+               HelpOf{kReproduce, "Precisions to run, with loss scales"}, Key{"precisions[]"},
                Read{[](const SettingContext& c) {
                  if (c.options.precisions.empty()) return kAbsent;
                  Json names = Json::array();
@@ -533,46 +523,39 @@ SettingTable output_settings() {
       {
           flag("--json", kModels | kBench | kLab | kInfo, at(&Options::json), "Print one JSON object on stdout",
                kNotInJson, Effect::local, Ranks::local),
-          flag("--save", kTrain, at(&Options::save), "Write the weights to FILE.safetensors at the end",
+          flag("--save", kTrain, at(&Options::save), "Write the weights at the end", Type{"FILE.safetensors"},
                Meaning{"`--save`"}, Effect::local, Ranks::given),
           // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
           flag("--report", kTrainings | kLab, at(&Options::report),
-               "Write a page with charts and findings to FILE.html",
-               HelpOf{kReproduce, "Where the page with tables and charts is written [OUT/report.html]"},
+               "Write a page with charts and findings to FILE.html", Type{"FILE.html"},
+               HelpOf{kReproduce, "Write the page with tables and charts to FILE.html [OUT/report.html]"},
                HelpOf{kLab, "Write a page with a chart for each bug to FILE.html"}, kNotInJson, Effect::local,
                Ranks::given),
-          flag("--tensorboard", kTrain, at(&Options::tensorboard),
-               "Write loss, learning rate, accuracy, confusion matrix, speed and memory to a new event file in the "
-               "folder "
-               "DIR",
-               kNotInJson, Effect::local, Ranks::given),
-          flag("--log", kTrain, at(&Options::log),
-               "Write steps and epochs to FILE.jsonl (an object per line) or FILE.csv as they finish", kNotInJson,
-               Effect::local, Ranks::local),
-          flag("--confusion", kTrain | kEval, at(&Options::confusion),
-               "Print the confusion matrix of the test set: a row for each class, a column for each prediction",
+          flag("--tensorboard", kTrain, at(&Options::tensorboard), "Write TensorBoard events to the folder DIR",
+               Type{"DIR"}, kNotInJson, Effect::local, Ranks::given),
+          flag("--log", kTrain, at(&Options::log), "Write a row for each step and epoch to FILE.jsonl or FILE.csv",
+               Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::local),
+          flag("--confusion", kTrain | kEval, at(&Options::confusion), "Print the confusion matrix of the test set",
                kNotInJson, Effect::local),
-          flag("--trace", kTrain, at(&Options::trace), "Write a Chrome trace to FILE.json (open it in Perfetto)",
+          flag("--trace", kTrain, at(&Options::trace), "Write a trace for Perfetto to FILE.json", Type{"FILE.json"},
                Meaning{"`--trace`"}, Effect::local, Ranks::given),
           flag("--memory-history", kTrain, at(&Options::memory_history),
-               "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)", kNotInJson,
+               "Write the memory history to FILE.pickle, for pytorch.org/memory_viz", Type{"FILE.pickle"}, kNotInJson,
                Effect::local, Ranks::given),
           flag("--log-every", kModels & ~kPlan, at(&Options::log_every),
-               "Print a line of progress on stderr after every N steps [one every 10 s, or a bar on a terminal]",
-               whole_number(1, kMostSteps), NoDefault{}, kNotInJson, Effect::local, Ranks::local),
+               "Print progress every N steps [every 10 s, or a bar on a terminal]", whole_number(1, kMostSteps),
+               NoDefault{}, kNotInJson, Effect::local, Ranks::local),
           flag("--record-steps", kTrain, at(&Options::record_steps),
-               "Steps that --report, --trace and --memory-history show in detail [2-4; with --trace all]", kNotInJson,
-               Effect::local),
-          flag("--trace-level", kTrain, at(&Options::trace_level), "What is timed: off, phase or operation",
+               "Steps that --report, --trace and --memory-history show [2-4; with --trace all]", Type{"FIRST-LAST"},
+               kNotInJson, Effect::local),
+          flag("--trace-level", kTrain, at(&Options::trace_level), "What is timed",
                one_of({"off", "phase", "operation"}), Effect::local, Ranks::local),
-          flag("--frontier", kPlan, at(&Options::frontier),
-               "Show what recomputation of parts of the model saves in bytes and costs in time, for --recompute",
+          flag("--frontier", kPlan, at(&Options::frontier), "Show bytes against time for choices of --recompute",
                kNotInJson, Effect::local, Ranks::local),
-          flag("--save-logits", kEval, at(&Options::save_logits),
-               "Write the outputs of all samples, in order, to FILE.npy", Meaning{"`--save-logits`"}, Effect::local,
-               Ranks::given),
-          flag("--list", kLab, at(&Options::lab, &LabOptions::list),
-               "List the bugs and their questions, and run nothing", kNotInJson, Effect::local, Ranks::local),
+          flag("--save-logits", kEval, at(&Options::save_logits), "Write the outputs of all samples to FILE.npy",
+               Type{"FILE.npy"}, Meaning{"`--save-logits`"}, Effect::local, Ranks::given),
+          flag("--list", kLab, at(&Options::lab, &LabOptions::list), "List the bugs and their questions", kNotInJson,
+               Effect::local, Ranks::local),
       });
 }
 
@@ -586,24 +569,22 @@ SettingTable process_settings() {
           flag("--world-size", kUsers, at(&Options::world_size), "Number of processes, with --rank",
                whole_number(1, 1 << 20), kNotInJson, Effect::local, Ranks::local),
           flag("--local-rank,--local_rank", kUsers, at(&Options::local_rank),
-               "Rank of this process on its machine, and the number of its GPU", whole_number(0, 1 << 20), kNotInJson,
+               "Rank of this process on its machine, which is also its GPU", whole_number(0, 1 << 20), kNotInJson,
                Effect::local, Ranks::local),
           flag("--rendezvous", kUsers, at(&Options::rendezvous),
-               "Address at which processes find each other: tcp://HOST:PORT or file:PATH [MPI, or the launcher's "
-               "address]",
+               "Where processes meet: tcp://HOST:PORT or file:PATH [MPI, or the launcher's address]", Type{"ADDRESS"},
                kNotInJson, Effect::local, Ranks::local),
           flag("--run-id", kUsers, at(&Options::run_id),
                "Name of this run, which keeps apart runs that meet at one rendezvous [torchrun's --rdzv-id, or Slurm's "
                "job and step]",
-               kNotInJson, Effect::local, Ranks::local),
+               Type{"NAME"}, kNotInJson, Effect::local, Ranks::local),
           flag("--timeout", kUsers, at(&Options::timeout_seconds),
-               "Seconds a process waits for the others in one collective; five times as long in the first step",
-               number(0.1, 1e6), kNotInJson, Effect::local),
+               "Seconds to wait for the others in a collective; five times as long in the first step", number(0.1, 1e6),
+               kNotInJson, Effect::local),
           flag("--verify-replicas", kTrain, at(&Options::verify_replicas),
-               "Compare the parameters of all replicas every N steps, not only at the start", whole_number(1, 1 << 30),
+               "Compare the parameters of all replicas every N steps [only at the start]", whole_number(1, 1 << 30),
                NoDefault{}, kNotInJson, Effect::local),
-          flag("--processes", kPlan, at(&Options::processes),
-               "Plan for the first of N processes with these devices each, as mpirun -np N would start them",
+          flag("--processes", kPlan, at(&Options::processes), "Plan for N processes with these devices each",
                whole_number(1, 1 << 16), kNotInJson, Effect::rounding,
                Compared{[](const SettingContext& c) { return c.processes; }}),
       });
@@ -630,42 +611,35 @@ SettingTable schedule_settings() {
   return in_group(
       "Learning-rate schedule",
       {
-          flag(
-              "--lr-schedule", kUsers, at(&Options::schedule, &S::schedule),
-              "How the learning rate changes, as in torch.optim.lr_scheduler: constant; step and multi-step by epochs; "
-              "cosine and one-cycle over all steps of the run; plateau when the test metric stops improving",
-              one_of(schedule_names()), InJson{kTrainings}),
-          of_schedule("--lr-step-size", &S::step_size, "Epochs between decays, for step [30]",
-                      whole_number(1, kMostSteps), {"step"}, Otherwise{d.step_size}),
-          of_schedule("--lr-milestones", &S::milestones, "Epochs of the decays, for multi-step: 30,60,80",
+          flag("--lr-schedule", kUsers, at(&Options::schedule, &S::schedule),
+               "Learning-rate schedule, as in torch.optim.lr_scheduler", one_of(schedule_names()), InJson{kTrainings}),
+          of_schedule("--lr-step-size", &S::step_size, "step: epochs between decays [30]", whole_number(1, kMostSteps),
+                      {"step"}, Otherwise{d.step_size}),
+          of_schedule("--lr-milestones", &S::milestones, "multi-step: epochs of the decays, 30,60,80",
                       whole_number(1, kMostSteps), {"multi-step"}, SettingRow::List::commas),
-          of_schedule("--lr-gamma", &S::gamma, "Factor of each decay, for step and multi-step [0.1]", number_above_0(),
+          of_schedule("--lr-gamma", &S::gamma, "step, multi-step: factor of each decay [0.1]", number_above_0(),
                       {"step", "multi-step"}, Otherwise{d.gamma}),
-          of_schedule("--lr-min", &S::min_lr, "Lowest learning rate, for cosine and plateau [0]",
-                      number_of_at_least_0(), {"cosine", "plateau"}, Otherwise{d.min_lr}),
-          of_schedule("--lr-patience", &S::patience, "Epochs without improvement before a decay, for plateau [10]",
+          of_schedule("--lr-min", &S::min_lr, "cosine, plateau: lowest learning rate [0]", number_of_at_least_0(),
+                      {"cosine", "plateau"}, Otherwise{d.min_lr}),
+          of_schedule("--lr-patience", &S::patience, "plateau: epochs without improvement before a decay [10]",
                       whole_number(0, kMostSteps), {"plateau"}, Otherwise{d.plateau.patience},
-                      HelpOf{kReproduce, "Epochs without improvement before a decay, for plateau [3]"}),
-          of_schedule("--lr-factor", &S::factor, "Factor of each decay, for plateau [0.1]", fraction(false, false),
+                      HelpOf{kReproduce, "plateau: epochs without improvement before a decay [3]"}),
+          of_schedule("--lr-factor", &S::factor, "plateau: factor of each decay [0.1]", fraction(false, false),
                       {"plateau"}, Otherwise{d.plateau.factor}),
           of_schedule("--lr-threshold", &S::threshold,
-                      "Relative change that counts as an improvement, for plateau [0.0001]", number_of_at_least_0(),
+                      "plateau: relative change that counts as an improvement [0.0001]", number_of_at_least_0(),
                       {"plateau"}, Otherwise{d.plateau.threshold}),
-          of_schedule("--lr-cooldown", &S::cooldown,
-                      "Epochs after a decay that do not count towards --lr-patience, for plateau [0]",
+          of_schedule("--lr-cooldown", &S::cooldown, "plateau: epochs after a decay that do not count [0]",
                       whole_number(0, kMostSteps), {"plateau"}, Otherwise{d.plateau.cooldown}),
           of_schedule(
               "--lr-metric", &S::metric,
-              "What plateau watches after each epoch: loss or accuracy on the test set, or last-batch (training "
-              "loss of the epoch's last batch)",
+              "plateau: what must improve: test loss, test accuracy, or training loss of the epoch's last batch",
               one_of({"loss", "accuracy", "last-batch"}), {"plateau"}),
-          flag("--warmup-steps", kUsers, at(&Options::schedule, &S::warmup_steps),
-               "Optimizer steps of linear warm-up before any schedule", whole_number(0, kMostSteps),
-               InJson{kTrainings}),
+          flag("--warmup-steps", kUsers, at(&Options::schedule, &S::warmup_steps), "Optimizer steps of linear warm-up",
+               whole_number(0, kMostSteps), InJson{kTrainings}),
           flag("--warmup-factor", kUsers, at(&Options::schedule, &S::warmup_factor),
-               "Share of the schedule's first learning rate at the first step of the warm-up [1/3]",
-               fraction(false, true), SettingRow::Owner{"warmup-steps"}, InJson{kTrainings},
-               Compared{[d](const SettingContext& c) {
+               "Share of the learning rate at the first step of the warm-up [1/3]", fraction(false, true),
+               SettingRow::Owner{"warmup-steps"}, InJson{kTrainings}, Compared{[d](const SettingContext& c) {
                  const S& o = c.options.schedule;
                  return o.warmup_steps > 0 ? Json(o.warmup_factor.value_or(d.warmup_start_factor)) : Json();
                }}),
@@ -678,11 +652,10 @@ SettingTable checkpoint_settings() {
   return in_group(
       "Checkpoints",
       {
-          flag("--checkpoint-dir", kRuns, at_c(&C::directory),
-               "Save checkpoints in the folder DIR: weights, optimizer, and all that a run needs to continue",
+          flag("--checkpoint-dir", kRuns, at_c(&C::directory), "Save checkpoints in the folder DIR", Type{"DIR"},
                InJson{kTrain}, Meaning{"`--checkpoint-dir`"}, Effect::local, Ranks::given),
-          flag("--checkpoint-every", kTrain, at_c(&C::every),
-               "When: epoch, N (optimizer steps), or Nm (minutes) [epoch]", Read{[](const SettingContext& c) {
+          flag("--checkpoint-every", kTrain, at_c(&C::every), "When to save: epoch, N (steps) or Nm (minutes) [epoch]",
+               Type{"epoch|N|Nm"}, Read{[](const SettingContext& c) {
                  const C& o = c.options.checkpoints;
                  return o.directory.empty() ? Json() : Json(o.every.value_or("epoch"));
                }},
@@ -691,16 +664,13 @@ SettingTable checkpoint_settings() {
                HelpOf{kReproduce, "Keep the newest K checkpoints of each run [2]"}, whole_number(1, kMostSteps),
                InJson{kReproduce}, Meaning{"`--keep-last`"}, Effect::local, Ranks::local),
           flag("--keep-best", kTrain, at_c(&C::keep_best),
-               "Also save and keep the checkpoint of the epoch with the highest test accuracy, to which the link "
-               "DIR/best "
-               "points",
-               kNotInJson, Effect::local),
+               "Keep the checkpoint of the best epoch by test accuracy, as DIR/best", kNotInJson, Effect::local),
           flag("--resume", kTrain, at_c(&C::resume),
-               "Continue from the newest whole checkpoint in DIR, from one checkpoint's folder, or auto: from "
-               "--checkpoint-dir if it has one, else from the start",
-               kNotInJson, Effect::local, Ranks::given),
+               "Continue from the newest checkpoint in DIR, or auto: from --checkpoint-dir if it has one, else from "
+               "the start",
+               Type{"DIR|auto"}, kNotInJson, Effect::local, Ranks::given),
           flag("--resume-change", kTrain, at_c(&C::resume_change),
-               "Settings that may differ from the checkpoint's though they change results: lr,batch-size",
+               "Settings that may differ from the checkpoint's: lr,batch-size", Type{"FLAG,FLAG"},
                SettingRow::List::commas, kNotInJson, Effect::local),
       });
 }
@@ -710,16 +680,12 @@ SettingTable reproduce_settings() {
   return in_group(
       "Reproduction",
       {
-          flag("--out", kReproduce, at(&Options::reproduce, &R::out),
-               "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own",
+          flag("--out", kReproduce, at(&Options::reproduce, &R::out), "Folder of the runs", Type{"DIR"},
                Required{kReproduce}, Meaning{"`--out`"}, Effect::local),
           flag("--seeds", kReproduce, at(&Options::reproduce, &R::seeds),
-               "Repeat each run with this many seeds, from --seed on, and show the spread", whole_number(1, 1000),
-               Effect::local),
+               "Repeat each run with N seeds, from --seed on", whole_number(1, 1000), Effect::local),
           flag("--as-published", kReproduce, at(&Options::reproduce, &R::as_published),
-               "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau "
-               "on "
-               "the last batch's loss, one device) and put the figures beside the results",
+               "Repeat the conditions of the published figures and put these beside the results (docs/reproduce.md)",
                Effect::local),
       });
 }
@@ -730,16 +696,14 @@ SettingTable other_settings() {
   const auto at_c = [](auto member) { return at(&Options::collectives, member); };
   const Values size = bytes(0, kMostCollectiveBytes);
   const SettingTable groups[] = {
-      in_group(
-          "Options",
-          {
-              flag("NAME", kBench, at_c(&C::names),
-                   "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a "
-                   "ring), gpu0_star (reduce + broadcast) [all]",
-                   one_of(collective_names()), SettingRow::List::repeated),
-              flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
-                   SettingRow::List::repeated),
-          }),
+      in_group("Options",
+               {
+                   flag("NAME", kBench, at_c(&C::names),
+                        "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast) [all]",
+                        one_of(collective_names()), SettingRow::List::repeated),
+                   flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
+                        SettingRow::List::repeated),
+               }),
       in_group("Sizes",
                {
                    flag("-b,--minbytes", kBench, at_c(&C::first_bytes),
@@ -759,20 +723,18 @@ SettingTable other_settings() {
                         whole_number(0, 1 << 24)),
                    flag("-c,--check", kBench, at_c(&C::check), "1: check every element of the results, 0: do not",
                         one_of({"0", "1"})),
-                   flag("-d,--datatype", kBench, at_c(&C::datatype), "float, half, bfloat16 or int32",
+                   flag("-d,--datatype", kBench, at_c(&C::datatype), "Data type",
                         one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"})),
-                   flag("-o,--op", kBench, at_c(&C::reduction), "Reduction: sum, min, max or avg",
-                        one_of({"sum", "min", "max", "avg"})),
+                   flag("-o,--op", kBench, at_c(&C::reduction), "Reduction", one_of({"sum", "min", "max", "avg"})),
                    flag("-r,--root", kBench, at_c(&C::root), "Rank of the root", whole_number(0, 1 << 20)),
                    flag("--counts", kBench, at_c(&C::counts),
-                        "Relative part of each rank in scatter and gather: 8,19,19,18 [equal]",
-                        whole_number(0, 1 << 30), SettingRow::List::commas, Type{"N,N"}),
+                        "Shares of the ranks in scatter and gather: 8,19,19,18 [equal]", whole_number(0, 1 << 30),
+                        SettingRow::List::commas, Type{"N,N"}),
                }),
       in_group("Lesson",
                {
                    flag("number", kLesson, at(&Options::lesson), "The lesson to run [list the lessons]", NoDefault{}),
-                   flag("--answer", kLesson, at(&Options::answer),
-                        "Print the exercise and its answer instead of running the lesson"),
+                   flag("--answer", kLesson, at(&Options::answer), "Print the exercise and its answer"),
                }),
   };
   SettingTable all;

@@ -134,7 +134,7 @@ Experiment average_of_averages() {
           .harm = 1.0,
           .noise = kRounding,
           .notice =
-              "Compare one step's gradient on N processes with that of one process on the same samples, once with "
+              "Compare one step's gradient on N processes with one process's on the same samples, once with "
               "shards of unequal size. "
               "DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number of samples, "
               "and multiply the loss "

@@ -99,10 +99,10 @@ struct EpochRecord {
   StepResult totals;
   int64_t samples = 0;
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
-  int64_t steps_before = 0;  // those of them that were trained before this process, which continues from a checkpoint
-  int64_t last_step = 0;     // the number of steps since the start of the run when it ended
-  double seconds = 0;        // spent training, without evaluation
-  std::optional<double> last_loss;  // of the last step
+  int64_t steps_before = 0;             // trained before this process, which continues from a checkpoint
+  int64_t last_step = 0;                // the number of steps since the start of the run when it ended
+  double seconds = 0;                   // spent training, without evaluation
+  std::optional<double> last_loss;      // of the last step
   std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }

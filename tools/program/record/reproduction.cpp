@@ -126,13 +126,4 @@ const std::vector<std::string>& published_conditions() {
   return conditions;
 }
 
-std::string format_duration(double seconds) {
-  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
-  const int64_t whole = std::llround(seconds);
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  const int64_t minutes = std::llround(seconds / 60.0);
-  return fmt::format("{} h {} min", minutes / 60, minutes % 60);
-}
-
 }  // namespace vitrine::tools

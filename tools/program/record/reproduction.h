@@ -32,7 +32,4 @@ Record measured_runs(const Record& record);
 /// How the published conditions differ from good practice, and what follows.
 const std::vector<std::string>& published_conditions();
 
-/// "3 h 20 min", "21 min 30 s", "42 s", "0.8 s".
-std::string format_duration(double seconds);
-
 }  // namespace vitrine::tools

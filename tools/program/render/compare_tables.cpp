@@ -56,8 +56,8 @@ Table schemes_table(const Record& record) {
                {"device", Align::left},
                {"samples/step"},
                {"peak memory"},
-               {"planned"},
-               {"activations"}},
+               {"planned", Align::right, 1},
+               {"activations", Align::right, 2}},
               "The same steps under each scheme");
   for (const RunRecord& run : record.runs) {
     if (&run != &record.runs.front()) table.add_rule();

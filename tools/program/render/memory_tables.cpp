@@ -93,7 +93,7 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
   std::vector<Table::Column> columns = {{"at the peak", Table::Align::left}};
   for (const Group& group : groups) {
     columns.push_back({group.name});
-    columns.push_back({"planned", Table::Align::right, true});
+    columns.push_back({"planned", Table::Align::right, 1});
   }
   Table table(columns, "Where the memory went");
   const auto add = [&](const char* name, const auto& measured, const auto& planned) {
@@ -288,9 +288,13 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
 std::optional<Table> frontier_table(const Record& record) {
   if (!record.frontier || record.frontier->empty()) return std::nullopt;
   const std::vector<RecomputationRecord>& rows = *record.frontier;
-  Table table(
-      {{"fullest device"}, {"in bytes"}, {"less"}, {"added time"}, {"fits"}, {"--recompute", Table::Align::left}},
-      "What recomputation saves and costs");
+  Table table({{"fullest device", Table::Align::right, 1},
+               {"in bytes"},
+               {"less"},
+               {"added time"},
+               {"fits"},
+               {"--recompute", Table::Align::verbatim}},
+              "What recomputation saves and costs");
   for (const RecomputationRecord& row : rows) {
     table.add_row({format_bytes(row.peak_bytes), format_count(row.peak_bytes), format_share(row.saved),
                    row.added_time > 0.0 ? fmt::format("+{:.1f} %", 100.0 * row.added_time) : std::string(),

@@ -82,6 +82,8 @@ std::string run_report(const Record& record, const Style& style) {
     if (!part.empty()) text.append("\n").append(part);
   };
   for (const Table& table : time_tables(run.devices)) add(table.str(style));
+  if (run.step_losses.size() == 1)
+    add(style.prose("The first step is not timed; --steps 2 or more show where the time goes.\n"));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
   for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions),

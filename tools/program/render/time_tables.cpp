@@ -72,7 +72,8 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
   std::vector<Table::Column> columns = {{"ms per step", Table::Align::left}};
   for (const DeviceRecord* d : devices) {
     columns.push_back({d->device});
-    for (const char* figure : {"share", "hidden", "moved"}) columns.push_back({figure, Table::Align::right, true});
+    int spare = 0;
+    for (const char* figure : {"share", "hidden", "moved"}) columns.push_back({figure, Table::Align::right, ++spare});
   }
   Table table(columns, title);
   const std::vector<TimeRow> rows = time_rows(devices);
@@ -96,9 +97,16 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
 /// One table for devices that run the same phases.
 Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& devices, const std::string& title) {
   const std::vector<std::string> names = names_of(devices);
-  Table table(
-      {{"ms per step", Table::Align::left}, {"min"}, {"median"}, {"max"}, {"max at"}, {"share"}, {"hidden"}, {"moved"}},
-      fmt::format("{}: {}", title, set.name(names)));
+  const auto right = Table::Align::right;
+  Table table({{"ms per step", Table::Align::left},
+               {"min", right, 3},
+               {"median"},
+               {"max"},
+               {"max at"},
+               {"share", right, 1},
+               {"hidden", right, 2},
+               {"moved", right, 4}},
+              fmt::format("{}: {}", title, set.name(names)));
   std::vector<const DeviceRecord*> members;
   for (const size_t member : set.members) members.push_back(&devices[member]);
   const std::vector<TimeRow> rows = time_rows(members);
@@ -161,15 +169,16 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   const DeviceRecord* slowest = least_late(devices);
   if (slowest == nullptr) return std::nullopt;
   const CommunicationTable& communication = slowest->communication;
+  const auto right = Table::Align::right;
   Table table({{"ms per step", Table::Align::left},
-               {"size"},
+               {"size", right, 2},
                {"time"},
                {"hidden"},
                {"exposed"},
-               {"late peers"},
-               {"exposed wait"},
-               {"algbw GB/s"},
-               {"busbw GB/s"}},
+               {"late peers", right, 1},
+               {"exposed wait", right, 4},
+               {"algbw GB/s", right, 3},
+               {"busbw GB/s", right, 1}},
               fmt::format("Communication (the slowest device, {})", slowest->device));
   const auto add = [&](const std::string& name, const CommunicationRow& row) {
     const auto bandwidth = [](double value) { return value > 0 ? fmt::format("{:.2f}", value * 1e-9) : "-"; };

@@ -26,7 +26,7 @@ class PhaseRecorder {
   void poll(std::vector<SpanRecord>&& host, int64_t first_step);
   /// Ends a range of steps: marks its end, waits for the devices, and adds its spans.
   void collect(std::vector<SpanRecord>&& host, int64_t first_step);
-  /// Waits for the devices and drops their spans (those of an evaluation).
+  /// Waits for the devices and drops their spans, which belong to an evaluation.
   void discard();
 
   /// One for each device.

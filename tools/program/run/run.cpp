@@ -144,10 +144,10 @@ Job open_model_file(const Options& o) {
   }
   const Dataset& train = job.data.train;
   if (train.channels != model.channels) {
-    throw ConfigError(
-        fmt::format("--model {}: its images have {} channels, but those of {} have {}; change \"input\" and the first "
-                    "layer, or choose another --data",
-                    o.model, model.channels, train.name, train.channels));
+    throw ConfigError(fmt::format(
+        "--model {}: it takes images with {} channels, but {} has images with {}; change \"input\" and the first "
+        "layer, or choose another --data",
+        o.model, model.channels, train.name, train.channels));
   }
   if (train.classes > model.classes) {
     throw ConfigError(
@@ -390,12 +390,12 @@ WeightsFile initial_weights(const Options& options) {
 /// After a partial load: what was not loaded, and what was not used.
 static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, const LoadedWeights& loaded) {
   if (!weights.load.partial) return;
-  constexpr size_t kShown = 8;
+  constexpr size_t kShown = 8, kMostShown = 160;
   std::string text = fmt::format("vitrine: {} {}: loaded {} of {} parameters", weights.option, weights.path,
                                  loaded.parameters, layout.size());
   const auto list = [&](const char* what, const std::vector<std::string>& items) {
     if (!items.empty()) text += fmt::format("\n  {}:", what);
-    for (size_t i = 0; i < std::min(items.size(), kShown); ++i) text += "\n    " + printable(items[i]);
+    for (size_t i = 0; i < std::min(items.size(), kShown); ++i) text += "\n    " + excerpt(items[i], kMostShown);
     if (items.size() > kShown) text += fmt::format("\n    and {} more", items.size() - kShown);
   };
   list("not loaded, initialized from the seed", loaded.not_loaded);

@@ -35,7 +35,7 @@ int64_t host_copies(const Options& options, const Job& job);
 /// The batch sizes of `steps` training steps (nothing: whole epochs), and of evaluation on the test set.
 Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate);
 Workload evaluate_workload(const Options& options, const Job& job);
-/// Samples of an evaluation batch: those of a micro-batch.
+/// Samples of an evaluation batch: as many as of a micro-batch.
 int64_t evaluate_batch_size(const Options& options);
 
 /// Configuration of the loader for this process's part of the batches.
@@ -51,8 +51,8 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 /// per class.
 bool counts_confusion(const Options& options, const Job& job);
 
-/// Checks that all processes have the same settings, apart from those of a process. throws ConfigError naming flag,
-/// ranks and values.
+/// Checks that all processes have the same settings, apart from what may differ between processes. throws ConfigError
+/// naming flag, ranks and values.
 void agree_on_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
                   ProcessGroup& process_group, int world_size);
 
@@ -65,7 +65,8 @@ struct WeightsFile {
 /// Of --init-weights.
 WeightsFile initial_weights(const Options& options);
 
-/// Replaces parameters and buffers by those of a file. With several processes, rank 0 reads them. throws DataError.
+/// Replaces parameters and buffers by the values in a file. With several processes, rank 0 reads them. throws
+/// DataError.
 void load_weights(Run& run, const WeightsFile& weights);
 
 /// Plans on the devices and fills the parameters: from `weights` if given (with several processes, rank 0 reads them),

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/gpu_info.h"
+#include "runtime/printable.h"
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/text/tables.h"
@@ -83,7 +84,7 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
 
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {
   if (options.quiet) return;
-  for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", warning);
+  for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", printable_lines(warning));
   std::fflush(stderr);
 }
 

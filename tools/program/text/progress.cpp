@@ -54,8 +54,9 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
   if (!plain && !draws) return;
   last_ns_ = now;
   const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
-  const double left =
-      steps_done > 0 ? seconds / static_cast<double>(steps_done) * static_cast<double>(total_steps_ - steps_done) : 0.0;
+  const double left = steps_done > 0 ? seconds / static_cast<double>(steps_done) *
+                                           static_cast<double>(total_steps_ - steps_done + options_.steps_after)
+                                     : 0.0;
   const std::string text = line(label_, steps_done, total_steps_, loss, static_cast<double>(samples) / seconds, left);
   if (plain) {
     if (logs) logged_ = steps_done / options_.log_every;
@@ -75,7 +76,7 @@ std::string Progress::line(const std::string& label, int64_t steps_done, int64_t
   std::string text = fmt::format("{}  step {}/{}", label, steps_done, total_steps);
   if (!std::isnan(loss)) text += fmt::format("  loss {:.4f}", loss);
   text += fmt::format("  {} samples/s", format_count(std::llround(samples_per_second)));
-  if (steps_done > 0) text += fmt::format("  {:.0f} s left", std::ceil(seconds_left));
+  if (steps_done > 0) text += fmt::format("  {} left", format_duration(seconds_left));
   return text;
 }
 

@@ -11,8 +11,9 @@ namespace vitrine::tools {
 class Progress {
  public:
   struct Options {
-    bool quiet = false;     // nothing is shown
-    int64_t log_every = 0;  // above 0: a plain line after this many steps instead of every few seconds
+    bool quiet = false;       // nothing is shown
+    int64_t log_every = 0;    // above 0: a plain line after this many steps instead of every few seconds
+    int64_t steps_after = 0;  // of the run, when the bar is full: they count for the time left
   };
 
   /// label  "epoch 2/5"   total_steps  steps until the bar is full

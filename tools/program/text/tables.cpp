@@ -6,9 +6,11 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "runtime/units.h"
 
@@ -16,15 +18,8 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr size_t kGap = 2;             // between columns
-constexpr size_t kNarrowestText = 10;  // of a column that is wrapped
-constexpr size_t kEnoughText = 24;     // to wrap a text beside the columns before it
-
-size_t total_width(const std::vector<size_t>& columns, const std::vector<size_t>& widths) {
-  size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
-  for (const size_t c : columns) total += widths[c];
-  return total;
-}
+constexpr size_t kGap = 2;         // between columns
+constexpr size_t kLeastText = 16;  // of a column that is wrapped
 
 }  // namespace
 
@@ -33,6 +28,7 @@ Table::Table(std::vector<Column> columns, std::string title) : title_(std::move(
 void Table::add_row(std::vector<std::string> cells) {
   VITRINE_ASSERT(cells.size() <= columns_.size(), "a row has more cells than the table has columns");
   cells.resize(columns_.size());
+  for (std::string& cell : cells) cell = printable_lines(cell);  // classes have the names of folders
   rows_.push_back(std::move(cells));
 }
 
@@ -43,68 +39,68 @@ void Table::add_rule_above_total() {
   totals_.push_back(rows_.size());
 }
 
-std::vector<Table::Columns> Table::blocks(size_t width, std::vector<size_t>& widths) const {
-  Columns keys(std::min(key_columns_, columns_.size()));
-  std::iota(keys.begin(), keys.end(), size_t{0});
-  // Columns that stay together.
-  std::vector<Columns> groups;
-  for (size_t c = keys.size(); c < columns_.size(); ++c) {
-    if (groups.empty() || !columns_[c].joined) groups.emplace_back();
-    groups.back().push_back(c);
+size_t Table::natural_width(size_t column) const {
+  size_t width = columns_[column].title.size();
+  for (const auto& row : rows_) width = row.empty() ? width : std::max(width, row[column].size());
+  return width;
+}
+
+size_t Table::least_width(size_t column) const {
+  const size_t width = natural_width(column);
+  return columns_[column].align == Align::right ? width : std::min(width, kLeastText);
+}
+
+size_t Table::least_width(const Columns& columns) const {
+  size_t total = 0;
+  for (const size_t c : columns) total += least_width(c) + kGap;
+  return total - std::min(total, kGap);
+}
+
+std::vector<Table::Columns> Table::blocks(size_t width, std::vector<std::string>& left_out) const {
+  Columns shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), size_t{0});
+  int most = 0;
+  for (const Column& column : columns_) most = std::max(most, column.spare);
+  for (int spare = most; spare > 0 && least_width(shown) > width; --spare) {
+    for (const size_t c : shown) {
+      const std::string& title = columns_[c].title;
+      const bool named = std::find(left_out.begin(), left_out.end(), title) != left_out.end();
+      if (columns_[c].spare == spare && !named) left_out.push_back(title);
+    }
+    std::erase_if(shown, [&](size_t c) { return columns_[c].spare == spare; });
   }
-  if (groups.empty()) groups.emplace_back();
-  // Narrows the widest text columns of a block until it fits, or no column can be narrowed.
-  const auto narrow = [&](const Columns& block) {
-    for (size_t total = total_width(block, widths); total > width; total = total_width(block, widths)) {
-      const auto can_give = [&](size_t c) {
-        return columns_[c].align == Align::left && widths[c] > kNarrowestText ? widths[c] - kNarrowestText : 0;
-      };
-      const size_t widest =
-          *std::max_element(block.begin(), block.end(), [&](size_t a, size_t b) { return can_give(a) < can_give(b); });
-      if (can_give(widest) == 0) return;
-      widths[widest] -= std::min(can_give(widest), total - width);
-    }
-  };
-  const auto with_keys = [&](const Columns& columns) {
-    Columns block = keys;
-    block.insert(block.end(), columns.begin(), columns.end());
-    return block;
-  };
-  std::vector<Columns> apart;
-  for (const Columns& group : groups) {
-    narrow(with_keys(group));
-    if (total_width(with_keys(group), widths) <= width) {
-      apart.push_back(group);
-      continue;
-    }
-    for (const size_t c : group) apart.push_back({c});
-  }
-  std::vector<Columns> blocks;
-  for (const Columns& group : apart) {
-    if (blocks.empty()) {
-      blocks.push_back(with_keys(group));
-      continue;
-    }
-    // A text at the end of a row is wrapped beside the numbers where there is room.
-    const size_t used = total_width(blocks.back(), widths) + kGap;
-    if (group.size() == 1 && columns_[group[0]].align == Align::left && used + kEnoughText <= width) {
-      widths[group[0]] = std::min(widths[group[0]], width - used);
-    }
-    if (used + total_width(group, widths) <= width) {
-      blocks.back().insert(blocks.back().end(), group.begin(), group.end());
-    } else {
-      blocks.push_back(with_keys(group));
-    }
+  if (least_width(shown) <= width) return {shown};
+  const auto keys = shown.begin() + static_cast<std::ptrdiff_t>(std::min(key_columns_, shown.size()));
+  std::vector<Columns> blocks = {Columns(shown.begin(), keys)};
+  for (auto c = keys; c != shown.end(); ++c) {
+    blocks.back().push_back(*c);
+    if (blocks.back().size() == key_columns_ + 1 || least_width(blocks.back()) <= width) continue;
+    blocks.back().pop_back();
+    blocks.emplace_back(shown.begin(), keys).push_back(*c);
   }
   return blocks;
 }
 
-std::string Table::block(const Columns& columns, const std::vector<size_t>& widths, const Style& style) const {
+std::string Table::block(const Columns& columns, const Style& style) const {
+  // Texts take what the numbers leave, the widest ones last.
+  std::vector<size_t> widths;
+  size_t total = kGap * (columns.size() - 1);
+  for (const size_t c : columns) total += widths.emplace_back(natural_width(c));
+  const auto can_give = [&](size_t i) { return widths[i] - least_width(columns[i]); };
+  for (const auto limit = static_cast<size_t>(style.width); total > limit;) {
+    size_t widest = 0;
+    for (size_t i = 1; i < widths.size(); ++i) widest = can_give(i) > can_give(widest) ? i : widest;
+    const size_t less = std::min(can_give(widest), total - limit);
+    if (less == 0) break;
+    widths[widest] -= less, total -= less;
+  }
   const auto row_text = [&](const auto& cell) {
     std::vector<std::vector<std::string>> cells;
     size_t height = 1;
-    for (const size_t c : columns) {
-      cells.push_back(split_text(wrap(cell(c), static_cast<int>(widths[c])), '\n'));
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const std::string& text = cell(columns[i]);
+      const bool whole = columns_[columns[i]].align == Align::verbatim;
+      cells.push_back(split_text(whole ? text : wrap(text, static_cast<int>(widths[i])), '\n'));
       height = std::max(height, cells.back().size());
     }
     std::string text;
@@ -113,36 +109,36 @@ std::string Table::block(const Columns& columns, const std::vector<size_t>& widt
       for (size_t i = 0; i < columns.size(); ++i) {
         const std::string content = line < cells[i].size() ? cells[i][line] : std::string();
         if (i > 0) part.append(kGap, ' ');
-        part += columns_[columns[i]].align == Align::left ? fmt::format("{:<{}}", content, widths[columns[i]])
-                                                          : fmt::format("{:>{}}", content, widths[columns[i]]);
+        part += columns_[columns[i]].align == Align::right ? fmt::format("{:>{}}", content, widths[i])
+                                                           : fmt::format("{:<{}}", content, widths[i]);
       }
       if (line > 0) text += '\n';
       text += part.erase(part.find_last_not_of(' ') + 1);
     }
     return text;
   };
-  const std::string rule(total_width(columns, widths), '-');
-  std::string text = style.bold(row_text([&](size_t c) { return columns_[c].title; })) + "\n" + rule + "\n";
-  for (const auto& row : rows_) text += (row.empty() ? rule : row_text([&](size_t c) { return row[c]; })) + "\n";
+  const std::string rule(total, '-');
+  std::string text =
+      style.bold(row_text([&](size_t c) -> const std::string& { return columns_[c].title; })) + "\n" + rule + "\n";
+  for (const auto& row : rows_)
+    text += (row.empty() ? rule : row_text([&](size_t c) -> const std::string& { return row[c]; })) + "\n";
   return text;
 }
 
 std::string Table::str(const Style& style) const {
-  std::vector<size_t> widths;
-  for (size_t c = 0; c < columns_.size(); ++c) {
-    size_t width = columns_[c].title.size();
-    for (const auto& row : rows_) width = row.empty() ? width : std::max(width, row[c].size());
-    widths.push_back(width);
-  }
   std::string text;
   if (!title_.empty()) text += style.bold(wrap(title_, style.width)) + "\n";
+  std::vector<std::string> left_out;
   bool first = true;
-  for (const Columns& columns : blocks(static_cast<size_t>(style.width), widths)) {
+  for (const Columns& columns : blocks(static_cast<size_t>(style.width), left_out)) {
     if (!first) text += '\n';
-    text += block(columns, widths, style);
+    text += block(columns, style);
     first = false;
   }
-  if (!hint_.empty()) text += style.dim(wrap(hint_, style.width)) + "\n";
+  std::string hint = hint_;
+  if (!left_out.empty())
+    hint += fmt::format("{}Not shown, for lack of width: {}.", hint.empty() ? "" : " ", fmt::join(left_out, ", "));
+  if (!hint.empty()) text += style.dim(wrap(hint, style.width)) + "\n";
   return text;
 }
 
@@ -150,7 +146,7 @@ nlohmann::ordered_json Table::json() const {
   using OrderedJson = nlohmann::ordered_json;
   OrderedJson columns = OrderedJson::array(), rows = OrderedJson::array();
   for (const Column& column : columns_)
-    columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
+    columns.push_back({{"title", column.title}, {"left", column.align != Align::right}});
   bool rule = false;
   for (size_t r = 0; r < rows_.size(); ++r) {
     const bool total = std::find(totals_.begin(), totals_.end(), r) != totals_.end();
@@ -182,6 +178,15 @@ std::string format_count(int64_t count) {
 
 std::string counted(int64_t count, const std::string& unit) {
   return fmt::format("{} {}{}", format_count(count), unit, count == 1 ? "" : "s");
+}
+
+std::string format_duration(double seconds) {
+  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  const int64_t minutes = std::llround(seconds / 60.0);
+  return fmt::format("{} h {} min", minutes / 60, minutes % 60);
 }
 
 std::string format_loss(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }

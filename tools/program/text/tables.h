@@ -11,16 +11,16 @@
 
 namespace vitrine::tools {
 
-/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII and no line is longer than the
-/// style's width: columns that do not fit follow in further blocks, each with the key columns again, and long cells of
-/// left-aligned columns are wrapped.
+/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII, and no line is longer than the
+/// style's width, except for values to be copied. What is too wide is made to fit in this order: texts are wrapped,
+/// columns of lesser importance are left out, and the others follow in further blocks, each with the key columns again.
 class Table {
  public:
-  enum class Align { left, right };
+  enum class Align { left, right, verbatim };  // verbatim: a value to be copied, at the end of the row, never wrapped
   struct Column {
     std::string title;
     Align align = Align::right;
-    bool joined = false;  // stays in a block with the column before it
+    int spare = 0;  // above 0: may be left out; the highest first
   };
 
   explicit Table(std::vector<Column> columns, std::string title = {});
@@ -42,9 +42,13 @@ class Table {
 
  private:
   using Columns = std::vector<size_t>;
-  /// Widths within which every block fits, and the columns of each block.
-  std::vector<Columns> blocks(size_t width, std::vector<size_t>& widths) const;
-  std::string block(const Columns& columns, const std::vector<size_t>& widths, const Style& style) const;
+  size_t natural_width(size_t column) const;
+  /// What a column needs at least: texts can be wrapped.
+  size_t least_width(size_t column) const;
+  size_t least_width(const Columns& columns) const;
+  /// The columns that are shown, in blocks that fit. Adds the titles of the others to `left_out`.
+  std::vector<Columns> blocks(size_t width, std::vector<std::string>& left_out) const;
+  std::string block(const Columns& columns, const Style& style) const;
 
   std::string title_, hint_;
   std::vector<Column> columns_;
@@ -63,6 +67,8 @@ std::string bytes_or_nothing(int64_t bytes);
 std::string format_count(int64_t count);
 /// "1 step", "12,345 steps".
 std::string counted(int64_t count, const std::string& unit);
+/// "3 h 20 min", "21 min 30 s", "42 s", "0.8 s".
+std::string format_duration(double seconds);
 /// "2.3026"; "nan" without a sign.
 std::string format_loss(double loss);
 

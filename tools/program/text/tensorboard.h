@@ -12,8 +12,8 @@ namespace vitrine::tools {
 ///         framework/summary.proto (messages)
 class TensorboardWriter {
  public:
-  /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to those of earlier runs.
-  /// throws DataError if that fails.
+  /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to the files of earlier
+  /// runs. throws DataError if that fails.
   explicit TensorboardWriter(const std::string& folder);
 
   /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there

@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runtime/printable.h"
 #include "runtime/text.h"
 
 namespace vitrine::tools {
@@ -69,15 +70,12 @@ bool is_terminal(int descriptor) {
 
 Style Style::of(int descriptor) {
   const int columns = columns_of(descriptor);
-  return {is_terminal(descriptor) && !is_set("NO_COLOR"), columns == 0 ? kDefaultWidth : std::max(columns, kLeastWidth),
-          columns != 0};
+  return {is_terminal(descriptor) && !is_set("NO_COLOR"), columns == 0 ? kUnlimited : std::max(columns, kLeastWidth)};
 }
 
 std::string Style::bold(const std::string& text) const { return color ? "\033[1m" + text + "\033[0m" : text; }
 std::string Style::dim(const std::string& text) const { return color ? "\033[2m" + text + "\033[0m" : text; }
-std::string Style::prose(const std::string& text) const {
-  return wraps_prose ? wrap(text, width, LongWords::kept) : text;
-}
+std::string Style::prose(const std::string& text) const { return wrap(printable_lines(text), width, LongWords::kept); }
 
 std::string wrap(const std::string& text, int width, LongWords long_words) {
   std::string result;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
 #include <string>
 
 namespace vitrine::tools {
@@ -11,20 +12,18 @@ bool is_terminal(int descriptor);
 
 /// The style of text on a stream.
 struct Style {
-  static constexpr int kDefaultWidth = 120, kLeastWidth = 40;
+  static constexpr int kUnlimited = std::numeric_limits<int>::max(), kLeastWidth = 40;
 
   bool color = false;
-  int width = kDefaultWidth;  // characters of a line
-  bool wraps_prose = false;
+  int width = kUnlimited;  // characters of a line
 
-  /// The style for a file descriptor. Colors only on a terminal, and never with NO_COLOR in the environment; the width
-  /// is COLUMNS, else the terminal's, else kDefaultWidth, and at least kLeastWidth. Prose is wrapped only if the width
-  /// is known.
+  /// The style for a file descriptor. Colors only on a terminal, and never with NO_COLOR in the environment. The width
+  /// is COLUMNS, else the terminal's, and at least kLeastWidth; in files and pipes nothing is wrapped.
   static Style of(int descriptor);
   std::string bold(const std::string& text) const;
   std::string dim(const std::string& text) const;
-  /// Lines outside tables: broken between words where wraps_prose is set. A word that is longer than a line stays
-  /// whole, because it may be a path.
+  /// Lines outside tables: printable, and broken between words. A word that is longer than a line stays whole, because
+  /// it may be a path.
   std::string prose(const std::string& text) const;
 };
 

@@ -63,7 +63,7 @@ void conclude_autotune(const Options& options, const Engine& engine, const std::
   if (resumed && resumed->state.plans && resumed->state.plans != *plans) {
     warnings.push_back(
         resumed->folder +
-        " has other plans than those in use, so results may differ from those of an uninterrupted run by rounding");
+        " has other plans than this run uses, so its results may differ from an uninterrupted run by rounding");
   }
   for (std::string& warning : warnings) warning.insert(0, "--autotune: ");
   print_warnings(options, warnings);

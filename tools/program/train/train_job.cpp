@@ -137,16 +137,18 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   trained.status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
   // A failure here does not prevent the rest; the checkpoint and the weights come first.
   attempts.run([&] { checkpoints.finish(); });
-  const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
-  if (saved && !options.save.empty()) {
-    trained.files +=
-        fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
-  }
-  if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) &&
-      options.recipe.ema && !options.save.empty()) {
-    trained.files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
-  }
-  attempts.run([&] { log.close(); });
+  const auto write = [&](const char* what, const std::string& path, const auto& action) {
+    const bool written = attempts.run(action);
+    if (written && !path.empty()) trained.files += fmt::format("The {} in {}\n", what, path);
+    return written;
+  };
+  const bool saved = write(training.diverged().empty() ? "weights are" : "last finite weights are", options.save,
+                           [&] { save_weights(options, job.model.name, *run.engine, processes); });
+  if (saved)
+    write("average of the weights is", options.recipe.ema && !options.save.empty() ? averages_path(options.save) : "",
+          [&] { save_averages(options, job.model.name, *run.engine, processes); });
+  if (write("log is", options.log, [&] { log.close(); }) && !options.tensorboard.empty())
+    trained.files += fmt::format("TensorBoard reads {}\n", options.tensorboard);
   attempts.run([&] {
     training.end();
     run.engine->finish();
@@ -154,9 +156,12 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   });
   const std::string trace = path_of_rank(options.trace, processes),
                     memory_history = path_of_rank(options.memory_history, processes);
-  if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
-  if (!memory_history.empty())
-    attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
+  if (!trace.empty())
+    write("trace is", trace, [&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
+  if (!memory_history.empty()) {
+    write("memory history is", memory_history,
+          [&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
+  }
   attempts.run([&] {
     trained.record =
         make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed);

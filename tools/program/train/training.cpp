@@ -252,7 +252,8 @@ void Training::add_step(const StepResult& totals) {
 void Training::train_epoch(EpochRecord& result) {
   const int64_t steps = steps_of_epoch();
   Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch_ + 1, epoch_count_) : "training",
-                    steps - batch_, {options_.quiet, options_.log_every});
+                    steps - batch_,
+                    {options_.quiet, options_.log_every, total_batches_ - epoch_ * steps_per_epoch_ - steps});
   int64_t begin = steady_now_ns();
   epoch_begin_seconds_ = result.seconds;
   const double other_begin_seconds = other_sums_.seconds;
@@ -338,6 +339,17 @@ void Training::log_epoch(const EpochRecord& result) {
   log_.add_epoch(epoch);
 }
 
+std::string Training::describe_rate() const {
+  const ScheduleOptions& schedule = options_.schedule;
+  if (rates_.empty() || (schedule.schedule == "constant" && schedule.warmup_steps == 0)) return {};
+  const std::string text = fmt::format("  lr {:.4g}", rates_.back());
+  // The others change it in every step.
+  const bool by_epochs = schedule.schedule == "plateau" || schedule.schedule.ends_with("step");
+  const double next = schedule_.at(engine_.steps_issued() + start_.batch_offset).lr;
+  if (!by_epochs || batches_done() == total_batches_ || next >= rates_.back()) return text;
+  return text + fmt::format(", lowered to {:.4g}", next);
+}
+
 void Training::print_epoch(const EpochRecord& result) const {
   if (options_.json && options_.quiet) return;  // only rank 0 prints on stderr
   std::string line = options_.steps ? fmt::format("{} step{}", result.steps, result.steps == 1 ? "" : "s")
@@ -348,7 +360,9 @@ void Training::print_epoch(const EpochRecord& result) const {
     line += fmt::format("  test loss {}  test accuracy {:.4f}", format_loss(*result.test_loss), *result.test_accuracy);
     line += describe_top5(result.test_top5);
   }
-  line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
+  line += fmt::format("  {} samples/s in {}", format_count(std::llround(result.samples_per_second())),
+                      format_duration(result.seconds));
+  line += describe_rate();
   fmt::print(options_.json ? stderr : stdout, "{}\n",
              Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));
   std::fflush(options_.json ? stderr : stdout);

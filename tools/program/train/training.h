@@ -103,6 +103,8 @@ class Training {
   void train_epoch(EpochRecord& result);
   void set_learning_rate();
   void log_epoch(const EpochRecord& result);
+  /// "  lr 0.001, lowered to 0.0001": the learning rate of the last step, and of the next; empty for a constant one.
+  std::string describe_rate() const;
   void print_epoch(const EpochRecord& result) const;
 
   const Options& options_;
@@ -121,8 +123,8 @@ class Training {
   std::optional<Position> saved_;  // the position of the last checkpoint
   std::vector<std::pair<std::string, std::string>> settings_;
   double epoch_begin_seconds_ = 0.0;  // of the current result
-  EpochRecord other_sums_;  // with --steps those of the epoch, else those of the run: a run that continues may count
-                            // the other way
+  EpochRecord other_sums_;            // of the epoch with --steps, else of the run: a run that continues may count
+                                      // the other way
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;
