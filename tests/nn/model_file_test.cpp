@@ -119,7 +119,7 @@ TEST_F(ModelFile, RefusesFilesThatAreNoModel) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
     EXPECT_LT(message.size(), 2000U);
   };
-  expect("", "parse error");
+  expect("", "it is not JSON: line 1, column 1: unexpected end of input");
   expect("[]", "'input' is missing");
   expect(R"({"input": [3, 8, 8]})", "'layers' is missing");
   expect(R"({"input": [3, 8, 8], "layers": []})", "layers must be a list of 1 to 10000 layers");

@@ -42,5 +42,18 @@ TEST(Printable, LongTextIsTruncated) {
   EXPECT_EQ(shown, std::string(kLongestPrintable, 'x') + "... (100 bytes more)");
 }
 
+TEST(Excerpt, OmitsTheMiddleOfLongText) {
+  EXPECT_EQ(excerpt("a\tb"), "a\\x09b");
+  EXPECT_EQ(excerpt(std::string(100, 'x')), std::string(100, 'x')) << "saying what is omitted would be longer";
+  EXPECT_EQ(excerpt(std::string(90, 'a') + std::string(30, 'z')),
+            std::string(60, 'a') + "...(40 bytes)..." + std::string(20, 'z'));
+}
+
+TEST(Excerpt, CountsEscapedText) {
+  EXPECT_EQ(excerpt(std::string(90, '\x01')),
+            "\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01\\x01...(70 bytes)..."
+            "\\x01\\x01\\x01\\x01\\x01");
+}
+
 }  // namespace
 }  // namespace vitrine

@@ -114,7 +114,8 @@ TEST(ProgramText, TablesAreWholeInPipes) {
   EXPECT_TRUE(header.ends_with("in place: time us  busbw GB/s  #wrong")) << header;
   // So are values to be copied.
   const std::string frontier = output({"plan", "--model", "resnet50", "--image-size", "64", "--frontier"});
-  const std::string rows = from(frontier, "fullest device"), last = rows.substr(0, rows.find("\nEach row is the fastest"));
+  const std::string rows = from(frontier, "fullest device"),
+                    last = rows.substr(0, rows.find("\nEach row is the fastest"));
   EXPECT_TRUE(rows.substr(0, rows.find('\n')).ends_with("  --recompute")) << frontier;
   EXPECT_GT(last.size() - last.rfind('\n'), 120U) << frontier;
   EXPECT_EQ(last.find("\n\n"), std::string::npos) << frontier;

@@ -122,7 +122,7 @@ TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
   EXPECT_EQ(bytes["cpu:0"], bytes["cpu:1"]);
   EXPECT_GT(bytes["cpu:0"], 4 * 500);
   const ChildResult result = run_vitrine(with(with({"train"}, kQuick), buckets));
-  for (const char* part : {"Communication of cpu:", "bucket 0", "bucket 1", "algbw"}) {
+  for (const char* part : {"Communication (the slowest device, cpu:", "bucket 0", "bucket 1", "algbw"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
 }
