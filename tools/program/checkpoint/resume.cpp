@@ -39,15 +39,13 @@ void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, 
     if (*run_id != state.run_id) {
       throw DataError(fmt::format(
           "--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or "
-          "remove what "
-          "belongs to the other run",
+          "remove what belongs to the other run",
           o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
     }
     if (other->step <= state.step || !is_whole(*other)) continue;
     throw DataError(
         fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it "
-                    "to continue from the older "
-                    "one, or choose another --checkpoint-dir",
+                    "to continue from the older one, or choose another --checkpoint-dir",
                     chosen.path, o.directory, checkpoint_name(other->step)));
   }
 }

@@ -147,8 +147,7 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     if (!s.version.empty() && s.version != VITRINE_VERSION) {
       throw DataError(
           fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that "
-                      "version, or start a new "
-                      "run from its weights with --init-weights",
+                      "version, or start a new run from its weights with --init-weights",
                       path, s.version, VITRINE_VERSION, describe_json_error(problem)));
     }
     throw DataError(

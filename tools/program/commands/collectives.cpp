@@ -319,8 +319,7 @@ int run_collectives(const Options& options, const Processes& processes) {
   if (!options.json) {
     const std::string head = fmt::format(
         "{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries "
-        "(nccl-tests); min, median and p99: of "
-        "single operations",
+        "(nccl-tests); min, median and p99: of single operations",
         bench.ranks(), bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(),
         o.iterations, o.warm_up);
     fmt::print("{}\n", style.prose(head));

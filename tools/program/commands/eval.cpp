@@ -58,8 +58,7 @@ int run_eval(const Options& options, const Processes& processes) {
   if (!usable && processes.leads()) {
     fmt::print(stderr,
                "vitrine: the test loss is not finite, although the weights are: the training that saved them "
-               "diverged{}; use an earlier file, or "
-               "accept the result with --allow-non-finite\n",
+               "diverged{}; use an earlier file, or accept the result with --allow-non-finite\n",
                resolve_precision(options).compute == DType::f16
                    ? ", or values exceed the range of fp16 (--precision bf16 or fp32)"
                    : "");

@@ -40,8 +40,7 @@ void list_lessons(const Style& style) {
                style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
   }
   fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with "
-                                   "an exercise; --answer prints "
-                                   "the answer."));
+                                   "an exercise; --answer prints the answer."));
 }
 
 /// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
@@ -58,8 +57,7 @@ int run_in_shell(const Lesson& lesson) {
   if (geteuid() == 0 && !allowed && std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as "
-                    "another user, or set "
-                    "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    "another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     lesson.number));
   }
   const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();

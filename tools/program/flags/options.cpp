@@ -88,8 +88,7 @@ void check_training(const Options& o) {
   if (o.images_on_device() && o.host_preprocess()) {
     throw ConfigError(
         "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get "
-        "there; leave one of the two "
-        "out");
+        "there; leave one of the two out");
   }
   if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
     resolve_compare_precisions(o);
@@ -151,9 +150,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
   if (o.balance == "time") {
     throw ConfigError(
         "--balance time: it measures devices of one process, but several were started; find the weights in one process "
-        "that has all devices, and "
-        "give "
-        "them with --split, or use one process");
+        "that has all devices, and give them with --split, or use one process");
   }
   const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel,
              allreduce = scheme.reduce == Reduce::allreduce;
@@ -164,8 +161,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                                                     : "--reduce gpu0";
   throw ConfigError(
       fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only "
-                  "update; but several were "
-                  "started; use --mode ddp, or one process with all devices in --devices",
+                  "update; but several were started; use --mode ddp, or one process with all devices in --devices",
                   option));
 }
 
@@ -199,8 +195,7 @@ void check_combinations(const Options& o) {
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
           fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or "
-                      "use --split gpu0={0} "
-                      "to give that share under {1}",
+                      "use --split gpu0={0} to give that share under {1}",
                       *o.gpu0_batch_size, *o.mode));
     }
   }
@@ -240,8 +235,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
     if (scheme.loss_at != LossAt::gathered) {
       throw ConfigError(
           fmt::format("--output-device {}: outputs are gathered nowhere, because the loss is taken on each device; add "
-                      "--loss-at gathered, or "
-                      "leave it out",
+                      "--loss-at gathered, or leave it out",
                       *o.output_device));
     }
     scheme.output_device = output_ordinal(*o.output_device, devices);

@@ -220,11 +220,11 @@ ProgramFlags::ProgramFlags(const SettingTable& table)
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const CommandRow& row : command_table())
     add_flags(app, row, row.command == Options::Command::reproduce ? reproduction : options, table);
-  app.footer(fmt::format(
-      "vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual page, and "
-      "vitrine completion bash what completes commands and flags in bash and zsh.\n\n"
-      "Results go to stdout, progress and messages to stderr. Exit status: {}.\n",
-      kExitStatuses));
+  app.footer(
+      fmt::format("vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual "
+                  "page, and vitrine completion bash what completes commands and flags in bash and zsh.\n\n"
+                  "Results go to stdout, progress and messages to stderr. Exit status: {}.\n",
+                  kExitStatuses));
   const auto restrict_to = [](CLI::Option& option, const Values& values) {
     option.transform(range_of(SettingRow{}, values));
   };

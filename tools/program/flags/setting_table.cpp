@@ -171,8 +171,7 @@ SettingTable model_settings() {
           // The path may differ between machines.
           flag("--data", kModels, at(&Options::data),
                "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
-               "and val) or "
-               "synthetic[:COUNT]",
+               "and val) or synthetic[:COUNT]",
                Type{"KIND:DIR"}, Required{kReproduce},
                Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
           flag("--image-size", kModels, at(&Options::image_size),

@@ -124,9 +124,8 @@ Experiment average_of_averages() {
           .question = "Is the average of the devices' mean losses the mean loss of the batch?",
           .bug =
               "Each device takes the mean over its own samples, and the gradients are averaged over devices. With "
-              "unequal shards a sample "
-              "on a small shard counts more than one on a large shard. The shards of the last batch of an epoch are "
-              "often unequal.",
+              "unequal shards a sample on a small shard counts more than one on a large shard. The shards of the last "
+              "batch of an epoch are often unequal.",
           .measures = kGradientDistance,
           .axis = "samples of the devices",
           .settings = {"8 + 8", "12 + 4", "15 + 1"},
@@ -134,11 +133,9 @@ Experiment average_of_averages() {
           .harm = 1.0,
           .noise = kRounding,
           .notice =
-              "Compare one step's gradient on N processes with one process's on the same samples, once with "
-              "shards of unequal size. "
-              "DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number of samples, "
-              "and multiply the loss "
-              "by world_size / total before backward().",
+              "Compare one step's gradient on N processes with one process's on the same samples, once with shards of "
+              "unequal size. DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number "
+              "of samples, and multiply the loss by world_size / total before backward().",
           .link = "https://github.com/huggingface/transformers/issues/608"};
 }
 
@@ -147,8 +144,7 @@ Experiment micro_batch_means() {
           .question = "Does accumulation over micro-batches give the gradient of the whole batch?",
           .bug =
               "Each micro-batch takes the mean over its own tokens, and these means are averaged. Micro-batches with "
-              "padding have fewer "
-              "tokens, so each of their tokens counts more than it does in one large batch.",
+              "padding have fewer tokens, so each of their tokens counts more than it does in one large batch.",
           .measures = kGradientDistance,
           .axis = "tokens of the micro-batches",
           .settings = {"32 + 32", "32 + 16", "32 + 4"},
@@ -157,35 +153,30 @@ Experiment micro_batch_means() {
           .noise = kRounding,
           .notice =
               "Run the same batch once with gradient accumulation and once without, on sequences of unequal length, "
-              "and compare the "
-              "gradients. Sum the token losses of every micro-batch and divide by the number of tokens of the whole "
-              "step, counted before "
-              "the first backward().",
+              "and compare the gradients. Sum the token losses of every micro-batch and divide by the number of tokens "
+              "of the whole step, counted before the first backward().",
           .link = "https://huggingface.co/blog/gradient_accumulation"};
 }
 
 Experiment divided_twice() {
-  return {.name = "divided-twice",
-          .question = "Who divides by the number of devices?",
-          .bug =
-              "The loss of each device is divided by the samples of the whole batch, and then the reduction averages "
-              "over devices too, "
-              "although a sum is right. The gradient is too small by the number of devices. Adam hides it, because its "
-              "step does not "
-              "depend on the length of the gradient; clipping and weight decay do depend on it.",
-          .measures = kGradientDistance,
-          .axis = "devices",
-          .settings = {"2", "3", "4"},
-          .wrongness = measure_divided_twice,
-          .harm = 0.7,
-          .noise = kRounding,
-          .notice =
-              "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must "
-              "not change. Look for a "
-              "division by world_size or by the accumulation steps in the loop and in the framework (DDP, "
-              "Accelerator.backward(), "
-              "DeepSpeed): one of them is enough.",
-          .link = "https://github.com/huggingface/transformers/issues/40052"};
+  return {
+      .name = "divided-twice",
+      .question = "Who divides by the number of devices?",
+      .bug =
+          "The loss of each device is divided by the samples of the whole batch, and then the reduction averages over "
+          "devices too, although a sum is right. The gradient is too small by the number of devices. Adam hides it, "
+          "because its step does not depend on the length of the gradient; clipping and weight decay do depend on it.",
+      .measures = kGradientDistance,
+      .axis = "devices",
+      .settings = {"2", "3", "4"},
+      .wrongness = measure_divided_twice,
+      .harm = 0.7,
+      .noise = kRounding,
+      .notice =
+          "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must not "
+          "change. Look for a division by world_size or by the accumulation steps in the loop and in the framework "
+          "(DDP, Accelerator.backward(), DeepSpeed): one of them is enough.",
+      .link = "https://github.com/huggingface/transformers/issues/40052"};
 }
 
 }  // namespace vitrine::tools::lab

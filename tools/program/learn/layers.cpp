@@ -146,10 +146,8 @@ Experiment batch_norm_per_shard() {
           .question = "Over which samples does batch norm take its statistics?",
           .bug =
               "Each device normalizes with the mean and variance of its own samples. The result depends on the number "
-              "of devices, and with "
-              "few samples on each the statistics are noise. It is the default of PyTorch's DataParallel and "
-              "DistributedDataParallel, and "
-              "harmless with large shards.",
+              "of devices, and with few samples on each the statistics are noise. It is the default of PyTorch's "
+              "DataParallel and DistributedDataParallel, and harmless with large shards.",
           .measures = "||gradient - one device's|| / ||one device's||",
           .axis = "devices x samples of each",
           .settings = {"2 x 6", "3 x 4", "4 x 3"},
@@ -158,31 +156,29 @@ Experiment batch_norm_per_shard() {
           .noise = 1e-4,
           .notice =
               "Train with the same global batch on 1 and on N processes and compare the loss curves. If they part and "
-              "each process has "
-              "fewer than about 16 samples, use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or a norm within "
-              "the sample "
-              "(GroupNorm, LayerNorm).",
+              "each process has fewer than about 16 samples, use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), "
+              "or a norm within the sample (GroupNorm, LayerNorm).",
           .link = "https://github.com/pytorch/pytorch/issues/2584"};
 }
 
 Experiment repeated_dropout() {
-  return {.name = "repeated-dropout",
-          .question = "Do two devices drop the same elements?",
-          .bug =
-              "Every rank seeds its generator with the same number, so the first sample of each rank gets the same "
-              "dropout mask, and so do the second "
-              "ones. The masks of a step are fewer than its samples, and their noise does not average out over ranks.",
-          .measures = "samples with the mask of an earlier sample / samples of the step",
-          .axis = "devices",
-          .settings = {"2", "3", "4"},
-          .wrongness = measure_repeated_dropout,
-          .harm = 0.7,
-          .noise = 0.0,
-          .notice =
-              "Print F.dropout(torch.ones(8)) on every rank: the lines must differ. Build the model with one seed on "
-              "all ranks, then call "
-              "torch.manual_seed(seed + rank) before training. The same holds for random augmentation.",
-          .link = "https://github.com/huggingface/transformers/issues/31412"};
+  return {
+      .name = "repeated-dropout",
+      .question = "Do two devices drop the same elements?",
+      .bug =
+          "Every rank seeds its generator with the same number, so the first sample of each rank gets the same dropout "
+          "mask, and so do the second ones. The masks of a step are fewer than its samples, and their noise does not "
+          "average out over ranks.",
+      .measures = "samples with the mask of an earlier sample / samples of the step",
+      .axis = "devices",
+      .settings = {"2", "3", "4"},
+      .wrongness = measure_repeated_dropout,
+      .harm = 0.7,
+      .noise = 0.0,
+      .notice =
+          "Print F.dropout(torch.ones(8)) on every rank: the lines must differ. Build the model with one seed on all "
+          "ranks, then call torch.manual_seed(seed + rank) before training. The same holds for random augmentation.",
+      .link = "https://github.com/huggingface/transformers/issues/31412"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -73,9 +73,8 @@ Experiment kept_outputs() {
           .question = "How long do outputs that were gathered on device 0 stay there?",
           .bug =
               "The outputs of each micro-batch are gathered on device 0 for the loss, and a list that outlives the "
-              "micro-batch keeps them, "
-              "for example for the accuracy of the step. Device 0 holds one more copy with every micro-batch, until it "
-              "runs out of memory.",
+              "micro-batch keeps them, for example for the accuracy of the step. Device 0 holds one more copy with "
+              "every micro-batch, until it runs out of memory.",
           .measures = "(peak of device 0 - peak with one micro-batch) / peak with one micro-batch",
           .axis = "micro-batches",
           .settings = {"2", "4", "8"},
@@ -84,10 +83,8 @@ Experiment kept_outputs() {
           .noise = 0.0,
           .notice =
               "Print torch.cuda.memory_allocated(0) at the same place of several iterations: it must not grow. Search "
-              "for lists and sums "
-              "that take outputs or losses (outputs.append(out), total += loss): take loss.item() or "
-              "out.argmax(1).cpu() instead, which "
-              "also lets go of the graph.",
+              "for lists and sums that take outputs or losses (outputs.append(out), total += loss): take loss.item() "
+              "or out.argmax(1).cpu() instead, which also lets go of the graph.",
           .link = "https://github.com/TRI-ML/packnet-sfm/issues/47"};
 }
 

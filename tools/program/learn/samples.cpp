@@ -130,8 +130,7 @@ Experiment same_epoch_seed() {
           .question = "Is the data shuffled again in every epoch?",
           .bug =
               "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs "
-              "consist of the same batches, "
-              "and each rank sees the same share of the data again and again.",
+              "consist of the same batches, and each rank sees the same share of the data again and again.",
           .measures = "batches with the samples of an earlier batch / batches",
           .axis = "epochs",
           .settings = {"2", "4", "8"},
@@ -140,31 +139,29 @@ Experiment same_epoch_seed() {
           .noise = 0.0,
           .notice =
               "Print the indices of the first batch of each epoch: they must differ. DistributedSampler needs "
-              "sampler.set_epoch(epoch) "
-              "before each epoch; shuffle=True of the DataLoader does nothing when a sampler is given.",
+              "sampler.set_epoch(epoch) before each epoch; shuffle=True of the DataLoader does nothing when a sampler "
+              "is given.",
           .link = "https://github.com/pytorch/pytorch/issues/31771"};
 }
 
 Experiment padded_evaluation() {
-  return {.name = "padded-evaluation",
-          .question = "How many images does a test set of 10,000 images have on three devices?",
-          .bug =
-              "The sampler repeats images until all devices have equally many, or equally many full batches, and the "
-              "repeated ones are "
-              "counted: 10,002 images on three devices, and more with larger batches. The first images are of the "
-              "first class, so the "
-              "accuracy is biased towards it, and it changes with the number of devices.",
-          .measures = "|accuracy - accuracy with each image counted once|",
-          .axis = "images counted (devices x batch of each)",
-          .settings = {"10,002 (3 x 1)", "10,752 (3 x 256)", "12,288 (3 x 1024)"},
-          .wrongness = measure_padded_evaluation,
-          .harm = 0.02,
-          .noise = 0.0,
-          .notice =
-              "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler "
-              "that does not pad, drop "
-              "the repeated outputs (Accelerator.gather_for_metrics()), or evaluate on one process.",
-          .link = "https://github.com/pytorch/vision/issues/4559"};
+  return {
+      .name = "padded-evaluation",
+      .question = "How many images does a test set of 10,000 images have on three devices?",
+      .bug =
+          "The sampler repeats images until all devices have equally many, or equally many full batches, and the "
+          "repeated ones are counted: 10,002 images on three devices, and more with larger batches. The first images "
+          "are of the first class, so the accuracy is biased towards it, and it changes with the number of devices.",
+      .measures = "|accuracy - accuracy with each image counted once|",
+      .axis = "images counted (devices x batch of each)",
+      .settings = {"10,002 (3 x 1)", "10,752 (3 x 256)", "12,288 (3 x 1024)"},
+      .wrongness = measure_padded_evaluation,
+      .harm = 0.02,
+      .noise = 0.0,
+      .notice =
+          "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler that "
+          "does not pad, drop the repeated outputs (Accelerator.gather_for_metrics()), or evaluate on one process.",
+      .link = "https://github.com/pytorch/vision/issues/4559"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -166,10 +166,8 @@ Experiment clip_before_unscale() {
           .question = "Does the limit of clipping hold for the gradient, or for the gradient times the loss scale?",
           .bug =
               "The gradient is clipped while it is still multiplied by the loss scale, and unscaled afterwards. A "
-              "gradient below the limit "
-              "is clipped, and the step becomes shorter by up to the loss scale. With a dynamic scale the limit "
-              "changes whenever the scale "
-              "does.",
+              "gradient below the limit is clipped, and the step becomes shorter by up to the loss scale. With a "
+              "dynamic scale the limit changes whenever the scale does.",
           .measures = "||update - one device's without a loss scale|| / ||one device's||",
           .axis = "loss scale",
           .settings = {"1", "4", "65536"},
@@ -187,10 +185,8 @@ Experiment skip_on_one_rank() {
           .question = "Do all ranks skip the same steps?",
           .bug =
               "Each rank looks for infinities in its own gradients, before the reduction. The rank that finds one "
-              "skips the step; the "
-              "others add its infinity to their sums and take the step. From then on the replicas differ, and the "
-              "others are no longer "
-              "finite.",
+              "skips the step; the others add its infinity to their sums and take the step. From then on the replicas "
+              "differ, and the others are no longer finite.",
           .measures = "ranks whose weights changed in a step that must be skipped / ranks",
           .axis = "devices",
           .settings = {"2", "3", "4"},
@@ -199,10 +195,8 @@ Experiment skip_on_one_rank() {
           .noise = 0.0,
           .notice =
               "all_gather a checksum of the parameters and scaler.get_scale() every few hundred steps: they must be "
-              "equal on all ranks. "
-              "Unscale after the reduction (with Horovod after optimizer.synchronize()); with sharded gradients use "
-              "ShardedGradScaler, "
-              "which reduces found_inf.",
+              "equal on all ranks. Unscale after the reduction (with Horovod after optimizer.synchronize()); with "
+              "sharded gradients use ShardedGradScaler, which reduces found_inf.",
           .link = "https://github.com/pytorch/pytorch/pull/115710"};
 }
 
@@ -211,10 +205,8 @@ Experiment l2_under_adam() {
           .question = "Is weight decay under Adam the decay of the weights?",
           .bug =
               "The decay is added to the gradient (L2), as for SGD, and Adam divides it by the gradient's root mean "
-              "square like everything "
-              "else. Weights with large gradients hardly decay, weights with small ones decay at the full learning "
-              "rate. AdamW takes the "
-              "decay out of the gradient.",
+              "square like everything else. Weights with large gradients hardly decay, weights with small ones decay "
+              "at the full learning rate. AdamW takes the decay out of the gradient.",
           .measures = "||weights - AdamW's on one device|| / ||AdamW's - initial ones||",
           .axis = "weight decay",
           .settings = {"0.001", "0.01", "0.1"},
@@ -223,9 +215,8 @@ Experiment l2_under_adam() {
           .noise = 1e-4,
           .notice =
               "torch.optim.Adam(weight_decay=...) adds L2 to the gradient. Use torch.optim.AdamW with a decay tuned "
-              "for it; the two values "
-              "do not mean the same. A library's adam may be either: look for decoupled, adam_w_mode or adamw in its "
-              "arguments.",
+              "for it; the two values do not mean the same. A library's adam may be either: look for decoupled, "
+              "adam_w_mode or adamw in its arguments.",
           .link = "https://arxiv.org/abs/1711.05101"};
 }
 

@@ -107,20 +107,16 @@ Record measured_runs(const Record& record) {
 const std::vector<std::string>& published_conditions() {
   static const std::vector<std::string> conditions = {
       "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer "
-      "state take memory and time for "
-      "nothing. Good practice: one output for each class.",
+      "state take memory and time for nothing. Good practice: one output for each class.",
       "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: "
-      "subtract the mean and divide "
-      "by the deviation of the training set.",
+      "subtract the mean and divide by the deviation of the training set.",
       "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in "
       "each epoch.",
       "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short "
-      "one, is mostly noise, and "
-      "training loss does not show overfitting. Good practice: the loss on held-out data.",
+      "one, is mostly noise, and training loss does not show overfitting. Good practice: the loss on held-out data.",
       "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All "
-      "modes compute the same gradient, "
-      "so differences in accuracy between them come from rounding and random numbers. Good practice: at least two "
-      "devices.",
+      "modes compute the same gradient, so differences in accuracy between them come from rounding and random numbers. "
+      "Good practice: at least two devices.",
       "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: "
       "several seeds (--seeds 3)."};
   return conditions;

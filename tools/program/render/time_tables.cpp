@@ -192,10 +192,8 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   add("all", communication.total());
   table.set_hint(
       "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
-      "nothing "
-      "else to do. late peers: the wait for them before that; exposed wait: its exposed part. algbw: size / time; "
-      "busbw: "
-      "what one link carries, as in nccl-tests.");
+      "nothing else to do. late peers: the wait for them before that; exposed wait: its exposed part. algbw: size / "
+      "time; busbw: what one link carries, as in nccl-tests.");
   return table;
 }
 

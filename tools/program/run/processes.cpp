@@ -44,8 +44,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (launch.master_address.empty() || launch.master_port == 0) {
     throw ConfigError(launch.note +
                       ": the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first "
-                      "process's machine, or "
-                      "--rendezvous file:PATH");
+                      "process's machine, or --rendezvous file:PATH");
   }
   // torchrun's agent listens on this port itself, so the next one is used.
   return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));

@@ -144,10 +144,10 @@ Job open_model_file(const Options& o) {
   }
   const Dataset& train = job.data.train;
   if (train.channels != model.channels) {
-    throw ConfigError(fmt::format(
-        "--model {}: it takes images with {} channels, but {} has images with {}; change \"input\" and the first "
-        "layer, or choose another --data",
-        o.model, model.channels, train.name, train.channels));
+    throw ConfigError(
+        fmt::format("--model {}: it takes images with {} channels, but {} has images with {}; change \"input\" and the "
+                    "first layer, or choose another --data",
+                    o.model, model.channels, train.name, train.channels));
   }
   if (train.classes > model.classes) {
     throw ConfigError(
@@ -179,8 +179,7 @@ static Job open_data_and_model(const Options& options) {
   if (options.model == "wide-head") {
     throw ConfigError(
         "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each "
-        "image; see its memory with "
-        "vitrine plan, train it from C++, or choose another model");
+        "image; see its memory with vitrine plan, train it from C++, or choose another model");
   }
   if (options.image_size == 0 && model_image_size(options.model) == 0) {
     if (train.height != train.width) {

@@ -229,10 +229,9 @@ Sections run_sections(const Record& record) {
   }
   Json movement = movement_chart(run);
   if (!movement.is_null()) {
-    movement = blocks_of(
-        {text("One step from top to bottom. Arrows: bytes copied. Boxes: work, with its mean time. Samples are "
-              "those of a full batch."),
-         movement});
+    movement = blocks_of({text("One step from top to bottom. Arrows: bytes copied. Boxes: work, with its mean time. "
+                               "Samples are those of a full batch."),
+                          movement});
   }
   return {
       {"Findings", blocks_of({findings(record)})},
