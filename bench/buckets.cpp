@@ -62,13 +62,8 @@ std::vector<CommunicationTable> tables_of(DeviceGroup& group, int64_t first, dou
 void steps_with_buckets(benchmark::State& state, const Job& job, const DeviceGroupOptions& devices, double bucket_mib) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices);
-  EngineConfig config;
-  config.scheme = scheme_preset("ddp");
-  config.batch_size = job.batch;
-  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  EngineConfig config = bench::step_config("ddp", job.batch);
   config.bucket_bytes = config.first_bucket_bytes = static_cast<int64_t>(bucket_mib * (1 << 20));
-  config.image_height = config.image_width = bench::kImage;
-  config.normalization = bench::half_normalization();
   Engine engine(model, group, config, {{job.batch}, {}});
   const bench::HostData data(job.batch, group.host_memory());
   const auto steps = [&](int64_t count) {
@@ -127,9 +122,5 @@ int main(int argc, char** argv) {
       }
     }
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return bench::run_benchmarks(argc, argv);
 }

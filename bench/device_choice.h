@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <string>
 
+#include <benchmark/benchmark.h>
+
 #include "runtime/device_id.h"
 #include "runtime/gpu_info.h"
 
@@ -37,6 +39,15 @@ inline Backend take_device_choice(int& argc, char** argv) {
     std::exit(1);
   }
   return backend;
+}
+
+/// Runs the registered benchmarks, and returns the exit status.
+inline int run_benchmarks(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
 }
 
 }  // namespace vitrine::bench

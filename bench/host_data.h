@@ -37,4 +37,15 @@ inline Normalization half_normalization() {
   return n;
 }
 
+/// AdamW steps of a scheme on such data.
+inline EngineConfig step_config(const char* mode, int64_t batch_size) {
+  EngineConfig config;
+  config.scheme = scheme_preset(mode);
+  config.batch_size = batch_size;
+  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  config.image_height = config.image_width = kImage;
+  config.normalization = half_normalization();
+  return config;
+}
+
 }  // namespace vitrine::bench

@@ -109,10 +109,14 @@ class KernelBench {
   DeviceGroup group_;
 };
 
-/// Registers run(state) with the name and the device.
+/// Registers run(bench, state) with the name and the device.
 template <class Run>
 void add_kernel(const std::string& name, const Place& place, const Run& run) {
-  auto* registered = benchmark::RegisterBenchmark((name + place.suffix()).c_str(), run);
+  auto* registered =
+      benchmark::RegisterBenchmark((name + place.suffix()).c_str(), [place, run](benchmark::State& state) {
+        KernelBench bench(place);
+        run(bench, state);
+      });
   registered->UseManualTime()->Unit(benchmark::kMillisecond);
   if (place.on_gpu()) registered->MinTime(0.2);  // thousands of calls
 }

@@ -10,9 +10,5 @@ int main(int argc, char** argv) {
     bench::add_heavy_kernels({backend, threads});
     bench::add_light_kernels({backend, threads});
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return bench::run_benchmarks(argc, argv);
 }

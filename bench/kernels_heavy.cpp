@@ -40,8 +40,7 @@ constexpr std::pair<Pass, const char*> kPasses[] = {
     {Pass::forward, "forward"}, {Pass::backward_data, "backward_data"}, {Pass::backward_weight, "backward_weight"}};
 
 void add_convolution(const Place& place, const ConvolutionLayer& layer, Pass pass, const std::string& pass_name) {
-  add_kernel("convolution/" + pass_name + "/" + layer.name, place, [=](benchmark::State& state) {
-    KernelBench b(place);
+  add_kernel("convolution/" + pass_name + "/" + layer.name, place, [=](KernelBench& b, benchmark::State& state) {
     const Shape x_shape = layer.x.with_dim0(layer.x[0] * batch_factor(place));
     const Shape y_shape = conv2d_output_shape(layer.config, x_shape, layer.w);
     const Tensor x = b.filled(x_shape), w = b.filled(layer.w), bias = b.filled({layer.w[0]}), y = b.filled(y_shape);
@@ -57,8 +56,7 @@ void add_convolution(const Place& place, const ConvolutionLayer& layer, Pass pas
 }
 
 void add_linear(const Place& place, const LinearLayer& layer, Pass pass, const std::string& pass_name) {
-  add_kernel("linear/" + pass_name + "/" + layer.name, place, [=](benchmark::State& state) {
-    KernelBench b(place);
+  add_kernel("linear/" + pass_name + "/" + layer.name, place, [=](KernelBench& b, benchmark::State& state) {
     const int64_t samples = layer.samples * batch_factor(place);
     const Tensor x = b.filled({samples, layer.in}), w = b.filled({layer.out, layer.in});
     const Tensor bias = b.filled({layer.out}), y = b.filled({samples, layer.out});

@@ -24,8 +24,7 @@ using Map = void (*)(ExecContext& ctx, const Tensor& x, const Tensor& y, const T
 /// A pass over flat buffers: x, and y if there are two inputs. The result takes the place of the last input, or has a
 /// buffer of its own.
 void add_map(const Place& place, const std::string& name, int64_t elements, int inputs, bool in_place, Map map) {
-  add_kernel(name, place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel(name, place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled({elements}), y = inputs > 1 ? b.filled({elements}) : x,
                  result = in_place ? y : b.make({elements});
     b.run_bytes(state, (inputs + 1) * x.bytes(), [&] { map(b.ctx(), x, y, result); });
@@ -52,28 +51,24 @@ void add_elementwise(const Place& place, int64_t elements, const std::string& si
 /// The passes of a batch norm over one activation.
 void add_batch_norm(const Place& place, const Shape& shape) {
   const int64_t channels = shape[3];
-  add_kernel("batch_norm_moments/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("batch_norm_moments/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), moments = b.make({2, channels});
     b.run_bytes(state, x.bytes(), [&] { batch_norm_moments(b.ctx(), x, moments); });
   });
-  add_kernel("batch_norm_forward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("batch_norm_forward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), y = b.make(shape), statistics = b.filled({2, channels}),
                  weight = b.filled({channels});
     b.run_bytes(state, 2 * x.bytes(),
                 [&] { batch_norm_forward(b.ctx(), {.relu = true}, x, statistics, weight, weight, y); });
   });
-  add_kernel("batch_norm_backward_sums/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("batch_norm_backward_sums/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}),
                  sums = b.make({2, channels});
     const Tensor weight = b.make({channels}), bias = b.make({channels});
     b.run_bytes(state, 2 * x.bytes(),
                 [&] { batch_norm_backward_sums(b.ctx(), x, g, statistics, sums, weight, bias, GradMode::overwrite); });
   });
-  add_kernel("batch_norm_backward_data/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("batch_norm_backward_data/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}),
                  sums = b.filled({2, channels});
     const Tensor weight = b.filled({channels});
@@ -87,21 +82,18 @@ void add_batch_norm(const Place& place, const Shape& shape) {
 void add_pools(const Place& place, const Shape& shape) {
   const Pool2dConfig config{3, 2, 0};
   const Shape y_shape = pool2d_output_shape(config, shape);
-  add_kernel("max_pool_forward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("max_pool_forward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
     b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
                 [&] { max_pool2d_forward(b.ctx(), config, x, y, indices); });
   });
-  add_kernel("max_pool_backward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("max_pool_backward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
     max_pool2d_forward(b.ctx(), config, x, y, indices);
     b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
                 [&] { max_pool2d_backward(b.ctx(), config, y, indices, x); });
   });
-  add_kernel("max_pool_2x2_backward_and_sums/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("max_pool_2x2_backward_and_sums/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Pool2dConfig side_by_side{2, 2, 0};
     const Shape small = pool2d_output_shape(side_by_side, shape);
     const Tensor x = b.filled(shape), y = b.make(small), indices = b.make(small, DType::u8),
@@ -110,34 +102,29 @@ void add_pools(const Place& place, const Shape& shape) {
     b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(),
                 [&] { max_pool2d_backward(b.ctx(), side_by_side, y, indices, x, sums); });
   });
-  add_kernel("avg_pool_forward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("avg_pool_forward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), y = b.make(y_shape);
     b.run_bytes(state, x.bytes() + y.bytes(), [&] { avg_pool2d_forward(b.ctx(), config, x, y); });
   });
-  add_kernel("avg_pool_backward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("avg_pool_backward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.make(shape), y = b.filled(y_shape);
     b.run_bytes(state, x.bytes() + y.bytes(), [&] { avg_pool2d_backward(b.ctx(), config, y, x); });
   });
-  add_kernel("global_avg_pool_forward/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("global_avg_pool_forward/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape), y = b.make({shape[0], 1, 1, shape[3]});
     b.run_bytes(state, x.bytes() + y.bytes(), [&] { adaptive_avg_pool2d_forward(b.ctx(), x, y); });
   });
 }
 
 void add_dropout(const Place& place, const Shape& shape) {
-  add_kernel("dropout/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("dropout/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor x = b.filled(shape);
     b.run_bytes(state, 2 * x.bytes(), [&] { dropout(b.ctx(), {0.5F, 1, 2, 3, 0}, x, x); });
   });
 }
 
 void add_cross_entropy(const Place& place, const Shape& shape) {
-  add_kernel("cross_entropy/" + shape.str(), place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("cross_entropy/" + shape.str(), place, [=](KernelBench& b, State& state) {
     const Tensor logits = b.filled(shape), grad = b.make(shape);
     const Tensor targets = b.make({shape[0]}, DType::i32), totals = b.make({LossTotals::kCount});
     b.run_bytes(state, 2 * logits.bytes(),
@@ -156,14 +143,12 @@ std::vector<float> taken_step() {
 
 void add_optimizers(const Place& place) {
   const std::vector<float> taken = taken_step();
-  add_kernel("sgd_momentum", place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("sgd_momentum", place, [=](KernelBench& b, State& state) {
     const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters});
     const Tensor step = b.make({1}, DType::i32), control = b.from_host({StepControl::kCount}, taken);
     b.run_bytes(state, 5 * p.bytes(), [&] { sgd_update(b.ctx(), {0.01, 0.9, 1e-4, false}, p, g, m, step, control); });
   });
-  add_kernel("adamw", place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("adamw", place, [=](KernelBench& b, State& state) {
     const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}),
                  v = b.make({kParameters});
     const Tensor step = b.make({1}, DType::i32), control = b.from_host({StepControl::kCount}, taken);
@@ -177,15 +162,13 @@ void add_optimizers(const Place& place) {
 /// gradients.
 void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
-      KernelBench b(place);
+    add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](KernelBench& b, State& state) {
       const Tensor p = b.filled({kParameters}), half_parameters = b.make({kParameters}, dtype);
       b.run_bytes(state, p.bytes() + half_parameters.bytes(), [&] { cast(b.ctx(), p, half_parameters); });
     });
   }
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    add_kernel(std::string("adamw_and_copy/") + dtype_name(dtype), place, [=](State& state) {
-      KernelBench b(place);
+    add_kernel(std::string("adamw_and_copy/") + dtype_name(dtype), place, [=](KernelBench& b, State& state) {
       const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}),
                    v = b.make({kParameters});
       const Tensor half_parameters = b.make({kParameters}, dtype), step = b.make({1}, DType::i32);
@@ -195,20 +178,19 @@ void add_mixed_precision(const Place& place) {
       });
     });
   }
-  add_kernel("check_gradients", place, [=](State& state) {
-    KernelBench b(place);
+  add_kernel("check_gradients", place, [=](KernelBench& b, State& state) {
     const Tensor g = b.filled({kParameters}), control = b.make({StepControl::kCount});
     b.run_bytes(state, g.bytes(), [&] { check_gradients(b.ctx(), g, control); });
   });
 }
 
 void add_resize(const Place& place, int64_t images, int64_t size) {
-  add_kernel("resize/" + std::to_string(images) + "x32x32x3/" + std::to_string(size), place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor from = b.make({images, 32, 32, 3}, DType::u8), y = b.make({images, size, size, 3});
-    const Normalization normalization{{0.5F, 0.5F, 0.5F}, {0.25F, 0.25F, 0.25F}};
-    b.run_bytes(state, from.bytes() + y.bytes(), [&] { resize_normalize(b.ctx(), normalization, from, y); });
-  });
+  add_kernel("resize/" + std::to_string(images) + "x32x32x3/" + std::to_string(size), place,
+             [=](KernelBench& b, State& state) {
+               const Tensor from = b.make({images, 32, 32, 3}, DType::u8), y = b.make({images, size, size, 3});
+               const Normalization normalization{{0.5F, 0.5F, 0.5F}, {0.25F, 0.25F, 0.25F}};
+               b.run_bytes(state, from.bytes() + y.bytes(), [&] { resize_normalize(b.ctx(), normalization, from, y); });
+             });
 }
 
 }  // namespace

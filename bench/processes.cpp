@@ -4,7 +4,6 @@
 // grow with the number of ranks.
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include <benchmark/benchmark.h>
 

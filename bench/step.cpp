@@ -55,14 +55,9 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
                  DType precision = DType::f32) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices_of(devices, trace));
-  EngineConfig config;
-  config.scheme = scheme_preset(mode);
-  config.batch_size = job.batch;
-  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  EngineConfig config = bench::step_config(mode, job.batch);
   config.precision.compute = precision;
   if (precision == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
-  config.image_height = config.image_width = kImage;
-  config.normalization = half_normalization();
   Engine engine(model, group, config, {{job.batch}, {}});
   const HostData data(job.batch, group.host_memory());
   const auto step = [&] {
@@ -169,9 +164,5 @@ int main(int argc, char** argv) {
       }
     }
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return bench::run_benchmarks(argc, argv);
 }

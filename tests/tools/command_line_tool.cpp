@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/flags/configuration.h"
-#include "tools/program/flags/flag_reference.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/flags/program_flags.h"
 
 int main(int argc, char** argv) {
   const std::string task = argc == 2 ? argv[1] : "";

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
-#include "tools/program/flags/flag_reference.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/flags/program_flags.h"
 
 namespace vitrine::tools {
 namespace {

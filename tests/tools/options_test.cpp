@@ -9,9 +9,8 @@
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/text.h"
-#include "tools/program/flags/collective_options.h"
 #include "tools/program/run/warnings.h"
-#include "tools/program/train/autotune.h"
+#include "tools/program/train/train_job.h"
 
 namespace vitrine::tools {
 namespace {

@@ -14,7 +14,6 @@
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/flags/options.h"
-#include "tools/program/flags/recipe_options.h"
 #include "tools/program/record/confusion.h"
 #include "tools/program/run/run_log.h"
 #include "tools/program/text/png.h"
@@ -211,15 +210,16 @@ void write_log(const std::string& path) {
               .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
   log.add_step({2, 1, std::numeric_limits<double>::quiet_NaN(), 0.01, 1024.0});
-  PoolStatistics statistics;
-  statistics.peak_bytes = 1000;
-  statistics.peak_by_category[static_cast<size_t>(Category::parameters)] = 600;
-  RunLog::Epoch epoch;
-  epoch.step = 2, epoch.epoch = 1;
-  epoch.train_loss = 2.25, epoch.samples_per_second = 640.5;
+  DeviceRecord device;
+  device.device = "cpu:0";
+  device.pool.peak_bytes = 1000;
+  device.pool.peak_by_category[static_cast<size_t>(Category::parameters)] = 600;
+  EpochRecord epoch;
+  epoch.last_step = 2, epoch.epoch = 1;
+  epoch.totals.loss_sum = 2.25, epoch.totals.valid = 1;
+  epoch.samples = 1281, epoch.seconds = 2.0;
   epoch.test_accuracy = 0.75;
-  epoch.memory.push_back({"cpu:0", statistics});
-  log.add_epoch(epoch);
+  log.add_epoch(epoch, {device}, nullptr);
   log.close();
 }
 
@@ -262,7 +262,7 @@ TEST(Log, CsvHasAColumnForEachValue) {
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
   EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
-  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,0,0,1000,600,"), std::string::npos) << lines[3];
+  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,1281,2,1000,600,"), std::string::npos) << lines[3];
 }
 
 RunLog::Target continued(const std::string& path, const std::string& run_id) {

@@ -519,8 +519,8 @@ TEST(Story, OfAReproductionHasRangesOverItsConfigurations) {
   for (const double value : {0.5, 0.25}) {
     ConfigurationSummary& summary = record.summaries.emplace_back();
     summary.runs = 2;
-    summary.accuracy = {1, value, value, value, {}};
-    summary.seconds = {1, 100 * value, 100 * value, 100 * value, {}};
+    summary.accuracy = spread_of({value});
+    summary.seconds = spread_of({100 * value});
   }
   EXPECT_EQ(story(record),
             "`2` of 4 runs complete; test accuracy `0.2500` to `0.5000`; training takes `25 s` to `50 s`.");

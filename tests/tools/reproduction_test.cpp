@@ -16,13 +16,13 @@ namespace {
 
 TEST(Reproduction, SpreadsAndDurations) {
   using namespace tools;
-  const SeedSpread spread = spread_over({0.8, 0.9, 0.7});
+  const Spread spread = spread_of({0.8, 0.9, 0.7});
   EXPECT_DOUBLE_EQ(spread.mean, 0.8);
   EXPECT_DOUBLE_EQ(spread.least, 0.7);
   EXPECT_DOUBLE_EQ(spread.most, 0.9);
   EXPECT_NEAR(spread.deviation.value(), 0.1, 1e-12);
-  EXPECT_FALSE(spread_over({0.8}).deviation.has_value());
-  EXPECT_EQ(spread_over({}).count, 0U);
+  EXPECT_FALSE(spread_of({0.8}).deviation.has_value());
+  EXPECT_EQ(spread_of({}).count, 0U);
   EXPECT_EQ(format_duration(0.84), "0.8 s");
   EXPECT_EQ(format_duration(9.96), "10 s");
   EXPECT_EQ(format_duration(59.6), "1 min 0 s");

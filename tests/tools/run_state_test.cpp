@@ -11,7 +11,7 @@
 #include "runtime/error.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/checkpoint/run_settings.h"
-#include "tools/program/flags/checkpoint_options.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 namespace {

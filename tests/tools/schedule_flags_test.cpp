@@ -11,7 +11,6 @@
 
 #include "nn/lr_schedule.h"
 #include "tools/program/flags/options.h"
-#include "tools/program/flags/schedule_options.h"
 
 namespace vitrine::tools {
 namespace {

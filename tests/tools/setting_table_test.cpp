@@ -10,8 +10,6 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/checkpoint/run_settings.h"
-#include "tools/program/flags/flag_reference.h"
-#include "tools/program/flags/flag_values.h"
 #include "tools/program/flags/program_flags.h"
 #include "tools/program/flags/setting.h"
 #include "tools/program/run/run.h"

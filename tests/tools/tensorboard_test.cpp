@@ -199,9 +199,9 @@ TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
   {
     const FileSizeLimit limit(20'000);
     for (int64_t step = 1; step <= 1000; ++step) EXPECT_NO_THROW(log.add_step({step, 1, 2.5, 0.1, std::nullopt}));
-    RunLog::Epoch epoch;
-    epoch.step = 1000;
-    EXPECT_NO_THROW(log.add_epoch(epoch));
+    EpochRecord epoch;
+    epoch.last_step = 1000;
+    EXPECT_NO_THROW(log.add_epoch(epoch, {}, nullptr));
   }
   EXPECT_NO_THROW(log.add_step({1001, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
   try {

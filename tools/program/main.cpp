@@ -21,30 +21,13 @@ namespace {
 
 int run(const vitrine::tools::Options& options, vitrine::tools::Processes& processes) {
   using Command = vitrine::tools::Options::Command;
-  switch (options.command) {
-    case Command::train:
-      return vitrine::tools::run_train(options, processes);
-    case Command::eval:
-      return vitrine::tools::run_eval(options, processes);
-    case Command::compare:
-      require_alone(processes, "compare");
-      return vitrine::tools::run_compare(options);
-    case Command::reproduce:
-      require_alone(processes, "reproduce");
-      return vitrine::tools::run_reproduce(options, processes);
-    case Command::plan:
-      require_alone(processes, "plan");
-      return vitrine::tools::run_plan(options);
-    case Command::collectives:
-      return vitrine::tools::run_collectives(options, processes);
-    case Command::lab:
-      require_alone(processes, "lab");
-      return vitrine::tools::run_lab(options);
-    case Command::info:
-    case Command::lesson:
-      break;  // need no other process
-  }
-  return vitrine::tools::run_info(options);
+  if (options.command == Command::train) return run_train(options, processes);
+  if (options.command == Command::eval) return run_eval(options, processes);
+  if (options.command == Command::collectives) return run_collectives(options, processes);
+  require_alone(processes, options.arguments.front().c_str());
+  if (options.command == Command::compare) return run_compare(options);
+  if (options.command == Command::reproduce) return run_reproduce(options, processes);
+  return options.command == Command::plan ? run_plan(options) : run_lab(options);
 }
 
 int run_program(const std::vector<std::string>& arguments) {

@@ -50,13 +50,7 @@ StepResult Evaluation::read(float* logits) {
     note_host_read(setup_.devices, "evaluate", ConstView(target, {values}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), values, logits);
   StepResult sum;
-  for (int d = 0; d < replicas_.size(); ++d) {
-    const StepResult part = result_from(totals.data() + d * LossTotals::kCount);
-    sum.loss_sum += part.loss_sum;
-    sum.valid += part.valid;
-    sum.correct += part.correct;
-    sum.top5 += part.top5;
-  }
+  for (int d = 0; d < replicas_.size(); ++d) sum.add_totals(result_from(totals.data() + d * LossTotals::kCount));
   return sum;
 }
 

@@ -30,6 +30,8 @@ struct StepResult {
   /// in a step that stopped training "parameter NAME", "the input" or "the output of NAME", in forward's order, where
   /// one of them is not finite.
   std::string overflow;
+  /// Adds the loss and the counts of other targets.
+  void add_totals(const StepResult& other);
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
 };

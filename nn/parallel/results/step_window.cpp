@@ -48,6 +48,13 @@ std::string remedies(const EngineConfig& config) {
 
 }  // namespace
 
+void StepResult::add_totals(const StepResult& other) {
+  loss_sum += other.loss_sum;
+  valid += other.valid;
+  correct += other.correct;
+  top5 += other.top5;
+}
+
 double StepResult::mean_loss() const {
   return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN();
 }

@@ -7,14 +7,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
-#include "runtime/units.h"
 #include "tools/program/run/checkpoint_files.h"
+#include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
 
@@ -36,7 +35,6 @@ void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
     work();
   } catch (const std::exception& error) {
     fmt::print(stderr, "vitrine: warning: checkpoint {} is saved, but {}\n", checkpoint, error.what());
-    std::fflush(stderr);
   }
 }
 
@@ -45,7 +43,7 @@ void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
 std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& options, const Processes& processes) {
   const CheckpointOptions& o = options.checkpoints;
   if (o.directory.empty() || !processes.leads()) return nullptr;
-  try {
+  return with_prefix<DataError>("--checkpoint-dir ", [&] {
     auto directory = std::make_unique<CheckpointDirectory>(o.directory);
     const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
     if (o.resume.empty() && !found.empty()) {
@@ -55,9 +53,7 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
                       o.directory, checkpoint_name(found.back().step)));
     }
     return directory;
-  } catch (const DataError&) {
-    rethrow_with_prefix(std::current_exception(), "--checkpoint-dir ");
-  }
+  });
 }
 
 Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
@@ -213,7 +209,6 @@ void Checkpoints::write(const RunState& state) {
         stderr,
         "vitrine: warning: checkpoint {} is not saved: {}. The run goes on, and earlier checkpoints are unchanged\n",
         name, error_);
-    std::fflush(stderr);
     return;
   }
   // The checkpoint is saved, whatever happens to the link and to older ones.

@@ -8,8 +8,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "nn/checkpoint_directory.h"
 #include "nn/parallel/engine.h"
@@ -95,5 +93,14 @@ class Checkpoints {
   int64_t begin_ns_ = 0, due_ns_ = 0;
   int64_t first_step_ = 0, next_check_ = 0;
 };
+
+/// Writes the engine's parameters to --save, if given, on rank 0. Every process calls it: while rank 0 writes, it
+/// reports its progress to the others, which wait as long as that takes. With several processes a child process writes,
+/// and continues if this one is killed. throws DataError, CommError.
+void save_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes);
+
+/// After an error in training: saves what the devices still hold, on rank 0 alone, and reports it on stderr.
+void rescue_weights(const Options& options, const std::string& model, Engine& engine,
+                    const Processes& processes) noexcept;
 
 }  // namespace vitrine::tools

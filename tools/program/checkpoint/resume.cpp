@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "tools/program/run/checkpoint_files.h"
+#include "tools/program/text/output_file.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -55,24 +56,16 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-/// Calls `read`; its DataError begins with --resume.
-template <class Read>
-auto of_resume(const Read& read) {
-  try {
-    return read();
-  } catch (const DataError&) {
-    rethrow_with_prefix(std::current_exception(), "--resume ");
-  }
-}
-
 /// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
 std::string choose(const Options& options, const std::vector<RunSetting>& settings, const Run& run) {
   const CheckpointOptions& o = options.checkpoints;
   const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
-  const std::optional<WholeCheckpoint> found = of_resume(
-      [&] { return o.resumes_automatically() ? find_checkpoint(path) : std::optional(require_checkpoint(path)); });
+  const std::optional<WholeCheckpoint> found = with_prefix<DataError>("--resume ", [&] {
+    return o.resumes_automatically() ? find_checkpoint(path) : std::optional(require_checkpoint(path));
+  });
   if (!found) return {};
-  const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
+  const RunState state =
+      with_prefix<DataError>("--resume ", [&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
   compare_settings(state.settings, settings, o.resume_change,
                    state.parameters == parameters_hash(run.engine->parameters().layout()));
@@ -101,7 +94,6 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
   for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", excerpt(change, 400));
   if (!optimizer_fits)
     fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
-  std::fflush(stderr);
 }
 
 /// Loads the state. With several processes the tensors are rank 0's.
@@ -112,7 +104,7 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
-    of_resume([&] {
+    with_prefix<DataError>("--resume ", [&] {
       read_checkpoint_files(resumed.folder, engine.parameters().layout(), engine.parameters().buffer_layout(), state,
                             optimizer_fits);
     });

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
@@ -52,34 +52,42 @@ std::string parameters_hash(const FlatLayout& layout) {
   return fmt::format("{:016x}", hash.value());
 }
 
-std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before,
-                                            const std::vector<RunSetting>& now, const std::vector<std::string>& allowed,
-                                            bool same_parameters) {
+std::vector<SettingChange> find_changes(const SettingValues& before, const std::vector<RunSetting>& now) {
   std::map<std::string, std::string> old(before.begin(), before.end());
+  std::vector<SettingChange> changes;
+  for (const RunSetting& setting : now) {
+    const std::string value = std::exchange(old[setting.name], {});
+    if (value != setting.value)
+      changes.push_back({setting.name, value, setting.value, setting.effect, setting.part_of});
+  }
+  // What another version may have recorded.
+  for (const auto& [name, value] : old) {
+    if (!value.empty()) changes.push_back({name, value, ""});
+  }
+  return changes;
+}
+
+std::vector<SettingChange> compare_settings(const SettingValues& before, const std::vector<RunSetting>& now,
+                                            const std::vector<std::string>& allowed, bool same_parameters) {
   const std::set<std::string> named(allowed.begin(), allowed.end());
   std::set<std::string> unknown = named;
+  for (const auto& [name, value] : before) unknown.erase(name);
   std::vector<std::string> names;
-  std::vector<SettingChange> changes;
   for (const RunSetting& setting : now) {
     unknown.erase(setting.name);
     names.push_back(setting.name);
-    if (const std::string value = old[setting.name]; value != setting.value) {
-      // A setting that exists only under the old or the new value of its owner is allowed with the owner.
-      const bool follows = named.contains(setting.part_of) && (value.empty() || setting.value.empty());
-      changes.push_back({setting.name, value, setting.value, setting.effect, follows || named.contains(setting.name)});
-    }
-    old.erase(setting.name);
-  }
-  // Settings that only the checkpoint knows, which may change results.
-  for (const auto& [name, value] : old) {
-    unknown.erase(name);
-    if (!value.empty()) changes.push_back({name, value, "", Effect::result, named.contains(name)});
   }
   if (!unknown.empty()) {
     throw ConfigError(
         fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {} ({} only while the "
                     "parameters keep their shapes)",
                     *unknown.begin(), fmt::join(names, ", "), fmt::join(kShapeSettings, ", ")));
+  }
+  std::vector<SettingChange> changes = find_changes(before, now);
+  for (SettingChange& change : changes) {
+    // A setting that exists only under the old or the new value of its owner is allowed with the owner.
+    const bool follows = named.contains(change.part_of) && (change.before.empty() || change.now.empty());
+    change.named = follows || named.contains(change.name);
   }
   if (!same_parameters) mark_fixed(changes);
   std::vector<SettingChange> refused;

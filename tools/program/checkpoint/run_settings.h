@@ -20,19 +20,21 @@ std::string parameters_hash(const FlatLayout& layout);
 struct SettingChange {
   std::string name, before, now;
   Effect effect = Effect::result;
-  bool named = false;  // by --resume-change
-  bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
+  std::string part_of = {};  // RunSetting::part_of
+  bool named = false;        // by --resume-change
+  bool fixed = false;        // cannot be changed: the parameters have other shapes because of it
 };
 
-/// The differences between the settings of a checkpoint and of a run. A setting that only one of them knows
-/// differs from "". --resume-change also allows what appears or disappears with a setting that it names, such as the
-/// parts of a schedule.
+/// The differences between settings that were recorded and those of a run. A setting that only one of them knows
+/// differs from "".
+std::vector<SettingChange> find_changes(const SettingValues& before, const std::vector<RunSetting>& now);
+/// find_changes() between a checkpoint and the run that continues it. --resume-change also allows what appears or
+/// disappears with a setting that it names, such as the parts of a schedule.
 ///   same_parameters  parameters_hash() of the run is the checkpoint's
 /// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings
 ///         that change results differ without being named: with all of them, both values of each, and the remedy
-std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before,
-                                            const std::vector<RunSetting>& now, const std::vector<std::string>& allowed,
-                                            bool same_parameters = true);
+std::vector<SettingChange> compare_settings(const SettingValues& before, const std::vector<RunSetting>& now,
+                                            const std::vector<std::string>& allowed, bool same_parameters = true);
 
 /// "--lr is 0.01, 0.001 in the checkpoint (--resume-change)": one for each change, for stderr.
 std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes);

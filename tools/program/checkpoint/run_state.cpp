@@ -6,7 +6,6 @@
 #include <random>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "nn/checkpoint.h"
 #include "nn/json_file.h"

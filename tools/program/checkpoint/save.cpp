@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/checkpoint/save.h"
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -11,7 +9,6 @@
 #include <cstring>
 #include <new>
 #include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -22,6 +19,8 @@
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
 #include "runtime/units.h"
+#include "tools/program/checkpoint/checkpoints.h"
+#include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
 
@@ -36,13 +35,17 @@ struct Weights {
   BufferValues buffers;
 
   void write(const WriteProgress& progress = {}) const {
-    try {
+    with_prefix<DataError>("--save ", [&] {
       save_parameters(path, layout, values, buffer_layout, buffers, {{"format", "pt"}, {"model", model}}, progress);
-    } catch (const DataError&) {
-      rethrow_with_prefix(std::current_exception(), "--save ");
-    }
+    });
   }
 };
+
+Weights copy_weights(const Options& options, const std::string& model, Engine& engine) {
+  Parameters& parameters = engine.parameters();
+  return {options.save,        model, parameters.layout(), parameters.buffer_layout(), parameters.values(),
+          parameters.buffers()};
+}
 
 /// What the child process that saves reports to its parent.
 struct Report {
@@ -181,12 +184,7 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
     }
     return;
   }
-  const Weights weights{options.save,
-                        model,
-                        engine.parameters().layout(),
-                        engine.parameters().buffer_layout(),
-                        engine.parameters().values(),
-                        engine.parameters().buffers()};
+  const Weights weights = copy_weights(options, model, engine);
   process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
@@ -196,12 +194,7 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
   const std::string success =
       fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
-    const Weights weights{options.save,
-                          model,
-                          engine.parameters().layout(),
-                          engine.parameters().buffer_layout(),
-                          engine.parameters().values(),
-                          engine.parameters().buffers()};
+    const Weights weights = copy_weights(options, model, engine);
     if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);

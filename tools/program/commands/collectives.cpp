@@ -5,9 +5,7 @@
 #include <iterator>
 #include <optional>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "runtime/error.h"
@@ -15,12 +13,11 @@
 #include "runtime/process_group/agreement.h"
 #include "runtime/units.h"
 #include "tools/program/commands/commands.h"
-#include "tools/program/flags/collective_options.h"
+#include "tools/program/flags/options.h"
 #include "tools/program/record/device_sets.h"
 #include "tools/program/record/machine.h"
 #include "tools/program/render/json_report.h"
 #include "tools/program/run/collective_bench.h"
-#include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/run.h"
 #include "tools/program/text/json_text.h"
@@ -67,8 +64,6 @@ std::optional<double> average_busbw(const std::vector<Row>& rows, const Collecti
   return ranks > 1 && count > 0 ? std::optional(sum / count) : std::nullopt;
 }
 
-std::string microseconds(double seconds) { return fmt::format("{:.2f}", seconds * 1e6); }
-
 Json timing_json(const Row& row, const CollectiveTiming& t, const CollectiveOptions& o, int ranks) {
   Json json;
   json["time_us"] = t.seconds * 1e6;
@@ -107,20 +102,14 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   for (const Row& row : rows) {
     if (row.collective != collective) continue;
     const CollectiveTiming& t = row.out_of_place;
-    std::vector<std::string> cells = {format_count(row.bytes),
-                                      format_count(row.count),
-                                      microseconds(t.seconds),
-                                      microseconds(t.least_seconds),
-                                      microseconds(t.median_seconds),
-                                      microseconds(t.p99_seconds),
-                                      fmt::format("{:.2f}", algbw(row, t)),
-                                      bus_cell(row, t),
-                                      wrong_cell(t)};
-    const std::vector<std::string> in_place =
-        row.in_place ? std::vector<std::string>{microseconds(row.in_place->seconds), bus_cell(row, *row.in_place),
-                                                wrong_cell(*row.in_place)}
-                     : std::vector<std::string>{"-", "-", "-"};
-    cells.insert(cells.end(), in_place.begin(), in_place.end());
+    std::vector<std::string> cells = {format_count(row.bytes), format_count(row.count)};
+    for (const double seconds : {t.seconds, t.least_seconds, t.median_seconds, t.p99_seconds})
+      cells.push_back(fmt::format("{:.2f}", seconds * 1e6));
+    cells.insert(cells.end(), {fmt::format("{:.2f}", algbw(row, t)), bus_cell(row, t), wrong_cell(t)});
+    const auto& in_place = row.in_place;
+    cells.push_back(in_place ? fmt::format("{:.2f}", in_place->seconds * 1e6) : "-");
+    cells.push_back(in_place ? bus_cell(row, *in_place) : "-");
+    cells.push_back(in_place ? wrong_cell(*in_place) : "-");
     table.add_row(std::move(cells));
   }
   return table.str(style);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "data/sampler.h"
@@ -23,7 +22,6 @@
 #include "tools/program/run/measure.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/warnings.h"
-#include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 #include "tools/program/text/progress.h"
 #include "tools/program/text/tables.h"
@@ -104,8 +102,7 @@ class Comparison {
     StepResult done;
     const auto add = [&](const std::vector<StepResult>& finished) {
       for (const StepResult& step : finished) {
-        done.loss_sum += step.loss_sum;
-        done.valid += step.valid;
+        done.add_totals(step);
         result.steps.add(step);
       }
     };

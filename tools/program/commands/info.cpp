@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
 #include <fstream>
 
 #include <CLI/Version.hpp>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -31,25 +29,22 @@ struct Part {
   const char* name;
   bool built_in;
   const char* use;
-  const char* remedy;  // if it is missing
+  const char* install;  // if it is missing
+  std::string remedy() const { return fmt::format("{}, then configure and build again", install); }
 };
 
 std::vector<Part> parts() {
   return {
       {"cpu", true, "virtual devices of one process, each with its own cores and memory", ""},
       {"meta", true, "devices that compute nothing and count every byte: plans run on them", ""},
-      {"cuda", VITRINE_BUILD_CUDA != 0, "GPUs",
-       "install the CUDA toolkit (nvcc on PATH), then configure and build again"},
-      {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own",
-       "install cuDNN 9, then configure and build again"},
+      {"cuda", VITRINE_BUILD_CUDA != 0, "GPUs", "install the CUDA toolkit (nvcc on PATH)"},
+      {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own", "install cuDNN 9"},
       {"nccl", VITRINE_BUILD_NCCL != 0, "collectives between GPUs; without it direct copies between peers",
-       "install NCCL, then configure and build again"},
+       "install NCCL"},
       {"mpi", VITRINE_BUILD_MPI != 0, "CPU devices of several processes, and processes that mpirun starts",
-       "install libopenmpi-dev, then configure and build again"},
-      {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU",
-       "install libdnnl-dev, then configure and build again"},
-      {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device",
-       "use a compiler with OpenMP, then configure and build again"},
+       "install libopenmpi-dev"},
+      {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU", "install libdnnl-dev"},
+      {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device", "use a compiler with OpenMP"},
   };
 }
 
@@ -80,6 +75,14 @@ int64_t memory_bytes(const std::string& key) {
   return -1;
 }
 
+std::vector<std::string> peers_of(const GpuInfo& gpu) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < gpu.peers.size(); ++i) {
+    if (gpu.peers[i]) names.push_back(fmt::format("cuda:{}", i));
+  }
+  return names;
+}
+
 Json gpus_json(const GpuReport& report) {
   Json json = {{"driver_version", report.driver_version},
                {"runtime_version", report.runtime_version},
@@ -87,10 +90,6 @@ Json gpus_json(const GpuReport& report) {
   json["graphs"] = !report.gpus.empty();
   json["gpus"] = Json::array();
   for (const GpuInfo& gpu : report.gpus) {
-    Json peers = Json::array();
-    for (size_t i = 0; i < gpu.peers.size(); ++i) {
-      if (gpu.peers[i]) peers.push_back(fmt::format("cuda:{}", i));
-    }
     json["gpus"].push_back({{"device", fmt::format("cuda:{}", gpu.index)},
                             {"name", gpu.name},
                             {"total_bytes", gpu.total_bytes},
@@ -99,7 +98,7 @@ Json gpus_json(const GpuReport& report) {
                             {"compute_capability", fmt::format("{}.{}", gpu.compute_major, gpu.compute_minor)},
                             {"multiprocessors", gpu.multiprocessors},
                             {"bf16", gpu.has_bf16()},
-                            {"peers", peers}});
+                            {"peers", peers_of(gpu)}});
   }
   return json;
 }
@@ -120,14 +119,11 @@ void print_gpus(const GpuReport& report, const Style& style) {
        {"reaches directly", Table::Align::left}},
       fmt::format("\nGPUs, driver for CUDA {}, built with CUDA {}", report.driver_version, report.runtime_version));
   for (const GpuInfo& gpu : report.gpus) {
-    std::string peers;
-    for (size_t i = 0; i < gpu.peers.size(); ++i) {
-      if (gpu.peers[i]) peers += fmt::format("{}cuda:{}", peers.empty() ? "" : " ", i);
-    }
+    const std::vector<std::string> peers = peers_of(gpu);
     table.add_row({fmt::format("cuda:{}", gpu.index), gpu.name, format_bytes(gpu.total_bytes),
                    format_bytes(gpu.free_bytes), gpu.pci_bus_id,
                    fmt::format("{}{}", gpu.compute_major, gpu.compute_minor), fmt::format("{}", gpu.multiprocessors),
-                   peers.empty() ? "no other GPU" : peers});
+                   peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(peers, " "))});
   }
   fmt::print("{}\n{}\n", table.str(style),
              style.prose("CUDA graphs: available (train says whether it replays its steps, and why not)"));
@@ -157,7 +153,7 @@ Json info_json(const std::vector<int>& cores) {
     if (part.built_in) {
       json["built_in"].push_back(part.name);
     } else {
-      json["missing"][part.name] = part.remedy;
+      json["missing"][part.name] = part.remedy();
     }
   }
   return json;
@@ -184,7 +180,7 @@ void print_info(const std::vector<int>& cores) {
     if (part.built_in) {
       built.add_row({part.name, "", part.use});
     } else {
-      missing.add_row({part.name, part.use, part.remedy});
+      missing.add_row({part.name, part.use, part.remedy()});
     }
   }
   built.add_rule();

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdio>
 #include <optional>
-#include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "nn/parallel/plan/plan_search.h"
@@ -22,10 +19,8 @@
 #include "tools/program/run/choose.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
-#include "tools/program/run/measure.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/warnings.h"
-#include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 #include "tools/program/text/tables.h"
 

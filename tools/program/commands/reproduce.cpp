@@ -3,22 +3,31 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <limits>
+#include <map>
 #include <optional>
 #include <set>
+#include <sstream>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "nn/atomic_file.h"
 #include "nn/checkpoint_directory.h"
+#include "nn/json_file.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/trace/span.h"
+#include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/commands/commands.h"
-#include "tools/program/commands/planned_run.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
+#include "tools/program/record/record.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/json_report.h"
@@ -26,6 +35,7 @@
 #include "tools/program/run/attempts.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
+#include "tools/program/run/run.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/json_text.h"
@@ -33,12 +43,157 @@
 #include "tools/program/text/tables.h"
 #include "tools/program/train/train_job.h"
 #include "tools/program/train/training.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kRemedy = "remove the run's folder to make the run again";
+
+/// Calls `read` with a text that is JSON.
+///   source  names the text in messages
+/// throws  DataError that ends with the remedy
+template <class Read>
+void read_json(const std::string& source, const std::string& text, const Read& read) {
+  try {
+    check_json_nesting(source, text);
+    read(Json::parse(text));
+  } catch (const Json::exception& problem) {  // it quotes bytes of the file
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", source, describe_json_error(problem), kRemedy));
+  } catch (const DataError& problem) {
+    throw DataError(fmt::format("{}; {}", problem.what(), kRemedy));
+  }
+}
+
+double number_or_nan(const Json& json) {
+  return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+std::optional<double> number_if_any(const Json& json) {
+  return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+}
+
+EpochRecord epoch_of_row(const Json& row) {
+  EpochRecord epoch;
+  epoch.epoch = row.at("epoch").get<int64_t>();
+  epoch.samples = row.at("samples").get<int64_t>();
+  epoch.seconds = row.at("train_seconds").get<double>();
+  // The mean, in the form that a record has.
+  epoch.totals.loss_sum = number_or_nan(row.at("loss"));
+  epoch.totals.valid = 1;
+  epoch.test_loss = number_if_any(row.at("test_loss"));
+  epoch.test_accuracy = number_if_any(row.at("test_accuracy"));
+  epoch.test_top5 = number_if_any(row.at("test_top5_accuracy"));
+  epoch.last_step = row.at("step").get<int64_t>();
+  return epoch;
+}
+
+/// What result.json says of a run.
+struct RunResult {
+  std::string state = "interrupted";  // or complete, or diverged
+  std::string diverged;               // why training stopped
+  std::vector<DeviceRecord> devices;  // as the last call measured them
+
+  bool done() const { return state != "interrupted"; }
+};
+
+/// A run of a reproduction, a configuration with a seed, in a folder of its own:
+///   result.json    its settings, written before the first step; when it ends also its state and measurements
+///   log.jsonl      steps and epochs
+///   checkpoints/   one for each epoch
+///   tensorboard/   event files
+struct PlannedRun {
+  Configuration configuration;
+  Options options;  // of vitrine train
+  std::vector<DeviceId> devices;
+  std::string folder;
+  std::vector<RunSetting> settings;
+
+  /// Nothing before the first step. throws DataError if the file cannot be read, ConfigError if the run in the folder
+  /// has other settings
+  std::optional<RunResult> read_result() const;
+  void write_result(const RunResult& result) const;
+  /// Fills in epochs, their rates, losses of all steps, and skipped steps. An epoch that was interrupted counts as far
+  /// as it went. throws DataError if a row cannot be read, or a complete run lacks epochs
+  void read_log(RunRecord& run) const;
+};
+
+std::optional<RunResult> PlannedRun::read_result() const {
+  const std::string path = folder + "/result.json";
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  RunResult result;
+  SettingValues recorded;
+  read_json(path, read_text_file(path), [&](const Json& json) {
+    const auto values = json.at("settings").get<std::map<std::string, std::string>>();
+    recorded.assign(values.begin(), values.end());
+    result.state = json.at("state").get<std::string>();
+    result.diverged = json.at("diverged").get<std::string>();
+    result.devices = parse_devices(path, json_text(json.at("devices")));
+  });
+  const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
+  for (const SettingChange& change : find_changes(recorded, settings)) {
+    throw ConfigError(
+        fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose "
+                    "another folder",
+                    folder, change.name, shown(change.now), shown(change.before)));
+  }
+  return result;
+}
+
+void PlannedRun::write_result(const RunResult& result) const {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw DataError(fmt::format("--out: the folder {} cannot be made ({})", folder, error.message()));
+  Json json;
+  json["version"] = VITRINE_VERSION;
+  for (const auto& [name, value] : values_of(settings)) json["settings"][name] = value;
+  json["state"] = result.state;
+  json["diverged"] = result.diverged;
+  json["devices"] = Json::parse(devices_text(result.devices));
+  AtomicFile file(folder + "/result.json");
+  file.write(json_text(json, 1));
+  file.commit();
+}
+
+void PlannedRun::read_log(RunRecord& run) const {
+  std::map<int64_t, double> losses, scales;
+  std::map<int64_t, EpochRecord> epochs;  // the row of an interrupted epoch is replaced by that of the whole epoch
+  const auto add = [&](const Json& row) {
+    if (row.at("kind") == "step") {
+      const auto step = row.at("step").get<int64_t>();
+      losses[step] = number_or_nan(row.at("loss"));
+      if (const auto scale = number_if_any(row.at("loss_scale"))) scales[step] = *scale;
+    } else if (row.at("kind") == "epoch") {
+      const EpochRecord epoch = epoch_of_row(row);
+      epochs[epoch.epoch] = epoch;
+    }
+  };
+  std::error_code error;
+  std::istringstream rows(fs::exists(options.log, error) ? read_text_file(options.log) : std::string());
+  int64_t number = 0;
+  for (std::string line; std::getline(rows, line) && !rows.eof();)  // a killed process may leave half a line
+    read_json(fmt::format("{}, line {}", options.log, ++number), line, add);
+  run.first_step = 0;
+  for (const auto& [step, loss] : losses) run.step_losses.push_back(loss);
+  int64_t steps = 0;
+  for (auto& [epoch_number, epoch] : epochs) {
+    epoch.steps = epoch.steps_wanted = epoch.last_step - steps;
+    steps = epoch.last_step;
+    run.epochs.push_back(epoch);
+    run.rates.rounds.push_back(epoch.samples_per_second());
+  }
+  if (const auto count = static_cast<int64_t>(epochs.size()); is_complete(run) && count != *options.epochs)
+    throw DataError(fmt::format("{}: it has {} of {} epochs; {}", options.log, count, *options.epochs, kRemedy));
+  // A scale falls only after a step that was skipped.
+  double scale = 0.0;
+  for (const auto& [step, next] : scales) {
+    if (next < scale) ++run.reproduced->skipped_steps;
+    scale = next;
+  }
+}
 
 /// The devices of dp and ddp.
 std::vector<DeviceId> reproduction_devices(const Options& o) {
@@ -70,13 +225,12 @@ std::vector<std::string> find_departures(const Options& asked, const Job& job, c
   differs(device.find("RTX 2060") == std::string::npos, "device " + device, "an RTX 2060");
   std::set<std::string> found;
   for (const PlannedRun& run : runs) {
-    const SettingValues same = identify_run(
-        train_options(published, run.configuration, device_names(run.devices), run.options.seed), job, run.devices);
-    for (const auto& [name, here, there] : compare_run_settings(run.settings, {same.begin(), same.end()})) {
+    const Options same = train_options(published, run.configuration, device_names(run.devices), run.options.seed);
+    for (const SettingChange& change : find_changes(values_of(run_settings({same, job, run.devices})), run.settings)) {
       // Optimizers and schedules have settings of their own.
-      const bool off = there.empty() && (here == "0" || here == "off");
-      if (here.empty() || off || !found.insert(name).second) continue;
-      differs(true, fmt::format("--{} {}", name, here), there.empty() ? "not set" : there);
+      const bool off = change.before.empty() && (change.now == "0" || change.now == "off");
+      if (change.now.empty() || off || !found.insert(change.name).second) continue;
+      differs(true, fmt::format("--{} {}", change.name, change.now), change.before.empty() ? "not set" : change.before);
     }
   }
   return departures;
@@ -90,11 +244,7 @@ class Reproduction {
       for (const Configuration& configuration : configurations(asked))
         add(configuration, asked.seed + static_cast<uint64_t>(s));
     }
-    try {
-      directory_.emplace(asked.reproduce.out, 1.0);
-    } catch (const DataError&) {
-      rethrow_with_prefix(std::current_exception(), "--out ");
-    }
+    with_prefix<DataError>("--out ", [&] { directory_.emplace(asked.reproduce.out, 1.0); });
     find_runs_to_make();
     find_facts();
   }
@@ -126,7 +276,7 @@ class Reproduction {
     check_combinations(run.options);
     device_group_options(run.options, run.devices);
     run.folder = fs::path(run.options.log).parent_path().string();
-    run.settings = identify_run(run.options, job_, run.devices);
+    run.settings = run_settings({run.options, job_, run.devices});
     const Scheme scheme = resolve_scheme(run.options, run.devices);
     RunRecord& record = record_.runs.emplace_back(
         configured_run(run.options, engine_config(run.options, job_, scheme, resolve_precision(run.options)), {}));
@@ -161,7 +311,6 @@ class Reproduction {
     record.reproduced->state = "failed";
     record.reproduced->failure = printable_lines(reason);  // it may quote bytes of a damaged file
     fmt::print(stderr, "vitrine: {} failed: {}\n", record.name, record.reproduced->failure);
-    std::fflush(stderr);
   }
 
   /// Trains what is left of a run, and fills its record from its files.

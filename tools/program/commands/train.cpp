@@ -3,7 +3,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "runtime/error.h"
@@ -12,11 +11,9 @@
 #include "tools/program/render/json_report.h"
 #include "tools/program/render/terminal_report.h"
 #include "tools/program/run/attempts.h"
-#include "tools/program/run/balance.h"
 #include "tools/program/run/choose.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/output_file.h"
-#include "tools/program/train/autotune.h"
 #include "tools/program/train/train_job.h"
 #include "tools/program/train/training.h"
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/checkpoint_options.h"
-
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 

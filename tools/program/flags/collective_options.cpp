@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/collective_options.h"
-
 #include <algorithm>
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 

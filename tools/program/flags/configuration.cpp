@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tools/program/flags/setting.h"
@@ -80,9 +79,14 @@ std::vector<RunSetting> run_settings(const SettingContext& configuration, const 
   return settings;
 }
 
-std::vector<std::pair<std::string, std::string>> agreed_settings(const SettingContext& configuration,
-                                                                 const SettingTable& table) {
-  std::vector<std::pair<std::string, std::string>> fields;
+SettingValues values_of(const std::vector<RunSetting>& settings) {
+  SettingValues values;
+  for (const RunSetting& setting : settings) values.emplace_back(setting.name, setting.value);
+  return values;
+}
+
+SettingValues agreed_settings(const SettingContext& configuration, const SettingTable& table) {
+  SettingValues fields;
   for (const SettingRow& row : table) {
     const bool has = ((row.commands | row.json_commands()) & only(configuration.options.command)) != 0;
     if (!has || row.ranks == Ranks::local || row.flag.empty()) continue;

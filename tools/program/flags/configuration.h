@@ -49,9 +49,11 @@ struct RunSetting {
 /// lists whose order does not matter have one order. A setting that the run does not have has the value "".
 std::vector<RunSetting> run_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
 
+/// Names of settings, and values.
+using SettingValues = std::vector<std::pair<std::string, std::string>>;
+SettingValues values_of(const std::vector<RunSetting>& settings);
 /// Flags and values on which all processes must agree.
-std::vector<std::pair<std::string, std::string>> agreed_settings(const SettingContext& configuration,
-                                                                 const SettingTable& table = setting_table());
+SettingValues agreed_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
 
 /// The part of docs/json.md that describes the configuration, in Markdown.
 std::string configuration_reference(const SettingTable& table = setting_table());

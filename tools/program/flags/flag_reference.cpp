@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/flag_reference.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,11 +6,9 @@
 #include <set>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/text.h"
-#include "tools/program/flags/help.h"
 #include "tools/program/flags/program_flags.h"
 #include "vitrine_version.h"
 

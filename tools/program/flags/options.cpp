@@ -2,16 +2,13 @@
 #include "tools/program/flags/options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <system_error>
 #include <tuple>
 #include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "nn/parameter_store.h"
@@ -26,12 +23,6 @@
 namespace vitrine::tools {
 
 namespace {
-
-std::string device_list(const std::vector<DeviceId>& devices) {
-  std::vector<std::string> names;
-  for (const DeviceId& device : devices) names.push_back(device.str());
-  return fmt::format("{}", fmt::join(names, ", "));
-}
 
 LossScaling parse_loss_scale(const std::string& text) {
   LossScaling scaling;
@@ -55,7 +46,7 @@ int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices
   const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
   if (found == devices.end()) {
     throw ConfigError(fmt::format("--output-device {}: it is not one of the devices of this run; use one of {}", name,
-                                  device_list(devices)));
+                                  fmt::join(device_names(devices), ", ")));
   }
   return static_cast<int>(found - devices.begin());
 }
@@ -210,6 +201,12 @@ void check_combinations(const Options& o) {
     check_training(o);
 }
 
+std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceId& device : devices) names.push_back(device.str());
+  return names;
+}
+
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
   if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
   if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
@@ -252,16 +249,22 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   return scheme;
 }
 
+std::vector<std::string> names_in(const char* option, const std::string& text) {
+  const std::vector<std::string> names = split_text(text, ',');
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    if (std::find(names.begin(), name, *name) != name)
+      throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, *name));
+  }
+  return names;
+}
+
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& o,
                                                                     const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes) {
   const int device_count = static_cast<int>(devices.size());
   const Split given = parse_split(o.split.value_or("equal"));
   std::vector<std::pair<std::string, Scheme>> schemes;
-  for (const std::string& name : split_text(o.modes, ',')) {
-    const auto same_name = [&](const auto& entry) { return entry.first == name; };
-    if (std::any_of(schemes.begin(), schemes.end(), same_name))
-      throw ConfigError(fmt::format("--modes {}: {} appears twice; name each once", o.modes, name));
+  for (const std::string& name : names_in("--modes", o.modes)) {
     Scheme scheme = scheme_preset(name);
     const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
     if (takes_share) {
@@ -297,10 +300,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   }
   std::vector<std::pair<std::string, Precision>> precisions;
   bool any_dynamic = false;
-  for (const std::string& item : split_text(o.precisions, ',')) {
-    if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
-      throw ConfigError(fmt::format("--precisions {}: {} appears twice; name each once", o.precisions, item));
-    }
+  for (const std::string& item : names_in("--precisions", o.precisions)) {
     const size_t colon = std::min(item.find(':'), item.size());
     Options one = o;
     one.precision = item.substr(0, colon);
@@ -330,17 +330,11 @@ int resolve_recompute_segments(const Options& o, const Model& model) {
 }
 
 std::vector<std::string> parse_recompute(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, comma - begin));
-    if (names.back().empty()) {
-      throw ConfigError(
-          fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
-    }
-    begin = comma + 1;
-  }
-  return names;
+  if (text.empty()) return {};
+  std::vector<std::string> names = split_text(text, ',');
+  if (std::find(names.begin(), names.end(), "") == names.end()) return names;
+  throw ConfigError(
+      fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
 }
 
 static std::pair<double, double> parse_betas(const std::string& text) {
@@ -426,15 +420,8 @@ const char* precision_name(DType compute) {
 }
 
 std::string loss_scale_name(const LossScaling& scaling) {
-  switch (scaling.kind) {
-    case LossScaling::Kind::none:
-      return "none";
-    case LossScaling::Kind::dynamic:
-      return "dynamic";
-    case LossScaling::Kind::fixed:
-      break;
-  }
-  return fmt::format("{}", scaling.scale);
+  if (scaling.kind == LossScaling::Kind::none) return "none";
+  return scaling.kind == LossScaling::Kind::dynamic ? "dynamic" : fmt::format("{}", scaling.scale);
 }
 
 const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }

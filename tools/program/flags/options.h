@@ -6,19 +6,186 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
+#include "nn/lr_schedule.h"
 #include "nn/model.h"
 #include "nn/parallel/engine_config.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
+#include "runtime/comm/reduce_op.h"
 #include "runtime/device_id.h"
+#include "runtime/dtype.h"
 #include "runtime/trace/phase_table.h"
-#include "tools/program/flags/checkpoint_options.h"
-#include "tools/program/flags/collective_options.h"
-#include "tools/program/flags/recipe_options.h"
-#include "tools/program/flags/reproduce_options.h"
-#include "tools/program/flags/schedule_options.h"
+
+namespace CLI {
+class App;
+}
 
 namespace vitrine::tools {
+
+struct Options;
+
+/// When checkpoints are saved.
+struct CheckpointInterval {
+  bool epochs = false;   // after each epoch
+  int64_t steps = 0;     // above 0: after so many optimizer steps
+  double minutes = 0.0;  // above 0: after so much time
+};
+
+/// The flags of checkpoints.
+struct CheckpointOptions {
+  std::string directory;  // empty: none are saved
+  std::optional<std::string> every;
+  std::optional<int64_t> keep_last;
+  bool keep_best = false;
+  std::string resume;  // a directory of checkpoints, one of them, or "auto"
+  std::vector<std::string> resume_change;
+
+  bool resumes_automatically() const { return resume == "auto"; }
+};
+
+/// throws ConfigError.
+CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& options);
+/// throws ConfigError for flags that need others.
+///   evaluates_epochs  the run evaluates each epoch on the test set
+void check_checkpoint_options(const CheckpointOptions& options, const std::string& init_weights, bool evaluates_epochs);
+
+/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a
+/// broadcast from there.
+enum class Collective {
+  scatter,
+  gather,
+  broadcast,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  alltoall,
+  sendrecv,
+  gpu0_star
+};
+inline constexpr Collective kCollectives[] = {
+    Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
+    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
+    Collective::sendrecv,   Collective::gpu0_star};
+const char* collective_name(Collective collective);
+/// All of them, in the order of kCollectives.
+const std::vector<std::string>& collective_names();
+/// Whether the collective adds.
+bool sums(Collective collective);
+
+/// Sizes up to this can be doubled and added without overflow.
+inline constexpr int64_t kMostCollectiveBytes = int64_t{1} << 50;
+
+/// What `vitrine collectives` times, named as nccl-tests' flags.
+struct CollectiveOptions {
+  std::vector<std::string> names;                  // all, when none was given
+  std::optional<int64_t> first_bytes, last_bytes;  // -b, -e
+  double step_factor = 4;
+  int64_t step_bytes = 0;  // above 0: instead of the factor
+  int iterations = 20, warm_up = 5;
+  bool check = true;
+  std::string datatype = "float", reduction = "sum";
+  int root = 0;
+  std::vector<int64_t> counts = {};  // of scatter and gather: the ranks' parts, one to another; empty: equal
+  // Resolved:
+  int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+};
+
+/// Completes the options.   app  the subcommand, parsed      throws ConfigError
+void resolve_collectives(const CLI::App& app, CollectiveOptions& options);
+
+/// The size that follows `bytes`: larger than it, and above max_bytes after the last one.
+int64_t next_size(const CollectiveOptions& options, int64_t bytes);
+
+/// The flags of what makes a model generalize: augmentation, label smoothing, parameter groups, averages of the
+/// weights.
+struct RecipeOptions {
+  std::string augment;  // "flip,crop:4,cutout:8"; empty: none
+  double label_smoothing = 0.0;
+  std::vector<std::string> no_decay;  // norms, biases
+  std::vector<std::string> groups;    // "PATTERN:lr=0.01,weight-decay=0"
+  std::optional<double> ema;
+};
+
+/// throws ConfigError for what cannot be read, and where --augment meets --preprocess host.
+void check_recipe(const RecipeOptions& options, bool host_preprocess);
+Augmentation resolve_augmentation(const RecipeOptions& options);
+/// throws ConfigError if --augment needs larger images.
+///   stored  the smaller side of the data set's images     input  the smaller side of the model's input
+void check_augmentation(const RecipeOptions& options, int64_t stored, int64_t input);
+/// lr  the optimizer's learning rate, whose share a group's is
+std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& options, double lr);
+/// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels, or "none" for pixels from 0 to 1; the data set's where the
+/// text is empty. throws ConfigError.
+Normalization resolve_normalization(const std::string& text, const Dataset& train);
+
+/// Puts the recipe into an engine's configuration, whose optimizer is set.
+void apply_recipe(const RecipeOptions& options, EngineConfig& config);
+/// ", label smoothing 0.1, augmentation flip,crop:4": what follows the optimizer in descriptions. Empty without any.
+std::string describe_recipe(const RecipeOptions& options);
+/// "model.safetensors" to "model.ema.safetensors": where the averages are saved.
+std::string averages_path(const std::string& path);
+
+/// The flags that only `vitrine reproduce` has.
+struct ReproduceOptions {
+  std::string out;
+  std::string modes = "single,dp,ddp";
+  int64_t seeds = 1;
+  bool as_published = false;
+};
+
+/// The defaults of `vitrine reproduce`: those of the published scripts, apart from what --as-published adds.
+Options reproduction_defaults();
+/// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws
+/// ConfigError
+void resolve_as_published(const CLI::App& app, Options& options);
+
+/// The options of the published runs, with the files, runs and devices of `options`.
+Options published_options(const Options& options);
+
+/// A configuration of a reproduction: a mode in a precision.
+struct Configuration {
+  std::string mode;       // "single", or a scheme
+  std::string precision;  // "fp32", "fp16:none", "fp16:dynamic"
+
+  /// "dp fp16:none".
+  std::string name() const { return mode + " " + precision; }
+};
+
+/// What --modes and --precisions name, mode by mode. "fp16" stands for fp16:dynamic. throws ConfigError.
+std::vector<Configuration> configurations(const Options& options);
+/// The options of `vitrine train` for a run.
+///   devices  the devices of dp and ddp; `single` runs on the first, with the threads and memory of all
+Options train_options(const Options& options, const Configuration& configuration,
+                      const std::vector<std::string>& devices, uint64_t seed);
+/// OUT/runs.json: where the figures of all runs are written.
+std::string reproduction_figures_path(const Options& options);
+/// "dp-fp16-none", with "-seed3" for other seeds than the first: the name of a run's folder.
+std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed);
+
+/// The flags of the learning-rate schedule.
+struct ScheduleOptions {
+  std::string schedule = "constant";
+  std::optional<int64_t> step_size, patience, cooldown;
+  std::vector<int64_t> milestones;
+  std::optional<double> gamma, factor, threshold, min_lr;
+  std::string metric = "loss";  // of plateau: loss or accuracy on the test set, or last-batch
+  int64_t warmup_steps = 0;
+  std::optional<double> warmup_factor;
+};
+
+/// The values of --lr-schedule.
+std::vector<std::string> schedule_names();
+
+/// The schedule for a run of `total_steps` optimizer steps that evaluates each epoch or not. throws ConfigError for
+/// flags that do not belong to the schedule, or for plateau without evaluation.
+LrScheduleConfig resolve_schedule(const ScheduleOptions& options, int64_t total_steps, bool evaluates_epochs);
+
+/// ", schedule cosine, warm-up of 20 steps": what follows the learning rate in descriptions. Empty for a constant rate.
+std::string describe_schedule(const ScheduleOptions& options);
 
 /// Which experiments `vitrine lab` runs.
 struct LabOptions {
@@ -160,12 +327,15 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
 /// throws ConfigError on options that contradict each other.
 void check_combinations(const Options& options);
 
+std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
 /// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
 /// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws
 /// ConfigError.
 ///   world_size  devices of all processes, where there are several
 Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
+/// The names of a list. throws ConfigError if one appears twice
+std::vector<std::string> names_in(const char* option, const std::string& text);
 /// The schemes that `compare` runs, in order; adds to `notes` what the program chose. throws ConfigError.
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options,
                                                                     const std::vector<DeviceId>& devices,

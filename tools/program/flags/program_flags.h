@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include <CLI/CLI.hpp>
 
+#include "tools/program/flags/options.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
@@ -28,6 +31,33 @@ struct ProgramFlags {
   Options options;
   Options reproduction;  // those of `vitrine reproduce`, which has other defaults
   CLI::App app;
+};
+
+/// All flags of all commands in Markdown, each once: a table for each group with the flag, its meaning and default, and
+/// the commands that take it. Where a command gives a flag another meaning or default, its row says so. Part of
+/// docs/program.md.
+std::string flag_reference(const SettingTable& table = setting_table());
+
+/// The manual page, in roff.
+std::string man_page(const SettingTable& table = setting_table());
+/// What bash (and zsh) read to complete commands, flags and their words.
+std::string bash_completion(const SettingTable& table = setting_table());
+
+/// "--mode dp|ddp", "--lr X", "--json": an option with the values that it takes.
+std::string option_usage(const CLI::Option& option);
+/// "dp|ddp", "X"; empty for a switch.
+std::string option_value(const CLI::Option& option);
+/// What it sets, with the default: "Optimizer [adamw]".
+std::string option_meaning(const CLI::Option& option);
+
+/// The help of the program and of its commands, as wide as the terminal.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+  std::string make_option(const CLI::Option* option, bool positional) const override;
+  std::string make_subcommand(const CLI::App* command) const override;
+  std::string make_description(const CLI::App* app) const override;
+  std::string make_footer(const CLI::App* app) const override;
 };
 
 }  // namespace vitrine::tools

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/recipe_options.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 

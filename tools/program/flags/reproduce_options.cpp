@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/reproduce_options.h"
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "runtime/error.h"
-#include "runtime/text.h"
 #include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
@@ -18,19 +15,6 @@ namespace {
 
 constexpr const char* kSingle = "single";
 constexpr int64_t kPublishedClasses = 1000;
-
-/// The names of a list, each once.
-std::vector<std::string> names_in(const char* option, const std::string& text) {
-  if (text.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
-  const std::vector<std::string> names = split_text(text, ',');
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
-        names.begin() + static_cast<std::ptrdiff_t>(i)) {
-      throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
-    }
-  }
-  return names;
-}
 
 /// What --as-published sets.
 void set_published_conditions(Options& o) {
@@ -62,16 +46,13 @@ Options reproduction_defaults() {
 
 void resolve_as_published(const CLI::App& app, Options& o) {
   if (!o.reproduce.as_published) return;
-  struct Condition {
-    const char *option, *sets;
-  };
-  for (const Condition& condition :
-       {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"},
-        Condition{"--shuffle", "--no-shuffle"}, Condition{"--lr-metric", "--lr-metric last-batch"},
-        Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
-    if (app.get_option(condition.option)->count() == 0) continue;
-    throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets,
-                                  condition.option));
+  for (const auto& [option, sets] : {std::pair{"--classes", "--classes 1000"},
+                                     {"--normalize", "--normalize none"},
+                                     {"--shuffle", "--no-shuffle"},
+                                     {"--lr-metric", "--lr-metric last-batch"},
+                                     {"--lr-schedule", "--lr-schedule plateau"}}) {
+    if (app.get_option(option)->count() == 0) continue;
+    throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", sets, option));
   }
   set_published_conditions(o);
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/flags/schedule_options.h"
-
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "tools/program/flags/options.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {

@@ -2,14 +2,41 @@
 #include "tools/program/flags/setting.h"
 
 #include <algorithm>
+#include <optional>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/error.h"
 #include "runtime/printable.h"
+#include "runtime/text.h"
+#include "runtime/units.h"
 #include "tools/program/text/suggest.h"
 
 namespace vitrine::tools {
+
+namespace {
+
+template <class T>
+Json json_of(const T& value) {
+  return value;
+}
+Json json_of(const std::string& text) { return text_or_null(text); }
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value_or_null(value);
+}
+/// A float in its shortest form: 0.1, not 0.10000000149011612.
+Json json_of(const std::optional<float>& value) { return value ? Json(std::stod(fmt::format("{}", *value))) : Json(); }
+
+template <class Number, class Good>
+Values numbers(const std::string& expected, const Good& good) {
+  return {.expected = expected, .accepts = [good](const std::string& text) {
+            const std::optional<Number> value = parse_number<Number>(text);
+            return value && good(*value);
+          }};
+}
+
+}  // namespace
 
 std::string Values::problem(std::string& text) const {
   if (!accepts && words.empty()) return {};
@@ -18,6 +45,62 @@ std::string Values::problem(std::string& text) const {
     return fmt::format("expected {}{}{}, got '{}'", expected, words.empty() ? "" : " or ", fmt::join(words, " or "),
                        excerpt(text));
   return fmt::format("expected {}, got '{}'{}", fmt::join(words, ", "), excerpt(text), did_you_mean(text, words));
+}
+
+Values whole_number(int64_t least, int64_t most) {
+  const std::string range = most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least)
+                                                                        : fmt::format("from {} to {}", least, most);
+  return numbers<int64_t>("an integer " + range, [=](int64_t value) { return value >= least && value <= most; });
+}
+
+Values number(double least, double most) {
+  return numbers<double>(fmt::format("a number from {} to {}", least, most),
+                         [=](double value) { return value >= least && value <= most; });
+}
+
+Values number_of_at_least_0() {
+  return numbers<double>("a number from 0 to 3.4e38",
+                         [](double value) { return value >= 0.0 && value <= std::numeric_limits<float>::max(); });
+}
+
+Values number_above_0() {
+  return numbers<double>("a number above 0 and at most 3.4e38",
+                         [](double value) { return value > 0.0 && value <= std::numeric_limits<float>::max(); });
+}
+
+Values fraction(bool with_0, bool with_1) {
+  return numbers<double>(
+      fmt::format("a number {} 0 and {} 1", with_0 ? "of at least" : "above", with_1 ? "at most" : "below"),
+      [=](double value) { return (with_0 ? value >= 0.0 : value > 0.0) && (with_1 ? value <= 1.0 : value < 1.0); });
+}
+
+Values bytes(int64_t least, int64_t most) {
+  const std::string limit =
+      most == std::numeric_limits<int64_t>::max() ? "" : fmt::format(" and at most {}", format_bytes(most));
+  return {.expected = fmt::format("a size of at least {} B{}, such as 512MiB, 8G or 4096 (bytes)", least, limit),
+          .accepts = [least, most](std::string& text) {
+            try {
+              const int64_t value = parse_bytes(text);
+              text = std::to_string(value);
+              return value >= least && value <= most;
+            } catch (const ConfigError&) {
+              return false;
+            }
+          }};
+}
+
+Values one_of(const std::vector<std::string>& words) { return {.words = words}; }
+
+Values one_of_or_file(const std::vector<std::string>& words, const std::string& file) {
+  Values values = one_of(words);
+  values.words.push_back(file);
+  values.accepts = [ending = file.substr(file.rfind('.'))](const std::string& text) { return text.ends_with(ending); };
+  return values;
+}
+
+Values number_or_words(Values number, const std::vector<std::string>& words) {
+  number.words = words;
+  return number;
 }
 
 std::string SettingRow::name() const {
@@ -35,22 +118,6 @@ Json SettingRow::value(const SettingContext& configuration) const {
   Options options = configuration.options;
   return field_value(*this, options);
 }
-
-namespace {
-
-template <class T>
-Json json_of(const T& value) {
-  return value;
-}
-Json json_of(const std::string& text) { return text_or_null(text); }
-template <class T>
-Json json_of(const std::optional<T>& value) {
-  return value_or_null(value);
-}
-/// A float in its shortest form: 0.1, not 0.10000000149011612.
-Json json_of(const std::optional<float>& value) { return value ? Json(std::stod(fmt::format("{}", *value))) : Json(); }
-
-}  // namespace
 
 Json field_value(const SettingRow& row, Options& options) {
   return std::visit(

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // All settings of the program, in the order of the help and of the documentation.
-#include <algorithm>
 #include <set>
 #include <span>
+#include <type_traits>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
 #include "runtime/device.h"
-#include "tools/program/flags/flag_values.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
@@ -25,64 +23,45 @@ template <class T>
 Field at(T Options::*member) {
   return Member<T>([member](Options& o) -> T& { return o.*member; });
 }
-template <class Part, class T>
-Field at(Part Options::*part, T Part::*member) {
-  return Member<T>([part, member](Options& o) -> T& { return o.*part.*member; });
+template <class Group, class T>
+Field at(Group Options::*group, T Group::*member) {
+  return Member<T>([group, member](Options& o) -> T& { return o.*group.*member; });
 }
 
-/// The parts of a row beside flag, commands, place in Options and help.
-struct Type {
-  const char* name;
+/// A part of a row beside flag, commands, place in Options and help: the value of a member.
+template <auto Of>
+struct Part {
+  std::decay_t<decltype(SettingRow{}.*Of)> value;
 };
-struct Required {
-  Commands commands;
-};
+using Type = Part<&SettingRow::type>;
+using Required = Part<&SettingRow::required>;
+using Clear = Part<&SettingRow::clear>;
+using Key = Part<&SettingRow::key>;
+using InJson = Part<&SettingRow::json>;
+using Meaning = Part<&SettingRow::meaning>;
+using Read = Part<&SettingRow::read>;
+using Compared = Part<&SettingRow::compared>;
+using EffectIf = Part<&SettingRow::effect_if>;
 struct NoDefault {};
 struct MayLackValue {};
-struct Clear {
-  const char* word;
-};
 struct HelpOf {
   Commands commands;
   const char* help;
 };
-struct Key {
-  const char* name;
-};
-struct InJson {
-  Commands commands;
-};
-struct Meaning {
-  std::string text;
-};
-struct Read {
-  Reader read;
-};
-struct Compared {
-  Reader read;
-};
-struct EffectIf {
-  std::function<Effect(const SettingContext&)> effect;
-};
-constexpr InJson kNotInJson{0};
+const InJson kNotInJson{0};
 
+template <auto Of>
+void add(SettingRow& row, const Part<Of>& part) {
+  row.*Of = part.value;
+}
 void add(SettingRow& row, const Values& values) { row.values = values; }
-void add(SettingRow& row, Type type) { row.type = type.name; }
-void add(SettingRow& row, Required required) { row.required = required.commands; }
 void add(SettingRow& row, NoDefault) { row.shows_default = false; }
 void add(SettingRow& row, MayLackValue) { row.may_lack_value = true; }
-void add(SettingRow& row, Clear clear) { row.clear = clear.word; }
 void add(SettingRow& row, const HelpOf& of) { row.help_of.emplace_back(of.commands, of.help); }
 void add(SettingRow& row, SettingRow::List list) { row.list = list; }
 void add(SettingRow& row, const SettingRow::Choice& choice) { row.choice = choice; }
 void add(SettingRow& row, const SettingRow::Owner& owner) { row.owner = owner; }
-void add(SettingRow& row, Key key) { row.key = key.name; }
-void add(SettingRow& row, InJson json) { row.json = json.commands; }
-void add(SettingRow& row, const Meaning& meaning) { row.meaning = meaning.text; }
-void add(SettingRow& row, const Read& value) { row.read = value.read; }
-void add(SettingRow& row, const Compared& value) { row.compared = value.read; }
 void add(SettingRow& row, Effect effect) { row.effect = effect; }
-void add(SettingRow& row, const EffectIf& value) { row.effect_if = value.effect; }
 void add(SettingRow& row, Ranks ranks) { row.ranks = ranks; }
 
 template <class... Parts>
@@ -213,11 +192,7 @@ SettingTable device_settings() {
           flag("--devices", kUsers, at(&Options::devices),
                "Devices of each process: cpu:0-3 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (two logical devices of one "
                "GPU) [the GPU of its local rank, else cpu:0]",
-               Type{"LIST"}, Key{"devices[]"}, Read{[](const SettingContext& c) {
-                 Json names = Json::array();
-                 for (const DeviceId& device : c.devices) names.push_back(device.str());
-                 return names;
-               }},
+               Type{"LIST"}, Key{"devices[]"}, Read{[](const SettingContext& c) { return device_names(c.devices); }},
                Meaning{"devices of this process"}, EffectIf{of_devices}, Compared{[](const SettingContext& c) {
                  return fmt::format("{} {}", c.world_size.value_or(static_cast<int>(c.devices.size())),
                                     c.devices.front().backend == Backend::cuda ? "cuda" : "cpu");

@@ -5,9 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cross_entropy.h"
 #include "nn/parallel/engine.h"
-#include "runtime/copy.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/one_all_reduce.h"
 #include "tools/program/learn/problem.h"
@@ -23,39 +21,18 @@ constexpr const char* kGradientDistance = "||gradient - one device's|| / ||one d
 /// The factor of each target's loss on a device in a micro-batch.
 using TargetWeight = std::function<double(size_t micro_batch, size_t device)>;
 
-/// Puts the loss of a micro-batch on device 0 together, with a factor for each device's part.
-void weighted_loss(Engine& engine, const HostBatch& batch, size_t number, const TargetWeight& weight) {
-  const MicroBatch& micro_batch = engine.micro_batches()[number];
-  const int64_t each = engine.outputs().nominal_targets() / engine.config().batch_size,
-                targets = micro_batch.samples() * each;
-  ExecContext& ctx = engine.devices()[0].compute();
-  const Tensor logits = engine.outputs().gather(0);
-  const Tensor labels = ctx.allocate({targets}, DType::i32, Category::staging, "labels");
-  const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-  copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}),
-       labels);
-  zero(ctx, totals);
-  int64_t begin = 0;
-  for (size_t device = 0; device < micro_batch.sizes.size(); ++device) {
-    const int64_t end = begin + micro_batch.sizes[device] * each;
-    const CrossEntropyConfig loss{engine.config().ignore_index, static_cast<float>(weight(number, device))};
-    if (begin < end)
-      softmax_cross_entropy(ctx, loss, logits.rows(begin, end), labels.rows(begin, end), View(),
-                            logits.rows(begin, end), totals);
-    begin = end;
-  }
-  engine.outputs().add_totals(totals, 0);
-  engine.outputs().scatter(logits, 0);
-}
-
-/// default_step() with that loss.
+/// default_step() with the loss on device 0, with that factor.
 TrainingStep step_with(const TargetWeight& weight) {
   return [weight](Engine& engine, const HostBatch& batch) {
     for (size_t k = 0; k < engine.micro_batches().size(); ++k) {
       const MicroBatch& micro_batch = engine.micro_batches()[k];
       engine.stage(batch, micro_batch);
       engine.forward();
-      weighted_loss(engine, batch, k, weight);
+      std::vector<float> weights;
+      for (size_t device = 0; device < micro_batch.sizes.size(); ++device)
+        weights.push_back(static_cast<float>(weight(k, device)));
+      const Tensor logits = engine.outputs().gather(0);
+      gathered_loss(engine, batch, micro_batch, weights, logits, logits);
       engine.backward_and_reduce(micro_batch.last);
     }
     finish_step(engine);

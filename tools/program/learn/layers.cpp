@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs of layers that depend on the place of a sample in the batch: batch norm and dropout.
-#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -38,12 +37,7 @@ Model normalized_model() {
   parts.push_back({"norm", std::make_unique<BatchNorm2d>(kFeatures, BatchNormConfig{.relu = true})});
   parts.push_back({"flatten", std::make_unique<Flatten>()});
   parts.push_back({"output", std::make_unique<Linear>(output)});
-  Model model;
-  model.name = "normalized";
-  model.sample_shape = {kSide, kSide, kChannels};
-  model.classes = kClasses;
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  return make_small_model("normalized", {kSide, kSide, kChannels}, kClasses, std::move(parts));
 }
 
 double measure_batch_norm_per_shard(size_t setting, bool planted) {
@@ -102,12 +96,7 @@ Model dropout_model(bool planted) {
   } else {
     parts.push_back({"dropout", std::make_unique<Dropout>(kDropProbability, 0)});
   }
-  Model model;
-  model.name = "dropout";
-  model.sample_shape = {linear.in_features};
-  model.classes = kOutputs;
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  return make_small_model("dropout", {linear.in_features}, kOutputs, std::move(parts));
 }
 
 double measure_repeated_dropout(size_t setting, bool planted) {

@@ -3,9 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "kernels/cross_entropy.h"
 #include "nn/parallel/engine.h"
-#include "runtime/copy.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/problem.h"
 
@@ -27,15 +25,8 @@ TrainingStep gathering_step(bool keeps_outputs) {
       {
         const Tensor logits = engine.outputs().gather(0);
         const Tensor gradient = ctx.allocate(logits.shape(), DType::f32, Category::activations, "gradient of outputs");
-        const Tensor labels = ctx.allocate({micro_batch.samples()}, DType::i32, Category::staging, "labels");
-        const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-        copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()), labels);
-        zero(ctx, totals);
-        const CrossEntropyConfig loss{engine.config().ignore_index,
-                                      1.0F / static_cast<float>(engine.outputs().nominal_targets())};
-        softmax_cross_entropy(ctx, loss, logits, labels, View(), gradient, totals);
-        engine.outputs().add_totals(totals, 0);
-        engine.outputs().scatter(gradient, 0);
+        const float weight = 1.0F / static_cast<float>(engine.outputs().nominal_targets());
+        gathered_loss(engine, batch, micro_batch, std::vector<float>(kDevices, weight), logits, gradient);
         if (keeps_outputs) outputs.push_back(logits);
       }
       engine.backward_and_reduce(micro_batch.last);

@@ -5,8 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/cross_entropy.h"
 #include "nn/layers/linear.h"
 #include "nn/parallel/engine.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/philox.h"
 
@@ -38,6 +40,15 @@ EngineConfig small_config(int64_t batch_size) {
   return config;
 }
 
+Model make_small_model(const char* name, const Shape& sample, int64_t classes, std::vector<Sequential::Part> parts) {
+  Model model;
+  model.name = name;
+  model.sample_shape = sample;
+  model.classes = classes;
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
 Model make_perceptron(const Shape& sample, int64_t hidden, int64_t classes) {
   LinearConfig first, second;
   first.in_features = sample[sample.rank() - 1];
@@ -47,12 +58,8 @@ Model make_perceptron(const Shape& sample, int64_t hidden, int64_t classes) {
   std::vector<Sequential::Part> parts;
   parts.push_back({"hidden", std::make_unique<Linear>(first)});
   parts.push_back({"output", std::make_unique<Linear>(second)});
-  Model model;
-  model.name = "perceptron";
-  model.sample_shape = sample;
-  model.classes = classes;
+  Model model = make_small_model("perceptron", sample, classes, std::move(parts));
   model.targets_per_sample = sample.numel() / first.in_features;
-  model.net = std::make_unique<Sequential>(std::move(parts));
   return model;
 }
 
@@ -92,6 +99,28 @@ Trained train(const Model& model, int devices, const EngineConfig& config, const
   for (float& value : trained.gradient) value = static_cast<float>(static_cast<double>(value) * factor);
   engine.finish();
   return trained;
+}
+
+void gathered_loss(Engine& engine, const HostBatch& batch, const MicroBatch& micro_batch,
+                   const std::vector<float>& weights, const Tensor& logits, const Tensor& gradient) {
+  const int64_t each = engine.outputs().nominal_targets() / engine.config().batch_size,
+                targets = micro_batch.samples() * each;
+  ExecContext& ctx = engine.devices()[0].compute();
+  const Tensor labels = ctx.allocate({targets}, DType::i32, Category::staging, "labels");
+  const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+  copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + micro_batch.samples()).reshape({targets}),
+       labels);
+  zero(ctx, totals);
+  int64_t begin = 0;
+  for (size_t device = 0; device < weights.size(); ++device) {
+    const int64_t end = begin + micro_batch.sizes[device] * each;
+    if (begin < end)
+      softmax_cross_entropy(ctx, {engine.config().ignore_index, weights[device]}, logits.rows(begin, end),
+                            labels.rows(begin, end), View(), gradient.rows(begin, end), totals);
+    begin = end;
+  }
+  engine.outputs().add_totals(totals, 0);
+  engine.outputs().scatter(gradient, 0);
 }
 
 void finish_step(Engine& engine) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -102,9 +101,7 @@ double accuracy(const Model& model, const std::vector<float>& parameters, int de
   engine.parameters().set(parameters);
   StepResult sum;
   for (int64_t begin = 0; begin < count; begin += kEvaluateBatch) {
-    const StepResult part = engine.evaluate(batch_of(model, take(set, begin, std::min(begin + kEvaluateBatch, count))));
-    sum.correct += part.correct;
-    sum.valid += part.valid;
+    sum.add_totals(engine.evaluate(batch_of(model, take(set, begin, std::min(begin + kEvaluateBatch, count)))));
   }
   return static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
 }

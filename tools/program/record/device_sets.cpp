@@ -2,6 +2,7 @@
 #include "tools/program/record/device_sets.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -50,11 +51,19 @@ DeviceSet all_devices(size_t devices) {
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
-  const auto most_at = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+  Spread spread;
+  spread.count = values.size();
+  spread.most_at = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+  const auto count = static_cast<double>(values.size());
+  double squares = 0.0;
+  for (const double value : values) spread.mean += value / count;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  if (values.size() > 1) spread.deviation = std::sqrt(squares / (count - 1));
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
-  return {values.front(), values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2,
-          values.back(), most_at};
+  spread.least = values.front(), spread.most = values.back();
+  spread.median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return spread;
 }
 
 Spread spread_of(const DeviceSet& set, const std::function<double(size_t)>& value) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,10 +26,12 @@ std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(si
 /// All devices as one set.
 DeviceSet all_devices(size_t devices);
 
-/// Minimum, median and maximum; 0 without values.
+/// A figure over devices, rounds or seeds; 0 without values.
 struct Spread {
-  double least = 0, median = 0, most = 0;
-  size_t most_at = 0;  // the first value or member with the maximum
+  size_t count = 0;
+  double least = 0, median = 0, most = 0, mean = 0;
+  size_t most_at = 0;               // the first value or member with the maximum
+  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
 };
 Spread spread_of(std::vector<double> values);
 /// That of the members' values. requires at least one member

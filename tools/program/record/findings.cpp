@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <numeric>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tools/program/record/reproduction.h"
@@ -37,10 +36,6 @@ constexpr int64_t kFewestSteps = 8;
 constexpr double kLarge = 0.25, kModerate = 0.1;
 // With other work on the machine, every one of two or three rounds may hit one scheme only.
 constexpr size_t kFewestRounds = 4;
-
-int64_t fullest_bytes(const RunRecord& run) {
-  return run.devices.empty() ? 0 : run.devices[fullest(run.devices)].pool.peak_bytes;
-}
 
 double share_of(const PhaseTable& table, double seconds) {
   return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0;
@@ -329,10 +324,27 @@ bool is_faster(const Rates& fast, const Rates& slow) {
   return beyond_noise && gap > slow.median() * kDiffers;
 }
 
+int64_t fullest_bytes(const RunRecord& run) {
+  return run.devices.empty() ? 0 : run.devices[fullest(run.devices)].pool.peak_bytes;
+}
+
+Extremes extremes_of(const std::vector<RunRecord>& runs) {
+  const auto [slowest, fastest] = std::ranges::minmax_element(runs, {}, [](const auto& r) { return r.rates.median(); });
+  const auto [least, most] = std::ranges::minmax_element(runs, {}, fullest_bytes);
+  return {&*slowest, &*fastest, &*least, &*most};
+}
+
+std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::vector<RunRecord>& runs) {
+  std::vector<std::string> names;
+  for (const RunRecord& run : runs) {
+    if (&run != &fastest && !is_faster(fastest.rates, run.rates)) names.push_back(run.name);
+  }
+  return names;
+}
+
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
   if (runs.size() < 2) return std::nullopt;
-  const auto by_speed = [](const RunRecord& a, const RunRecord& b) { return a.rates.median() < b.rates.median(); };
-  const auto [slowest, fastest] = std::minmax_element(runs.begin(), runs.end(), by_speed);
+  const auto [slowest, fastest, least, most] = extremes_of(runs);
   const size_t rounds = std::min(fastest->rates.rounds.size(), slowest->rates.rounds.size());
   if (rounds < kFewestRounds) {
     return Finding{fmt::format("{} cannot distinguish differences in speed from noise.",
@@ -352,11 +364,8 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
                   format_count(std::llround(fastest->rates.median())), rounds,
                   format_count(std::llround(fastest->rates.least())), format_count(std::llround(fastest->rates.most())),
                   fastest->rates.median() / slowest->rates.median(), slowest->name);
-  std::vector<std::string> tied;
-  for (const RunRecord& run : runs) {
-    if (&run != &*fastest && !is_faster(fastest->rates, run.rates)) tied.push_back(run.name);
-  }
-  if (!tied.empty()) text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
+  if (const std::vector<std::string> tied = within_noise_of(*fastest, runs); !tied.empty())
+    text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
   return Finding{text, {}};
 }
 
@@ -364,8 +373,7 @@ std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
   std::vector<Finding> all;
   if (runs.size() < 2) return all;
   if (auto speed = compare_speed(runs)) all.push_back(std::move(*speed));
-  const auto by_memory = [](const RunRecord& a, const RunRecord& b) { return fullest_bytes(a) < fullest_bytes(b); };
-  const auto [least, most] = std::minmax_element(runs.begin(), runs.end(), by_memory);
+  const auto [slowest, fastest, least, most] = extremes_of(runs);
   const int64_t less = fullest_bytes(*most) - fullest_bytes(*least);
   if (static_cast<double>(less) > kDiffers * static_cast<double>(fullest_bytes(*most))) {
     all.push_back({fmt::format("{} leaves the most room: its fullest device holds {}, {} less than that of {}.",
@@ -422,21 +430,14 @@ std::string no_findings(const Record& record) {
 }
 
 void conclude(Record& record) {
-  switch (record.kind) {
-    case Record::Kind::run:
-      record.findings = find_findings(record.run());
-      break;
-    case Record::Kind::plan:
-      record.findings = plan_findings(record.run());
-      break;
-    case Record::Kind::comparison:
-      record.findings = comparison_findings(record.runs);
-      record.speed = compare_speed(record.runs);
-      break;
-    case Record::Kind::reproduction:
-      record.summaries = summarize(record.runs);
-      break;
+  using Kind = Record::Kind;
+  if (record.kind == Kind::run) record.findings = find_findings(record.run());
+  if (record.kind == Kind::plan) record.findings = plan_findings(record.run());
+  if (record.kind == Kind::comparison) {
+    record.findings = comparison_findings(record.runs);
+    record.speed = compare_speed(record.runs);
   }
+  if (record.kind == Kind::reproduction) record.summaries = summarize(record.runs);
 }
 
 }  // namespace vitrine::tools

@@ -49,6 +49,15 @@ std::optional<Finding> skipped_steps(const RunRecord& run);
 /// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either
 /// range of rounds and by more than a few percent. False with fewer than four rounds, which do not show the noise.
 bool is_faster(const Rates& fast, const Rates& slow);
+/// The peak of the fullest device; 0 without devices.
+int64_t fullest_bytes(const RunRecord& run);
+/// The runs of a comparison by speed, and by what their fullest device holds. requires a run
+struct Extremes {
+  const RunRecord *slowest, *fastest, *least, *most;
+};
+Extremes extremes_of(const std::vector<RunRecord>& runs);
+/// The names of the other runs than which `fastest` is not faster.
+std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::vector<RunRecord>& runs);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.

@@ -9,8 +9,6 @@
 
 #include "nn/json_file.h"
 #include "runtime/error.h"
-#include "tools/program/record/device_sets.h"
-#include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine {

@@ -15,6 +15,7 @@
 #include "runtime/trace/communication_table.h"
 #include "runtime/trace/step_view.h"
 #include "tools/program/record/confusion.h"
+#include "tools/program/record/device_sets.h"
 #include "tools/program/record/step_record.h"
 #include "tools/program/text/json_text.h"
 
@@ -143,13 +144,6 @@ struct Finding {
   const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
 };
 
-/// Mean and range of a figure over seeds.
-struct SeedSpread {
-  size_t count = 0;
-  double mean = 0.0, least = 0.0, most = 0.0;
-  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
-};
-
 /// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
 struct PublishedFigure {
   const char *mode, *precision;
@@ -166,7 +160,7 @@ struct ConfigurationSummary {
   int64_t skipped_steps = 0;            // of all runs
   std::optional<size_t> shown;  // index of the run whose devices stand for all; one that was measured if there is any
   // Of the complete runs:
-  SeedSpread accuracy, seconds;
+  Spread accuracy, seconds;
   Rates rates;  // of all epochs
   const PublishedFigure* published = nullptr;
 };

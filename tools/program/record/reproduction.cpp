@@ -2,27 +2,10 @@
 #include "tools/program/record/reproduction.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
-#include "runtime/units.h"
-#include "tools/program/record/device_sets.h"
-
 namespace vitrine::tools {
-
-SeedSpread spread_over(const std::vector<double>& values) {
-  SeedSpread spread;
-  spread.count = values.size();
-  const Spread ends = spread_of(values);
-  spread.least = ends.least, spread.most = ends.most;
-  for (const double value : values) spread.mean += value / static_cast<double>(values.size());
-  if (values.size() < 2) return spread;
-  double squares = 0.0;
-  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
-  return spread;
-}
 
 const std::vector<PublishedFigure>& published_figures() {
   static const std::vector<PublishedFigure> figures = {{"single", "fp32", 0.8191, 22},
@@ -78,8 +61,8 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
       seconds.push_back(training_seconds(run));
       summary.rates.rounds.insert(summary.rates.rounds.end(), run.rates.rounds.begin(), run.rates.rounds.end());
     }
-    summary.accuracy = spread_over(accuracies);
-    summary.seconds = spread_over(seconds);
+    summary.accuracy = spread_of(accuracies);
+    summary.seconds = spread_of(seconds);
     for (const PublishedFigure& figure : published_figures()) {
       if (summary.mode == figure.mode && summary.precision == figure.precision) summary.published = &figure;
     }

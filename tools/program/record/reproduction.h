@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/program/record/record.h"
-#include "tools/program/text/tables.h"
 
 /// Results of a reproduction: figures by configuration, and the published ones. The terminal, the JSON and the page
 /// show the same.
 namespace vitrine::tools {
-
-SeedSpread spread_over(const std::vector<double>& values);
 
 /// The nine configurations; some have no accuracy or no time.
 const std::vector<PublishedFigure>& published_figures();

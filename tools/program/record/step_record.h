@@ -4,13 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "nn/parallel/engine.h"
+#include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {
-
-using Json = nlohmann::ordered_json;
 
 /// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite.
 /// Steps count from 0 over the whole run.

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "runtime/units.h"
-#include "tools/program/record/device_sets.h"
 #include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/render/json_report.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <string>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/options.h"
@@ -93,7 +88,7 @@ Json frontier_json(const Record& record) {
   return json;
 }
 
-Json spread_json(const SeedSpread& spread) {
+Json spread_json(const Spread& spread) {
   if (spread.count == 0) return {};
   return {{"mean", spread.mean},
           {"least", spread.least},

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "tools/program/render/html/charts.h"
 #include "tools/program/render/html/page.h"

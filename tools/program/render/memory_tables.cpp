@@ -6,11 +6,9 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/units.h"
-#include "tools/program/record/device_sets.h"
 #include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/units.h"
-#include "tools/program/record/device_sets.h"
-#include "tools/program/record/reproduction.h"
 #include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
@@ -19,7 +16,7 @@ std::string accuracy_text(double accuracy) { return fmt::format("{:.4f}", accura
 
 /// "0.8123", or over seeds "0.8123 (0.8101 to 0.8150)".
 template <class Format>
-std::string spread_text(const SeedSpread& spread, const Format& format) {
+std::string spread_text(const Spread& spread, const Format& format) {
   if (spread.count == 0) return "-";
   if (spread.count == 1) return format(spread.mean);
   return fmt::format("{} ({} to {})", format(spread.mean), format(spread.least), format(spread.most));

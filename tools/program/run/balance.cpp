@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/balance.h"
-
 #include <algorithm>
 #include <array>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "nn/parallel/plan/plan_search.h"
@@ -12,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/run/batches.h"
+#include "tools/program/run/choose.h"
 #include "tools/program/run/collective_bench.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/measure.h"

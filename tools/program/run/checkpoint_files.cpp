@@ -16,7 +16,6 @@ namespace fs = std::filesystem;
 
 void warn(const std::string& reason) {
   fmt::print(stderr, "vitrine: warning: {}; this checkpoint is skipped\n", reason);
-  std::fflush(stderr);
 }
 
 }  // namespace

@@ -34,41 +34,20 @@ bool is_scattered(Collective c) {
 std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<size_t>(size_of(dtype)));
   const auto count = static_cast<int64_t>(values.size());
-  switch (dtype) {
-    case DType::f16:
-      cpu::narrow(values.data(), reinterpret_cast<cpu::Half*>(bytes.data()), count);
-      break;
-    case DType::bf16:
-      cpu::narrow(values.data(), reinterpret_cast<cpu::BFloat16*>(bytes.data()), count);
-      break;
-    case DType::i32:
-      std::transform(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes.data()),
-                     [](float v) { return static_cast<int32_t>(v); });
-      break;
-    default:
-      std::memcpy(bytes.data(), values.data(), bytes.size());
-  }
+  if (dtype == DType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (dtype == DType::f16) cpu::narrow(values.data(), reinterpret_cast<cpu::Half*>(bytes.data()), count);
+  if (dtype == DType::bf16) cpu::narrow(values.data(), reinterpret_cast<cpu::BFloat16*>(bytes.data()), count);
+  if (dtype == DType::i32) std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes.data()));
   return bytes;
 }
 
 std::vector<float> from_storage(const std::vector<std::byte>& bytes, DType dtype) {
   std::vector<float> values(bytes.size() / static_cast<size_t>(size_of(dtype)));
   const auto count = static_cast<int64_t>(values.size());
-  switch (dtype) {
-    case DType::f16:
-      cpu::widen(reinterpret_cast<const cpu::Half*>(bytes.data()), values.data(), count);
-      break;
-    case DType::bf16:
-      cpu::widen(reinterpret_cast<const cpu::BFloat16*>(bytes.data()), values.data(), count);
-      break;
-    case DType::i32:
-      std::transform(reinterpret_cast<const int32_t*>(bytes.data()),
-                     reinterpret_cast<const int32_t*>(bytes.data()) + count, values.begin(),
-                     [](int32_t v) { return static_cast<float>(v); });
-      break;
-    default:
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-  }
+  if (dtype == DType::f32) std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (dtype == DType::f16) cpu::widen(reinterpret_cast<const cpu::Half*>(bytes.data()), values.data(), count);
+  if (dtype == DType::bf16) cpu::widen(reinterpret_cast<const cpu::BFloat16*>(bytes.data()), values.data(), count);
+  if (dtype == DType::i32) std::copy_n(reinterpret_cast<const int32_t*>(bytes.data()), count, values.begin());
   return values;
 }
 

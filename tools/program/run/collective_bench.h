@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
-#include "tools/program/flags/collective_options.h"
+#include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 

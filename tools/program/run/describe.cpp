@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tools/program/record/device_sets.h"
@@ -20,12 +19,6 @@ constexpr size_t kMicroBatchesShown = 4;
 constexpr size_t kSlicesShown = 8;
 
 }  // namespace
-
-std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
-  std::vector<std::string> names;
-  for (const DeviceId& device : devices) names.push_back(device.str());
-  return names;
-}
 
 std::string describe_job(const Job& job, const FlatLayout& layout) {
   const Dataset& train = job.data.train;

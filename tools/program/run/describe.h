@@ -2,13 +2,10 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "tools/program/run/run.h"
 
 namespace vitrine::tools {
-
-std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
 
 /// A run in three lines: model and data, devices and split, optimizer.
 std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode);

@@ -22,20 +22,16 @@ namespace {
 constexpr int64_t kExchanges = 16;
 constexpr int64_t kTopClasses = 5;
 
-/// Sums over some batches.
-struct Found {
-  double loss_sum = 0;
-  int64_t valid = 0, correct = 0, top5 = 0;
-  bool interrupted = false;
-};
-
-/// The sum over all processes.
-Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
+/// The sums over all processes; `stop_votes` counts those that were interrupted.
+StepResult sum_over_processes(ProcessGroup& process_group, const StepResult& mine) {
   const std::vector<double> sums = process_group.sum(
       "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
-                                    static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
-  return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]),
-          sums[4] > 0};
+                                    static_cast<double>(mine.top5), static_cast<double>(mine.stop_votes)});
+  StepResult all;
+  all.loss_sum = sums[0];
+  all.valid = static_cast<int64_t>(sums[1]), all.correct = static_cast<int64_t>(sums[2]);
+  all.top5 = static_cast<int64_t>(sums[3]), all.stop_votes = static_cast<int>(sums[4]);
+  return all;
 }
 
 /// This process's outputs of all batches, and their number in each batch.
@@ -97,7 +93,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const int64_t begin = steady_now_ns();
   BatchSource source(job.data.test, config);
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
-  Found sum, recent;
+  StepResult sum, recent;
   Outputs outputs;
   std::vector<float> batch_logits;
   std::optional<ConfusionMatrix> matrix;
@@ -106,32 +102,25 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     const size_t before = outputs.values.size();
     batch_logits.clear();
     std::vector<float>* const wanted = logits != nullptr ? &outputs.values : &batch_logits;
-    const StepResult totals = run.engine->evaluate(*item, logits != nullptr || confusion ? wanted : nullptr);
+    recent.add_totals(run.engine->evaluate(*item, logits != nullptr || confusion ? wanted : nullptr));
     if (matrix) {
       const std::span<const int32_t> labels(item->labels.as<int32_t>(), static_cast<size_t>(item->labels.numel()));
       matrix->add(labels, std::span(*wanted).subspan(logits != nullptr ? before : 0));
     }
     outputs.counts.push_back(outputs.values.size() - before);
-    recent.loss_sum += totals.loss_sum;
-    recent.valid += totals.valid;
-    recent.correct += totals.correct;
-    recent.top5 += totals.top5;
     if (++done % interval != 0 && done < batches) continue;
-    recent.interrupted = interrupted();
+    recent.stop_votes = interrupted() ? 1 : 0;
     if (!alone) recent = sum_over_processes(*run.devices->process_group(), recent);
-    if (recent.interrupted) return std::nullopt;
-    sum.loss_sum += recent.loss_sum;
-    sum.valid += recent.valid;
-    sum.correct += recent.correct;
-    sum.top5 += recent.top5;
+    if (recent.stop_votes > 0) return std::nullopt;
+    sum.add_totals(recent);
     recent = {};
-    progress.update(done, sum.valid, sum.loss_sum / static_cast<double>(sum.valid));
+    progress.update(done, sum.valid, sum.mean_loss());
   }
   if (logits != nullptr)
     *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
   VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
   Evaluation result;
-  result.loss = sum.loss_sum / static_cast<double>(sum.valid);
+  result.loss = sum.mean_loss();
   result.accuracy = static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
   if (job.model.classes > kTopClasses) result.top5 = static_cast<double>(sum.top5) / static_cast<double>(sum.valid);
   if (matrix && !alone) matrix->sum_over_processes(*run.devices->process_group());

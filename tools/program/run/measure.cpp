@@ -3,11 +3,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <string_view>
-
-#include <unistd.h>
 
 #include "runtime/error.h"
 

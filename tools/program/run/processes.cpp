@@ -85,7 +85,6 @@ Processes::Processes(Options& options) {
   process_group.exit_after_ms = kExitAfterMs;
   process_group.on_failure_found = [](const Reason& reason) {
     fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
-    std::fflush(stderr);
   };
   process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/trace/chrome_trace.h"
 #include "runtime/trace/memory_snapshot.h"
 #include "tools/program/text/output_file.h"
 
@@ -57,6 +58,19 @@ void write_memory_history(const std::string& path, DeviceGroup& devices, const R
     snapshot.push_back({pool.statistics().reserved_bytes, steps.history(pool)});
   }
   write_output_file("--memory-history", path, [&](std::ostream& file) { write_memory_snapshot(file, snapshot); });
+}
+
+void write_trace_file(const std::string& path, DeviceGroup& devices, const std::vector<DeviceSpans>& spans) {
+  std::vector<TraceProcess> processes;
+  const std::string rank = devices.process_count() > 1 ? fmt::format("rank {} ", devices.process()) : std::string();
+  // The waits for data are the same in every device's spans.
+  processes.push_back({rank + "host", {{"data", spans.front().host}}, {}});
+  for (const DeviceSpans& device : spans) {
+    processes.push_back({rank + devices[device.ordinal].name(),
+                         {{"compute", device.compute}, {"copy", device.copy}, {"communication", device.communication}},
+                         devices[device.ordinal].pool().history()});
+  }
+  write_output_file("--trace", path, [&](std::ostream& file) { write_chrome_trace(file, processes); });
 }
 
 }  // namespace vitrine::tools

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "runtime/memory/history.h"
 #include "tools/program/run/run.h"
@@ -37,5 +36,7 @@ class RecordedSteps {
 
 /// Writes --memory-history: what the devices held in those steps. throws DataError.
 void write_memory_history(const std::string& path, DeviceGroup& devices, const RecordedSteps& steps);
+/// Writes spans and memory history of the devices as a Chrome trace. throws DataError.
+void write_trace_file(const std::string& path, DeviceGroup& devices, const std::vector<DeviceSpans>& spans);
 
 }  // namespace vitrine::tools

@@ -12,7 +12,6 @@
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
-#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
@@ -22,6 +21,7 @@
 #include "tools/program/flags/configuration.h"
 #include "tools/program/run/checkpoint_files.h"
 #include "tools/program/run/interrupt.h"
+#include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
 
@@ -203,11 +203,7 @@ static Job open_data_and_model(const Options& options) {
 
 Job open_job(const Options& options) {
   Job job = open_data_and_model(options);
-  try {
-    if (!options.freeze.empty()) job.model.net->freeze(options.freeze);
-  } catch (const ConfigError&) {
-    rethrow_with_prefix(std::current_exception(), "--freeze: ");
-  }
+  if (!options.freeze.empty()) with_prefix<ConfigError>("--freeze: ", [&] { job.model.net->freeze(options.freeze); });
   return job;
 }
 
@@ -334,20 +330,15 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.accumulate = options.accumulate;
   config.recompute_segments = resolve_recompute_segments(options, job.model);
   config.recompute = parse_recompute(options.recompute);
-  try {
-    find_segments(*job.model.net, config.recompute);
-  } catch (const ConfigError&) {
-    rethrow_with_prefix(std::current_exception(), "--");  // the message begins with "recompute: "
-  }
+  // The message begins with "recompute: ".
+  with_prefix<ConfigError>("--", [&] { find_segments(*job.model.net, config.recompute); });
   config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   apply_recipe(options.recipe, config);
-  try {
+  with_prefix<ConfigError>("--param-group: ", [&] {
     make_update_ranges(FlatLayout(job.model.net->parameters(), 0), config.parameter_groups, 0.0);
-  } catch (const ConfigError&) {
-    rethrow_with_prefix(std::current_exception(), "--param-group: ");
-  }
+  });
   config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.cuda_graph = options.cuda_graph;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run/run_facts.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "kernels/libraries.h"

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run/run_log.h"
 
-#include <cmath>
-#include <utility>
-
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/memory/category.h"
+#include "runtime/text.h"
 #include "runtime/trace/span.h"
-#include "tools/program/record/record.h"
 #include "tools/program/run/measure.h"
-#include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -29,39 +22,27 @@ std::string cell(const std::string& text) {
   return escaped;
 }
 
-/// On rank 0 the memory of the devices of all processes, named as in reports: "rank 1 cpu:0".
-std::vector<RunLog::Memory> gather_memory(const Processes* processes, const std::vector<RunLog::Memory>& mine) {
-  if (processes == nullptr) return mine;
-  std::vector<DeviceRecord> devices;
-  for (const RunLog::Memory& memory : mine) {
-    DeviceRecord& device = devices.emplace_back();
-    device.device = memory.device;
-    device.pool = memory.statistics;
-  }
-  std::vector<RunLog::Memory> all;
-  for (const DeviceRecord& device : gather_devices(*processes, std::move(devices)))
-    all.push_back({device.device, device.pool});
-  return all;
+/// On rank 0 the devices of all processes, named as in reports: "rank 1 cpu:0".
+std::vector<DeviceRecord> gather_pools(const Processes* processes, std::vector<DeviceRecord> mine) {
+  return processes == nullptr ? mine : gather_devices(*processes, std::move(mine));
 }
 
-std::vector<std::string> columns_for(const std::vector<RunLog::Memory>& devices) {
-  std::vector<std::string> columns = {"kind",
-                                      "step",
-                                      "epoch",
-                                      "seconds",
-                                      "loss",
-                                      "lr",
-                                      "loss_scale",
-                                      "samples_per_second",
-                                      "test_loss",
-                                      "test_accuracy",
-                                      "test_top5_accuracy",
-                                      "samples",
-                                      "train_seconds"};
-  for (const auto& [device, statistics] : devices) {
-    columns.push_back(fmt::format("memory.{}.peak", device));
-    for (int c = 0; c < kCategoryCount; ++c)
-      columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
+/// The peak, and the bytes of each category at that moment.
+std::vector<std::pair<std::string, int64_t>> bytes_by_name(const PoolStatistics& statistics) {
+  std::vector<std::pair<std::string, int64_t>> bytes = {{"peak", statistics.peak_bytes}};
+  for (int c = 0; c < kCategoryCount; ++c)
+    bytes.emplace_back(category_name(static_cast<Category>(c)), statistics.peak_by_category[static_cast<size_t>(c)]);
+  return bytes;
+}
+
+std::vector<std::string> columns_for(const std::vector<DeviceRecord>& devices) {
+  std::vector<std::string> columns = split_text(
+      "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,"
+      "samples,train_seconds",
+      ',');
+  for (const DeviceRecord& d : devices) {
+    for (const auto& [name, bytes] : bytes_by_name(d.pool))
+      columns.push_back(fmt::format("memory.{}.{}", d.device, name));
   }
   return columns;
 }
@@ -69,9 +50,9 @@ std::vector<std::string> columns_for(const std::vector<RunLog::Memory>& devices)
 }  // namespace
 
 RunLog::RunLog(const Target& target) : processes_(target.processes), begin_ns_(steady_now_ns()) {
-  std::vector<Memory> devices;
-  for (const std::string& device : target.devices) devices.push_back({device, {}});
-  devices = gather_memory(processes_, devices);
+  std::vector<DeviceRecord> devices;
+  for (const std::string& device : target.devices) devices.emplace_back().device = device;
+  devices = gather_pools(processes_, std::move(devices));
   if (!target.tensorboard.empty()) {
     tensorboard_.emplace(target.tensorboard);
     if (target.steps_before > 0) tensorboard_->start_at(target.steps_before + 1);
@@ -120,67 +101,64 @@ void RunLog::add_step(const Step& step) {
   });
 }
 
-void RunLog::add_evaluation(const Evaluation& evaluation) {
+void RunLog::add_test_scalars(int64_t step, std::optional<double> loss, std::optional<double> accuracy,
+                              std::optional<double> top5) {
+  if (loss) tensorboard_->add_scalar("test/loss", *loss, step);
+  if (accuracy) tensorboard_->add_scalar("test/accuracy", *accuracy, step);
+  if (top5) tensorboard_->add_scalar("test/top5_accuracy", *top5, step);
+}
+
+void RunLog::add_evaluation(int64_t step, int64_t epoch, const Evaluation& evaluation) {
   attempt([&] {
     if (tensorboard_) {
-      tensorboard_->add_scalar("test/loss", evaluation.loss, evaluation.step);
-      tensorboard_->add_scalar("test/accuracy", evaluation.accuracy, evaluation.step);
-      if (evaluation.top5) tensorboard_->add_scalar("test/top5_accuracy", *evaluation.top5, evaluation.step);
+      add_test_scalars(step, evaluation.loss, evaluation.accuracy, evaluation.top5);
       tensorboard_->flush();
     }
-    if (file_) {
-      file_->add({{"kind", "evaluation"},
-                  {"step", evaluation.step},
-                  {"epoch", evaluation.epoch},
-                  {"seconds", seconds()},
-                  {"test_loss", evaluation.loss},
-                  {"test_accuracy", evaluation.accuracy},
-                  {"test_top5_accuracy", value_or_null(evaluation.top5)}});
-    }
+    if (!file_) return;
+    file_->add({{"kind", "evaluation"},
+                {"step", step},
+                {"epoch", epoch},
+                {"seconds", seconds()},
+                {"test_loss", evaluation.loss},
+                {"test_accuracy", evaluation.accuracy},
+                {"test_top5_accuracy", value_or_null(evaluation.top5)}});
   });
 }
 
-void RunLog::add_epoch(const Epoch& epoch) {
-  const std::vector<Memory> devices = gather_memory(processes_, epoch.memory);  // even if a file could not be written
+void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& mine,
+                       const ConfusionMatrix* confusion) {
+  const std::vector<DeviceRecord> devices = gather_pools(processes_, mine);  // even if a file could not be written
   attempt([&] {
     if (tensorboard_) {
-      TensorboardWriter& writer = *tensorboard_;
-      writer.add_scalar("train/samples_per_second", epoch.samples_per_second, epoch.step);
-      if (epoch.test_loss) writer.add_scalar("test/loss", *epoch.test_loss, epoch.step);
-      if (epoch.test_accuracy) writer.add_scalar("test/accuracy", *epoch.test_accuracy, epoch.step);
-      if (epoch.test_top5) writer.add_scalar("test/top5_accuracy", *epoch.test_top5, epoch.step);
-      if (epoch.confusion != nullptr) {
-        const ConfusionMatrix::Image image = epoch.confusion->image();
-        writer.add_image("test/confusion", image.png, image.width, image.height, epoch.step);
+      const int64_t step = epoch.last_step;
+      tensorboard_->add_scalar("train/samples_per_second", epoch.samples_per_second(), step);
+      add_test_scalars(step, epoch.test_loss, epoch.test_accuracy, epoch.test_top5);
+      if (confusion != nullptr) {
+        const ConfusionMatrix::Image image = confusion->image();
+        tensorboard_->add_image("test/confusion", image.png, image.width, image.height, step);
       }
-      for (const auto& [device, statistics] : devices) {
-        writer.add_scalar(fmt::format("memory/{}/peak_MiB", device), mib(statistics.peak_bytes), epoch.step);
-        for (int c = 0; c < kCategoryCount; ++c) {
-          const int64_t bytes = statistics.peak_by_category[static_cast<size_t>(c)];
-          if (bytes > 0)
-            writer.add_scalar(fmt::format("memory/{}/{}_MiB", device, category_name(static_cast<Category>(c))),
-                              mib(bytes), epoch.step);
+      for (const DeviceRecord& d : devices) {
+        for (const auto& [name, bytes] : bytes_by_name(d.pool)) {
+          if (bytes > 0 || name == "peak")
+            tensorboard_->add_scalar(fmt::format("memory/{}/{}_MiB", d.device, name), mib(bytes), step);
         }
       }
-      writer.flush();
+      tensorboard_->flush();
     }
     if (!file_) return;
     Json row = {{"kind", "epoch"},
-                {"step", epoch.step},
+                {"step", epoch.last_step},
                 {"epoch", epoch.epoch},
                 {"seconds", seconds()},
-                {"loss", epoch.train_loss},
-                {"samples_per_second", epoch.samples_per_second},
+                {"loss", epoch.totals.mean_loss()},
+                {"samples_per_second", epoch.samples_per_second()},
                 {"test_loss", value_or_null(epoch.test_loss)},
                 {"test_accuracy", value_or_null(epoch.test_accuracy)},
                 {"test_top5_accuracy", value_or_null(epoch.test_top5)},
                 {"samples", epoch.samples},
-                {"train_seconds", epoch.train_seconds}};
-    for (const auto& [device, statistics] : devices) {
-      Json& memory = row["memory"][device];
-      memory["peak"] = statistics.peak_bytes;
-      for (int c = 0; c < kCategoryCount; ++c)
-        memory[category_name(static_cast<Category>(c))] = statistics.peak_by_category[static_cast<size_t>(c)];
+                {"train_seconds", epoch.seconds}};
+    for (const DeviceRecord& d : devices) {
+      for (const auto& [name, bytes] : bytes_by_name(d.pool)) row["memory"][d.device][name] = bytes;
     }
     file_->add(row);
     file_->flush();

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/memory/pool.h"
-#include "tools/program/record/confusion.h"
+#include "tools/program/record/record.h"
+#include "tools/program/run/evaluate.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/log_file.h"
 #include "tools/program/text/tensorboard.h"
@@ -44,29 +44,11 @@ class RunLog {
     std::optional<double> loss_scale;
   };
   void add_step(const Step& step);
-  /// The peak of a device, in all and by category.
-  struct Memory {
-    std::string device;
-    PoolStatistics statistics;
-  };
-  struct Epoch {
-    int64_t step = 0, epoch = 0;  // the last step of the epoch
-    double train_loss = 0.0, samples_per_second = 0.0;
-    int64_t samples = 0;         // trained on
-    double train_seconds = 0.0;  // spent training, without evaluation
-    std::optional<double> test_loss, test_accuracy, test_top5;
-    std::vector<Memory> memory;                  // of the devices of this process
-    const ConfusionMatrix* confusion = nullptr;  // TensorBoard shows it as an image
-  };
   /// Every process calls it after the same step.
-  void add_epoch(const Epoch& epoch);
-  struct Evaluation {
-    int64_t step = 0, epoch = 0;
-    double loss = 0.0, accuracy = 0.0;
-    std::optional<double> top5;
-  };
+  ///   devices  names and pools of this process's devices      confusion  TensorBoard shows it as an image; may be null
+  void add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& devices, const ConfusionMatrix* confusion);
   /// An evaluation within an epoch.
-  void add_evaluation(const Evaluation& evaluation);
+  void add_evaluation(int64_t step, int64_t epoch, const Evaluation& evaluation);
   /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a
   /// checkpoint is saved.
   void flush();
@@ -77,6 +59,8 @@ class RunLog {
   /// Calls `write` unless an earlier call has failed.
   template <class Write>
   void attempt(const Write& write);
+  void add_test_scalars(int64_t step, std::optional<double> loss, std::optional<double> accuracy,
+                        std::optional<double> top5);
   /// The run up to now. A run that continues a log counts on from its last row.
   double seconds() const;
 

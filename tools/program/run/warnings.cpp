@@ -85,7 +85,6 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {
   if (options.quiet) return;
   for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", printable_lines(warning));
-  std::fflush(stderr);
 }
 
 void print_device_warnings(const Options& options, const DeviceGroup& devices) {
@@ -94,7 +93,6 @@ void print_device_warnings(const Options& options, const DeviceGroup& devices) {
     fmt::print(stderr, "vitrine: warning: {}{}\n",
                options.quiet ? fmt::format("rank {}: ", devices.process()) : std::string(), warning);
   }
-  std::fflush(stderr);
 }
 
 }  // namespace vitrine::tools

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "nn/atomic_file.h"
 #include "nn/json_file.h"
@@ -24,8 +22,6 @@
 namespace vitrine::tools {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kFlushIntervalNs = 1'000'000'000;
 

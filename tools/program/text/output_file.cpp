@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <exception>
 #include <streambuf>
 
 #include <fcntl.h>
@@ -12,7 +11,6 @@
 #include <unistd.h>
 
 #include "nn/atomic_file.h"
-#include "runtime/error.h"
 
 namespace vitrine::tools {
 
@@ -51,7 +49,7 @@ class FileBuffer : public std::streambuf {
 
 void write_output_file(const std::string& option, const std::string& path,
                        const std::function<void(std::ostream&)>& content) {
-  try {
+  with_prefix<DataError>(option + " ", [&] {
     AtomicFile file(path);
     FileBuffer buffer(file);
     std::ostream stream(&buffer);
@@ -59,9 +57,7 @@ void write_output_file(const std::string& option, const std::string& path,
     content(stream);
     buffer.flush();
     file.commit();
-  } catch (const DataError&) {
-    rethrow_with_prefix(std::current_exception(), option + " ");
-  }
+  });
 }
 
 void check_writable(const std::string& option, const std::string& path) {

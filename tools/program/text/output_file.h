@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <ostream>
 #include <string>
 
+#include "runtime/error.h"
+
 namespace vitrine::tools {
+
+/// Returns what `action` returns; the message of an error of class `Thrown` gets `prefix` in front.
+template <class Thrown, class Action>
+auto with_prefix(const std::string& prefix, const Action& action) {
+  try {
+    return action();
+  } catch (const Thrown&) {
+    rethrow_with_prefix(std::current_exception(), prefix);
+  }
+}
 
 /// Writes `content` to the file that an option names, completely or not at all. throws DataError that begins with the
 /// option.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/text/png.h"
 
-#include <utility>
-
 #include <zlib.h>
 
 #include "runtime/error.h"

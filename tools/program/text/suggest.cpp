@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 namespace vitrine::tools {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 

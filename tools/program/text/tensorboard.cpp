@@ -18,32 +18,15 @@ namespace vitrine::tools {
 
 namespace {
 
-// Field numbers of the messages.
-namespace event {
-constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
-}
-namespace summary {
-constexpr protozero::pbf_tag_type kValue = 1;
-}
-namespace session {
-constexpr protozero::pbf_tag_type kStatus = 1;
-constexpr int32_t kStart = 1;
-}  // namespace session
-namespace value {
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9;
-}
-namespace image {
-constexpr protozero::pbf_tag_type kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4;
-constexpr int32_t kRgb = 3;
-}  // namespace image
-namespace metadata {
-constexpr protozero::pbf_tag_type kPluginData = 1, kPluginName = 1;
-}
-namespace tensor {
-constexpr protozero::pbf_tag_type kDtype = 1, kShape = 2, kStringValue = 8;
-constexpr protozero::pbf_tag_type kDimension = 2, kSize = 1;
-constexpr int32_t kString = 7;  // DT_STRING
-}  // namespace tensor
+// Field numbers of the messages, and values of their enumerations.
+constexpr protozero::pbf_tag_type kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
+                                  kEventSessionLog = 7, kSessionStatus = 1, kSummaryValue = 1;
+constexpr protozero::pbf_tag_type kValueTag = 1, kValueSimple = 2, kValueImage = 4, kValueTensor = 8,
+                                  kValueMetadata = 9, kMetadataPluginData = 1, kPluginName = 1;
+constexpr protozero::pbf_tag_type kImageHeight = 1, kImageWidth = 2, kImageColorspace = 3, kImageEncoded = 4;
+constexpr protozero::pbf_tag_type kTensorDtype = 1, kTensorShape = 2, kTensorStringValue = 8, kShapeDimension = 2,
+                                  kDimensionSize = 1;
+constexpr int32_t kSessionStart = 1, kColorspaceRgb = 3, kDtypeString = 7;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -85,8 +68,8 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
                     std::strerror(errno)));
   std::string version;
   protozero::pbf_writer writer(version);
-  writer.add_double(event::kWallTime, wall_seconds());
-  writer.add_string(event::kFileVersion, "brain.Event:2");
+  writer.add_double(kEventWallTime, wall_seconds());
+  writer.add_string(kEventFileVersion, "brain.Event:2");
   write_record(version);
   flush();
 }
@@ -95,10 +78,10 @@ void TensorboardWriter::start_at(int64_t step) {
   std::string bytes;
   {
     protozero::pbf_writer writer(bytes);
-    writer.add_double(event::kWallTime, wall_seconds());
-    writer.add_int64(event::kStep, step);
-    protozero::pbf_writer log(writer, event::kSessionLog);
-    log.add_enum(session::kStatus, session::kStart);
+    writer.add_double(kEventWallTime, wall_seconds());
+    writer.add_int64(kEventStep, step);
+    protozero::pbf_writer log(writer, kEventSessionLog);
+    log.add_enum(kSessionStatus, kSessionStart);
   }
   write_record(bytes);
 }
@@ -107,9 +90,9 @@ void TensorboardWriter::add_scalar(const std::string& tag, double number, int64_
   std::string bytes;
   {
     protozero::pbf_writer writer(bytes);
-    protozero::pbf_writer entry(writer, summary::kValue);
-    entry.add_string(value::kTag, tag);
-    entry.add_float(value::kSimpleValue, static_cast<float>(number));
+    protozero::pbf_writer entry(writer, kSummaryValue);
+    entry.add_string(kValueTag, tag);
+    entry.add_float(kValueSimple, static_cast<float>(number));
   }
   write_event(bytes, step);
 }
@@ -118,21 +101,21 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
   std::string bytes;
   {
     protozero::pbf_writer writer(bytes);
-    protozero::pbf_writer entry(writer, summary::kValue);
-    entry.add_string(value::kTag, tag + "/text_summary");
+    protozero::pbf_writer entry(writer, kSummaryValue);
+    entry.add_string(kValueTag, tag + "/text_summary");
     {
-      protozero::pbf_writer data(entry, value::kTensor);
-      data.add_int32(tensor::kDtype, tensor::kString);
+      protozero::pbf_writer data(entry, kValueTensor);
+      data.add_int32(kTensorDtype, kDtypeString);
       {
-        protozero::pbf_writer shape(data, tensor::kShape);
-        protozero::pbf_writer dimension(shape, tensor::kDimension);
-        dimension.add_int64(tensor::kSize, 1);
+        protozero::pbf_writer shape(data, kTensorShape);
+        protozero::pbf_writer dimension(shape, kShapeDimension);
+        dimension.add_int64(kDimensionSize, 1);
       }
-      data.add_string(tensor::kStringValue, markdown);
+      data.add_string(kTensorStringValue, markdown);
     }
-    protozero::pbf_writer description(entry, value::kMetadata);
-    protozero::pbf_writer plugin(description, metadata::kPluginData);
-    plugin.add_string(metadata::kPluginName, "text");
+    protozero::pbf_writer description(entry, kValueMetadata);
+    protozero::pbf_writer plugin(description, kMetadataPluginData);
+    plugin.add_string(kPluginName, "text");
   }
   write_event(bytes, step);
 }
@@ -141,13 +124,13 @@ void TensorboardWriter::add_image(const std::string& tag, const std::string& png
   std::string bytes;
   {
     protozero::pbf_writer writer(bytes);
-    protozero::pbf_writer entry(writer, summary::kValue);
-    entry.add_string(value::kTag, tag);
-    protozero::pbf_writer picture(entry, value::kImage);
-    picture.add_int32(image::kHeight, height);
-    picture.add_int32(image::kWidth, width);
-    picture.add_int32(image::kColorspace, image::kRgb);
-    picture.add_bytes(image::kEncoded, png);
+    protozero::pbf_writer entry(writer, kSummaryValue);
+    entry.add_string(kValueTag, tag);
+    protozero::pbf_writer picture(entry, kValueImage);
+    picture.add_int32(kImageHeight, height);
+    picture.add_int32(kImageWidth, width);
+    picture.add_int32(kImageColorspace, kColorspaceRgb);
+    picture.add_bytes(kImageEncoded, png);
   }
   write_event(bytes, step);
 }
@@ -168,9 +151,9 @@ void TensorboardWriter::require_written() const {
 void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t step) {
   std::string bytes;
   protozero::pbf_writer writer(bytes);
-  writer.add_double(event::kWallTime, wall_seconds());
-  writer.add_int64(event::kStep, step);
-  writer.add_message(event::kSummary, summary_bytes);
+  writer.add_double(kEventWallTime, wall_seconds());
+  writer.add_int64(kEventStep, step);
+  writer.add_message(kEventSummary, summary_bytes);
   write_record(bytes);
 }
 

@@ -2,17 +2,18 @@
 #include "tools/program/train/train_job.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "kernels/conv2d_choice.h"
+#include "nn/json_file.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
+#include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
-#include "tools/program/checkpoint/save.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/run/describe.h"
@@ -20,16 +21,55 @@
 #include "tools/program/run/recorded_steps.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/run_log.h"
-#include "tools/program/run/trace_file.h"
 #include "tools/program/run/warnings.h"
-#include "tools/program/text/json_text.h"
+#include "tools/program/text/output_file.h"
 #include "tools/program/text/tables.h"
 #include "tools/program/text/terminal.h"
-#include "tools/program/train/autotune.h"
 
 namespace vitrine::tools {
 
 namespace {
+
+/// The plans of the file that --autotune names; nothing if there is no file yet.
+std::optional<TunedPlans> read_file(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
+  return with_prefix<DataError>("--autotune ", [&] { return parse_tuned_plans(path, read_text_file(path)); });
+}
+
+/// The configuration of the engine. On rank 0 its known plans come from the checkpoint that --resume names or, without
+/// them, from the file.
+/// throws  DataError: the file is not one of --autotune
+Autotune resolve_autotune(const Options& options, const Processes& processes) {
+  Autotune autotune;
+  autotune.enabled = options.autotune.has_value();
+  if (!autotune.enabled || !processes.leads()) return autotune;
+  std::optional<TunedPlans> known = stored_plans(options);
+  if (!known) known = read_file(*options.autotune);
+  if (known) autotune.known = std::make_shared<const TunedPlans>(std::move(*known));
+  return autotune;
+}
+
+/// Warns about known plans that are not in use, also about plans of the checkpoint, prints what was timed on stderr,
+/// and writes the file if its plans are not those in use. Only rank 0 does. throws  DataError: the file cannot be
+/// written
+void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed,
+                       const Processes& processes) {
+  const std::shared_ptr<const TunedPlans>& plans = engine.facts().tuned_plans;
+  if (!plans || !processes.leads()) return;
+  std::vector<std::string> warnings = engine.facts().autotune.warnings;
+  if (resumed && resumed->state.plans && resumed->state.plans != *plans) {
+    warnings.push_back(
+        resumed->folder +
+        " has other plans than this run uses, so its results may differ from an uninterrupted run by rounding");
+  }
+  for (std::string& warning : warnings) warning.insert(0, "--autotune: ");
+  print_warnings(options, warnings);
+  fmt::print(stderr, "vitrine: --autotune: {}\n", describe_autotune(engine));
+  const std::string& path = *options.autotune;
+  if (path.empty() || read_file(path) == *plans) return;
+  write_output_file("--autotune", path, [&](std::ostream& file) { file << tuned_plans_json(*plans, 1) << '\n'; });
+}
 
 /// Saves the averages of the weights beside the weights, if there are any. Every process calls it.
 void save_averages(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
@@ -57,8 +97,8 @@ Record make_record(const Options& options, const std::string& name, const std::v
   for (const std::string& note : notes) record.facts.emplace_back("chosen", note);
   if (resumed)
     record.facts.emplace_back("continues from", fmt::format("{}, step {}", resumed->folder, resumed->state.step));
-  if (!training.epochs().empty() && !training.epochs().back().whole()) {
-    const EpochRecord& last = training.epochs().back();
+  if (const auto& epochs = training.record().epochs; !epochs.empty() && !epochs.back().whole()) {
+    const EpochRecord& last = epochs.back();
     record.facts.emplace_back("interrupted",
                               fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
@@ -74,14 +114,9 @@ Record make_record(const Options& options, const std::string& name, const std::v
   record.graph_counts = run.engine->graph_counts();
   if (run.engine->facts().tuned_plans) record.plans = tuned_plans_json(*run.engine->facts().tuned_plans);
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
-  RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->facts().batch));
+  RunRecord& of = record.runs.emplace_back(training.record());
   add_sample_bytes(of, job.model, run.engine->config());
-  of.steps = training.record();
-  of.diverged = training.diverged();
-  of.first_step = training.first_step();
-  of.step_losses = training.step_losses();
-  of.epochs = training.epochs();
-  if (options.confusion) of.confusion = training.confusion();
+  if (!options.confusion) of.confusion.reset();
   std::map<std::string, int64_t> held{{"dataset", record.dataset_bytes}};
   if (record.checkpoints) {
     for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
@@ -95,6 +130,11 @@ Record make_record(const Options& options, const std::string& name, const std::v
 }
 
 }  // namespace
+
+void check_autotune(const Options& options, const std::vector<DeviceId>& devices) {
+  if (!options.autotune || devices.front().backend == Backend::cuda) return;
+  throw ConfigError("--autotune has nothing to time on CPU devices; leave it out, or use cuda devices");
+}
 
 Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
                   Attempts& attempts) {
@@ -142,7 +182,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     if (written && !path.empty()) trained.files += fmt::format("The {} in {}\n", what, path);
     return written;
   };
-  const bool saved = write(training.diverged().empty() ? "weights are" : "last finite weights are", options.save,
+  const bool saved = write(training.record().diverged.empty() ? "weights are" : "last finite weights are", options.save,
                            [&] { save_weights(options, job.model.name, *run.engine, processes); });
   if (saved)
     write("average of the weights is", options.recipe.ema && !options.save.empty() ? averages_path(options.save) : "",

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "nn/checkpoint_directory.h"
+#include "tools/program/checkpoint/resume.h"
+#include "tools/program/flags/options.h"
 #include "tools/program/record/record.h"
 #include "tools/program/run/attempts.h"
 #include "tools/program/run/processes.h"
@@ -39,5 +40,8 @@ struct Trained {
 /// throws  ConfigError, DeviceError, OutOfMemory, DataError, CommError
 Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes,
                   Attempts& attempts);
+
+/// throws  ConfigError for CPU devices, which have nothing to time
+void check_autotune(const Options& options, const std::vector<DeviceId>& devices);
 
 }  // namespace vitrine::tools

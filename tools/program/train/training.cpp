@@ -11,8 +11,8 @@
 
 #include "data/sampler.h"
 #include "runtime/error.h"
-#include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
+#include "tools/program/run/run_facts.h"
 #include "tools/program/text/progress.h"
 #include "tools/program/text/tables.h"
 #include "tools/program/text/terminal.h"
@@ -67,13 +67,9 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
       source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
       recorded_(options, first_step_, total_batches_ - start_.batch_offset),
       recorder_(run, recorded_.spans()),
-      record_() {
-  record_.precision = engine_.config().precision;
-  record_.first_step = first_step_;
-  if (checkpoints.active()) {
-    for (const RunSetting& setting : run_settings(options, job, run))
-      settings_.emplace_back(setting.name, setting.value);
-  }
+      record_(configured_run(options, engine_.config(), engine_.facts().batch)) {
+  record_.first_step = record_.steps.first_step = first_step_;
+  if (checkpoints.active()) settings_ = values_of(run_settings(options, job, run));
   if (!resumed) return;
   schedule_.restore(resumed->state.schedule);
   if (!options.steps) {
@@ -100,16 +96,17 @@ void Training::run() {
   try {
     run_epochs();
   } catch (const DivergedError& error) {
-    diverged_ = error.what();
+    record_.diverged = error.what();
     for (const StepResult& totals : engine_.take_step_results(false)) add_step(totals);
-    if (!epochs_.empty() && epochs_.back().seconds == epoch_begin_seconds_) epochs_.pop_back();
+    if (!record_.epochs.empty() && record_.epochs.back().seconds == epoch_begin_seconds_) record_.epochs.pop_back();
     run_.devices->synchronize();
     recorder_.collect(source_.take_spans(), first_step_ + 1);
   }
 }
 
 void Training::end() {
-  if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.checkpointer().loss_scale_state().first);
+  if (engine_.config().precision.loss_scaling.active())
+    record_.steps.end(engine_.checkpointer().loss_scale_state().first);
 }
 
 LoaderConfig Training::loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
@@ -123,25 +120,25 @@ LoaderConfig Training::loader_from(const Options& options, const Job& job, const
 void Training::run_epochs() {
   while (epoch_ < epoch_count_ && !stopped_) {
     // With --steps there is one result for all epochs.
-    if (!options_.steps || epochs_.empty()) begin_result();
-    train_epoch(epochs_.back());
+    if (!options_.steps || record_.epochs.empty()) begin_result();
+    train_epoch(record_.epochs.back());
     const bool ends_here = !options_.steps || epoch_ + 1 == epoch_count_;
     if (ends_here && options_.evaluate && !stopped_) {
       std::optional<Evaluation> test = evaluate();
       stopped_ = !test.has_value();
       if (test) {
-        epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy,
-        epochs_.back().test_top5 = test->top5;
-        confusion_ = std::move(test->confusion);
+        record_.epochs.back().test_loss = test->loss, record_.epochs.back().test_accuracy = test->accuracy,
+        record_.epochs.back().test_top5 = test->top5;
+        record_.confusion = std::move(test->confusion);
       }
       recorder_.discard();
     }
-    if (!stopped_) end_epoch_of_schedule(epochs_.back());
+    if (!stopped_) end_epoch_of_schedule(record_.epochs.back());
     if (ends_here || stopped_) {
-      log_epoch(epochs_.back());
-      print_epoch(epochs_.back());
+      log_epoch(record_.epochs.back());
+      print_epoch(record_.epochs.back());
     }
-    if (ends_here && !stopped_) check_evaluation(epochs_.back());
+    if (ends_here && !stopped_) check_evaluation(record_.epochs.back());
     if (!stopped_ && !end_epoch()) break;
   }
   // An interrupted run, and a whole one, can be continued from where it ended.
@@ -170,19 +167,19 @@ void Training::end_epoch_of_schedule(const EpochRecord& result) {
 }
 
 void Training::begin_result() {
-  EpochRecord& result = epochs_.emplace_back();
-  if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) {
+  EpochRecord& result = record_.epochs.emplace_back();
+  if (record_.epochs.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) {
     result = options_.steps ? start_.of_run->run_so_far : start_.of_run->epoch_so_far;
   }
   result.epoch = options_.steps ? 1 : epoch_ + 1;
   result.steps_before = result.steps;
-  result.last_step = first_step_ + static_cast<int64_t>(step_losses_.size());
+  result.last_step = first_step_ + static_cast<int64_t>(record_.step_losses.size());
   const int64_t rest = options_.steps ? total_batches_ - batches_done() : steps_of_epoch() - batch_;
   result.steps_wanted = result.steps + rest;
 }
 
 bool Training::end_epoch() {
-  const EpochRecord& result = epochs_.back();
+  const EpochRecord& result = record_.epochs.back();
   const bool due_by_steps = checkpoints_.is_due(engine_.steps_issued());
   const bool ended = batch_ == steps_per_epoch_;
   if (ended) ++epoch_, batch_ = 0;
@@ -203,11 +200,11 @@ void Training::save() {
   state.batches_per_epoch = steps_per_epoch_;
   state.batch_size = options_.batch_size;
   state.seed = options_.seed;
-  if (!epochs_.empty()) {
-    state.epoch_so_far = options_.steps ? other_sums_ : epochs_.back();
-    state.run_so_far = options_.steps ? epochs_.back() : other_sums_;
-    state.test_loss = epochs_.back().test_loss;
-    state.test_accuracy = epochs_.back().test_accuracy;
+  if (!record_.epochs.empty()) {
+    state.epoch_so_far = options_.steps ? other_sums_ : record_.epochs.back();
+    state.run_so_far = options_.steps ? record_.epochs.back() : other_sums_;
+    state.test_loss = record_.epochs.back().test_loss;
+    state.test_accuracy = record_.epochs.back().test_accuracy;
   }
   state.schedule = schedule_.state();
   state.settings = settings_;
@@ -234,19 +231,19 @@ void Training::evaluate_within_epoch() {
   stopped_ = !test.has_value();
   if (!test) return;
   const int64_t step = engine_.steps_issued();
-  log_.add_evaluation({step, epoch_ + 1, test->loss, test->accuracy, test->top5});
+  log_.add_evaluation(step, epoch_ + 1, *test);
   if (options_.quiet) return;
   fmt::print(stderr, "step {}  test loss {}  test accuracy {:.4f}{}\n", step, format_loss(test->loss), test->accuracy,
              describe_top5(test->top5));
 }
 
 void Training::add_step(const StepResult& totals) {
-  const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
+  const int64_t number = first_step_ + static_cast<int64_t>(record_.step_losses.size());
   log_.add_step({number + 1, (number + start_.batch_offset) / steps_per_epoch_ + 1, totals.mean_loss(),
-                 rates_[step_losses_.size()],
+                 rates_[record_.step_losses.size()],
                  engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
-  step_losses_.push_back(totals.mean_loss());
-  record_.add(totals);
+  record_.step_losses.push_back(totals.mean_loss());
+  record_.steps.add(totals);
 }
 
 void Training::train_epoch(EpochRecord& result) {
@@ -267,10 +264,7 @@ void Training::train_epoch(EpochRecord& result) {
   const auto take_totals = [&](bool wait) {
     for (const StepResult& totals : engine_.take_step_results(wait)) {
       add_step(totals);
-      for (StepResult* sum : {&done, &result.totals, &other_sums_.totals}) {
-        sum->loss_sum += totals.loss_sum;
-        sum->valid += totals.valid;
-      }
+      for (StepResult* sum : {&done, &result.totals, &other_sums_.totals}) sum->add_totals(totals);
       stopped_ = stopped_ || totals.stop_votes > 0;
       for (EpochRecord* record : {&result, &other_sums_}) {
         record->last_loss = totals.mean_loss();
@@ -326,17 +320,12 @@ void Training::set_learning_rate() {
 }
 
 void Training::log_epoch(const EpochRecord& result) {
-  RunLog::Epoch epoch;
-  epoch.step = result.last_step;
-  epoch.epoch = result.epoch;
-  epoch.train_loss = result.totals.mean_loss();
-  epoch.samples_per_second = result.samples_per_second();
-  epoch.samples = result.samples, epoch.train_seconds = result.seconds;
-  epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
-  for (int d = 0; d < run_.devices->size(); ++d)
-    epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
-  if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
-  log_.add_epoch(epoch);
+  std::vector<DeviceRecord> devices(static_cast<size_t>(run_.devices->size()));
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const Device& device = (*run_.devices)[static_cast<int>(d)];
+    devices[d].device = device.name(), devices[d].pool = device.pool().statistics();
+  }
+  log_.add_epoch(result, devices, result.test_loss && record_.confusion ? &*record_.confusion : nullptr);
 }
 
 std::string Training::describe_rate() const {

@@ -4,16 +4,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "nn/lr_schedule.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
 #include "tools/program/checkpoint/run_state.h"
-#include "tools/program/record/confusion.h"
 #include "tools/program/record/record.h"
-#include "tools/program/record/step_record.h"
 #include "tools/program/run/batches.h"
 #include "tools/program/run/evaluate.h"
 #include "tools/program/run/measure.h"
@@ -49,16 +46,11 @@ class Training {
 
   /// Whether training stopped early, in all processes at the same step.
   bool stopped() const { return stopped_; }
-  /// Why training stopped at a value that is not finite; empty if it did not. The engine holds the last finite
+  /// What was trained, without measurements of the devices. If training diverged, the engine holds the last finite
   /// parameters.
-  const std::string& diverged() const { return diverged_; }
-  const std::vector<double>& step_losses() const { return step_losses_; }
-  const std::vector<EpochRecord>& epochs() const { return epochs_; }
+  const RunRecord& record() const { return record_; }
   const PhaseRecorder& recorder() const { return recorder_; }
   const RecordedSteps& recorded() const { return recorded_; }
-  const StepRecord& record() const { return record_; }
-  const std::optional<ConfusionMatrix>& confusion() const { return confusion_; }
-  int64_t first_step() const { return first_step_; }
 
  private:
   /// Where a run begins: a position in its epochs, and what it carries from before.
@@ -113,7 +105,6 @@ class Training {
   std::string run_id_;
   Engine& engine_;
   bool stopped_ = false;
-  std::string diverged_;
   int64_t steps_per_epoch_;
   Start start_;
   int64_t total_batches_,
@@ -121,7 +112,7 @@ class Training {
   int64_t first_step_;             // of this process
   int64_t epoch_, batch_;          // the position of the next batch; epochs count from 0
   std::optional<Position> saved_;  // the position of the last checkpoint
-  std::vector<std::pair<std::string, std::string>> settings_;
+  SettingValues settings_;
   double epoch_begin_seconds_ = 0.0;  // of the current result
   EpochRecord other_sums_;            // of the epoch with --steps, else of the run: a run that continues may count
                                       // the other way
@@ -132,10 +123,7 @@ class Training {
   BatchSource source_;
   RecordedSteps recorded_;
   PhaseRecorder recorder_;
-  StepRecord record_;
-  std::vector<double> step_losses_;
-  std::vector<EpochRecord> epochs_;
-  std::optional<ConfusionMatrix> confusion_;  // of the last evaluation
+  RunRecord record_;
 };
 
 }  // namespace vitrine::tools

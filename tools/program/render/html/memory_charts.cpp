@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <map>
+#include <cstdlib>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
-#include "tools/program/record/device_sets.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
@@ -256,6 +254,20 @@ std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
   return points;
 }
 
+// Categories that differ by less than this share of the fullest device's peak share a row.
+constexpr double kShareShown = 0.005;
+constexpr size_t kTensorsNamed = 2;
+
+/// "gathered outputs 2 MiB, 3 more".
+std::string tensors_text(const std::vector<std::pair<int64_t, std::string>>& tensors) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(tensors.size(), kTensorsNamed); ++i) {
+    names.push_back(fmt::format("{} {}", tensors[i].second, short_bytes(tensors[i].first)));
+  }
+  if (tensors.size() > kTensorsNamed) names.push_back(fmt::format("{} more", tensors.size() - kTensorsNamed));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 Json memory_overlay(const std::vector<RunRecord>& runs) {
@@ -296,6 +308,70 @@ std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices) {
     charts.push_back(chart_json(set.name(names), shown[set.first()], scale));
   }
   return charts;
+}
+
+Json difference_chart(const std::vector<DeviceRecord>& devices) {
+  if (devices.size() < 2) return {};
+  const DeviceRecord &emptiest = devices[tools::emptiest(devices)], &fullest = devices[tools::fullest(devices)];
+  if (emptiest.pool.peak_bytes == fullest.pool.peak_bytes) return {};
+
+  Json rows = Json::array();
+  const auto add_total = [&](const DeviceRecord& d) {
+    rows.push_back({{"label", fmt::format("{} at its peak", d.device)},
+                    {"begin", 0},
+                    {"end", d.pool.peak_bytes},
+                    {"text", short_bytes(d.pool.peak_bytes)}});
+  };
+  add_total(emptiest);
+  int64_t level = emptiest.pool.peak_bytes, largest = fullest.pool.peak_bytes, rest = 0;
+  const auto add = [&](const std::string& label, const char* paint, int64_t bytes) {
+    const std::string text = fmt::format("{}{}", bytes < 0 ? "\u2212" : "+", short_bytes(std::abs(bytes)));
+    rows.push_back({{"label", label}, {"begin", level}, {"end", level + bytes}, {"text", text}, {"paint", paint}});
+    level += bytes;
+    largest = std::max(largest, level);
+  };
+  for (const auto& [category, bytes, tensors] : memory_differences(fullest, emptiest)) {
+    if (static_cast<double>(std::abs(bytes)) < kShareShown * static_cast<double>(fullest.pool.peak_bytes)) {
+      rest += bytes;
+      continue;
+    }
+    const char* name = category_name(category);
+    add(tensors.empty() ? name : fmt::format("{}: {}", name, tensors_text(tensors)), name, bytes);
+  }
+  if (rest != 0) add("smaller differences", "", rest);  // of several categories: no color of its own
+  add_total(fullest);
+  return {{"kind", "waterfall"},
+          {"label", fmt::format("Why {} holds more than {}", fullest.device, emptiest.device)},
+          {"largest", largest},
+          {"rows", rows}};
+}
+
+Json frontier_chart(const Record& record) {
+  if (!record.frontier || record.frontier->size() < 2) return {};
+  const std::vector<RecomputationRecord>& choices = *record.frontier;
+  const double most_time = choices.back().added_time;
+  Curve peaks{"peak of the fullest device", "series1", {}, /*dots=*/true, /*steps=*/true};
+  for (const RecomputationRecord& choice : choices)
+    peaks.points.push_back({choice.added_time, static_cast<double>(choice.peak_bytes)});
+  CurveChart chart{
+      "Peak memory of the fullest device against the time that recomputation adds", {peaks}, false, /*bytes=*/true};
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  const auto capacity = static_cast<double>(devices[fullest(devices)].pool.capacity_bytes);
+  // A capacity far above all peaks would leave no height to them.
+  if (capacity > 0.0 && capacity < 2.0 * peaks.points.front().y) {
+    chart.curves.push_back({"capacity", "series2", {{0.0, capacity}, {most_time, capacity}}, false, false, 1});
+  }
+  Json json = curve_chart(chart);
+  if (json.is_null()) return json;
+  json["ends"] = {"no time added", fmt::format("+{} of forward and backward", percent(most_time))};
+  Json& points = json["curves"][0]["points"];
+  for (size_t i = 0; i < choices.size() && i < points.size(); ++i) {
+    const RecomputationRecord& choice = choices[i];
+    points[i][2] = choice.recompute.empty() ? fmt::format("nothing recomputed: {}", short_bytes(choice.peak_bytes))
+                                            : fmt::format("{}, +{}: --recompute {}", short_bytes(choice.peak_bytes),
+                                                          percent(choice.added_time), fmt::join(choice.recompute, ","));
+  }
+  return json;
 }
 
 }  // namespace vitrine::tools::html

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "tools/program/record/device_sets.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
@@ -28,49 +25,22 @@ enum class Way {
   none
 };
 
-Way way_of(Phase phase, const Scheme& scheme) {
-  switch (phase) {
-    case Phase::stage:
-      return Way::host_to_devices;
-    case Phase::scatter:
-    case Phase::replicate:
-    case Phase::broadcast:
-      return Way::first_to_others;
-    case Phase::gather:
-      return Way::others_to_output;
-    case Phase::scatter_grad:
-      return Way::output_to_others;
-    case Phase::reduce:
-      return scheme.reduce == Reduce::gpu0 ? Way::others_to_first : Way::among_all;
-    default:
-      return Way::none;
-  }
-}
-
-/// What a phase's arrows carry.
-const char* meaning_of(Phase phase) {
-  switch (phase) {
-    case Phase::stage:
-      return "samples, from the host's memory";
-    case Phase::scatter:
-      return "each device's samples";
-    case Phase::replicate:
-    case Phase::broadcast:
-      return "parameters";
-    case Phase::gather:
-      return "outputs of all devices, for the loss";
-    case Phase::scatter_grad:
-      return "gradients of the outputs";
-    case Phase::reduce:
-      return "sums of gradients";
-    default:
-      return "bytes";
-  }
-}
-
-constexpr Phase kShown[] = {Phase::stage,  Phase::scatter,   Phase::replicate,    Phase::forward,
-                            Phase::gather, Phase::loss,      Phase::scatter_grad, Phase::backward,
-                            Phase::reduce, Phase::optimizer, Phase::broadcast};
+/// A row of the chart, and what its arrows carry.
+constexpr struct {
+  Phase phase;
+  Way way = Way::none;
+  const char* cargo = "";
+} kRows[] = {{Phase::stage, Way::host_to_devices, "samples, from the host's memory"},
+             {Phase::scatter, Way::first_to_others, "each device's samples"},
+             {Phase::replicate, Way::first_to_others, "parameters"},
+             {Phase::forward},
+             {Phase::gather, Way::others_to_output, "outputs of all devices, for the loss"},
+             {Phase::loss},
+             {Phase::scatter_grad, Way::output_to_others, "gradients of the outputs"},
+             {Phase::backward},
+             {Phase::reduce, Way::among_all, "sums of gradients"},
+             {Phase::optimizer},
+             {Phase::broadcast, Way::first_to_others, "parameters"}};
 
 /// The columns of devices; the host's comes before them.
 struct Columns {
@@ -102,7 +72,7 @@ Columns columns_of(const RunRecord& run) {
 }
 
 /// A row of arrows; null if nothing moves.
-Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way way) {
+Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way way, const char* cargo) {
   const auto output = static_cast<size_t>(run.scheme.output_device);
   std::vector<size_t> sources, sinks;
   if (way == Way::host_to_devices) {
@@ -136,7 +106,7 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
           {"sources", sources},
           {"sinks", sinks},
           {"marks", marks},
-          {"title", fmt::format("{}: {}", phase_name(phase), meaning_of(phase))}};
+          {"title", fmt::format("{}: {}", phase_name(phase), cargo)}};
 }
 
 /// A row of boxes: the devices that work, with their time; null if none does.
@@ -167,9 +137,9 @@ Json movement_chart(const RunRecord& run) {
                                           set.single() ? "" : " each")}});
   }
   Json rows = Json::array();
-  for (const Phase phase : kShown) {
-    const Way way = way_of(phase, run.scheme);
-    const Json row = way == Way::none ? boxes_json(run, columns, phase) : arrows_json(run, columns, phase, way);
+  for (auto [phase, way, cargo] : kRows) {
+    if (phase == Phase::reduce && run.scheme.reduce == Reduce::gpu0) way = Way::others_to_first;
+    const Json row = way == Way::none ? boxes_json(run, columns, phase) : arrows_json(run, columns, phase, way, cargo);
     if (!row.is_null()) rows.push_back(row);
   }
   return rows.empty() ? Json()

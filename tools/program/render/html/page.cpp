@@ -2,13 +2,9 @@
 #include "tools/program/render/html/page.h"
 
 #include <algorithm>
-#include <initializer_list>
-#include <iterator>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "tools/program/record/device_sets.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/render/html/charts.h"

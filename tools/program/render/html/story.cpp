@@ -4,12 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tools/program/record/device_sets.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/record/reproduction.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
@@ -23,10 +21,6 @@ std::string figure(const std::string& text) { return '`' + text + '`'; }
 std::string count_figure(double value) { return figure(format_count(std::llround(value))); }
 
 int64_t peak_bytes(const DeviceRecord& d) { return d.pool.peak_bytes; }
-int64_t fullest_bytes(const RunRecord& run) {
-  return run.devices.empty() ? 0 : peak_bytes(run.devices[fullest(run.devices)]);
-}
-
 /// "cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state".
 std::string peak_words(const std::vector<DeviceRecord>& devices, size_t shown, const char* verb,
                        const std::string& of_capacity = {}) {
@@ -76,15 +70,10 @@ std::string story_of_plan(const Record& record) {
 }
 
 std::string story_of_comparison(const std::vector<RunRecord>& runs) {
-  const auto [slow, fast] = std::minmax_element(runs.begin(), runs.end(), [](const RunRecord& a, const RunRecord& b) {
-    return a.rates.median() < b.rates.median();
-  });
-  const auto [little, much] = std::minmax_element(runs.begin(), runs.end(), [](const RunRecord& a, const RunRecord& b) {
-    return fullest_bytes(a) < fullest_bytes(b);
-  });
-  std::vector<std::string> as_fast, as_small;
+  const auto [slow, fast, little, much] = extremes_of(runs);
+  const std::vector<std::string> as_fast = within_noise_of(*fast, runs);
+  std::vector<std::string> as_small;
   for (const RunRecord& run : runs) {
-    if (&run != &*fast && !is_faster(fast->rates, run.rates)) as_fast.push_back(run.name);
     if (fullest_bytes(run) == fullest_bytes(*little)) as_small.push_back(run.name);
   }
   std::string text = fmt::format("Speeds are within noise: {} to {} samples/s.", count_figure(slow->rates.median()),
@@ -102,7 +91,7 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
 }
 
 /// "`1.2` to `1.5`": the means of the configurations.
-std::string range_words(const std::vector<ConfigurationSummary>& all, SeedSpread ConfigurationSummary::*spread,
+std::string range_words(const std::vector<ConfigurationSummary>& all, Spread ConfigurationSummary::*spread,
                         const auto& words) {
   std::vector<double> means;
   for (const ConfigurationSummary& summary : all) {
@@ -130,17 +119,10 @@ std::string story_of_reproduction(const std::vector<ConfigurationSummary>& all) 
 }  // namespace
 
 std::string story(const Record& record) {
-  switch (record.kind) {
-    case Record::Kind::reproduction:
-      return story_of_reproduction(record.summaries);
-    case Record::Kind::comparison:
-      return record.runs.empty() ? std::string() : story_of_comparison(record.runs);
-    case Record::Kind::plan:
-      return story_of_plan(record);
-    case Record::Kind::run:
-      break;
-  }
-  return story_of_run(record.run());
+  using Kind = Record::Kind;
+  if (record.kind == Kind::reproduction) return story_of_reproduction(record.summaries);
+  if (record.kind == Kind::comparison) return record.runs.empty() ? std::string() : story_of_comparison(record.runs);
+  return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
 }
 
 }  // namespace vitrine::tools::html
