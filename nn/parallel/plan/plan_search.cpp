@@ -75,7 +75,7 @@ std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std
 }  // namespace
 
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
-  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
+  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0, config.scheme.split.leaves};
   return config;
 }
 

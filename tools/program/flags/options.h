@@ -83,6 +83,9 @@ struct Options {
   std::string recompute_segments = "1", loss_gradient = "in-place";
   std::string recompute;  // names of parts; empty: by recompute_segments
   std::string batch_norm = "exact";
+  bool exact = false;
+  int leaves = 8, leaf_threads = 1;
+  std::optional<int> batch_norm_leaves;  // nothing: all leaves of the step
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -123,7 +126,7 @@ struct Options {
   int lesson = 0;         // 0: the list
   bool answer = false;    // print the lesson's answer instead of running its command
 
-  std::string trace, report, memory_history, tensorboard, log;
+  std::string trace, report, memory_history, tensorboard, log, hashes;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;

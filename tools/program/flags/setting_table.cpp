@@ -117,6 +117,7 @@ bool is_sgd(const OptimizerConfig& optimizer) { return optimizer.kind == Optimiz
 /// Layers with running statistics take them over a micro-batch or, on request, over the samples of a device.
 bool has_norms(const SettingContext& c) { return BufferLayout(*c.job.model.net).any_saved(); }
 Effect of_devices(const SettingContext& c) {
+  if (c.options.exact) return Effect::none;
   return has_norms(c) && c.options.batch_norm == "local" ? Effect::result : Effect::rounding;
 }
 /// A longer run makes the same steps at first, unless the schedule spans all of them.
@@ -343,6 +344,17 @@ SettingTable step_settings() {
                "and ddp)",
                one_of({"exact", "local"}),
                Compared{[](const SettingContext& c) { return has_norms(c) ? Json(c.options.batch_norm) : Json(); }}),
+          flag("--exact", kRuns | kCompare, at(&Options::exact),
+               "Compute the same bits on any devices: by leaves, fixed parts of the batch (docs/exactness.md)"),
+          flag("--leaves", kRuns | kCompare, at(&Options::leaves), "Leaves of a batch, with --exact", whole_number(1, 4096),
+               SettingRow::Owner{"exact", {"on"}}),
+          flag("--leaf-threads", kRuns | kCompare, at(&Options::leaf_threads),
+               "Threads that compute a leaf on CPU devices, with --exact", whole_number(1, kMostThreadsPerDevice),
+               SettingRow::Owner{"exact", {"on"}}),
+          flag("--batch-norm-leaves", kRuns | kCompare, at(&Options::batch_norm_leaves),
+               "Consecutive leaves over which batch norm takes its statistics, with --exact [all]",
+               whole_number(1, 4096), Meaning{"`--batch-norm-leaves`; null: all leaves"},
+               SettingRow::Owner{"exact", {"on"}}),
       });
 }
 
@@ -535,6 +547,9 @@ SettingTable output_settings() {
                Type{"DIR"}, kNotInJson, Effect::local, Ranks::given),
           flag("--log", kTrain, at(&Options::log), "Write a row for each step and epoch to FILE.jsonl or FILE.csv",
                Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::local),
+          flag("--hashes", kTrain, at(&Options::hashes),
+               "Write a hash of the training state after each step to FILE.jsonl, for vitrine verify",
+               Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::given),
           flag("--confusion", kTrain | kEval, at(&Options::confusion), "Print the confusion matrix of the test set",
                kNotInJson, Effect::local),
           flag("--trace", kTrain, at(&Options::trace), "Write a trace for Perfetto to FILE.json", Type{"FILE.json"},
