@@ -42,6 +42,7 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
       return vitrine::tools::run_lab(options);
     case Command::info:
     case Command::lesson:
+    case Command::verify:
       break;  // need no other process
   }
   return vitrine::tools::run_info(options);
@@ -66,6 +67,7 @@ int run_program(const std::vector<std::string>& arguments) {
   };
   try {
     if (options.command == Options::Command::info) return run_info(options);
+    if (options.command == Options::Command::verify) return run_verify(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     processes.emplace(options);
     print_warnings(options, file_warnings(options));

@@ -124,30 +124,56 @@ void ExactReducer::add(int64_t finished_elements) {
     reduce(buckets_[next_++]);
 }
 
+View ExactReducer::sum_of_received(const View& received, const View& sum) {
+  const int ranks = replica_.world_size;
+  std::vector<LeafPart> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<LeafNode>& roots = plan_->roots(rank);
+    for (size_t i = 0; i < roots.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) * ranks + rank;
+      parts.push_back({roots[i].leaves, received.rows(row, row + 1).reshape(sum.shape)});
+    }
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
+  add_along_tree(replica_.device.communication(), {0, plan_->leaves()}, parts, sum);
+  return sum;
+}
+
 void ExactReducer::reduce(const Bucket& bucket) {
   ExecContext& communication = replica_.device.communication();
   replica_.device.compute().record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
   const int64_t n = bucket.parameters_end - bucket.begin, ranks = replica_.world_size;
-  const auto rows_of = [&](int index) { return buffer(index).rows(bucket.begin, bucket.parameters_end); };
-  const std::vector<LeafNode>& own = plan_->roots(replica_.rank);
-  const Tensor received = communication.allocate({plan_->most_roots() * ranks, n}, DType::f32,
-                                                 Category::communication, "subtrees of all devices");
-  std::vector<LeafPart> parts;
-  for (int i = 0; i < plan_->most_roots(); ++i) {
-    const View rows = received.view().rows(i * ranks, (i + 1) * ranks);
-    const auto at = static_cast<size_t>(i);
-    replica_.communicator->all_gather(
-        communication, rows_of(at < own.size() ? own[at].buffer : 0).reshape({1, n}), rows);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const std::vector<LeafNode>& roots = plan_->roots(rank);
-      if (at < roots.size()) parts.push_back({roots[at].leaves, rows.rows(rank, rank + 1).reshape({n})});
+  const int64_t slots = plan_->most_roots(), shard = n / ranks, whole = shard * ranks;
+  // Calls exchange(values of this rank's node, rows for all ranks') for elements [begin, end) of each node.
+  const auto receive = [&](int64_t begin, int64_t end, int64_t width, const auto& exchange) {
+    const Tensor rows = communication.allocate({slots * ranks, width}, DType::f32, Category::communication,
+                                               "subtrees of all devices");
+    const std::vector<LeafNode>& own = plan_->roots(replica_.rank);
+    for (int64_t i = 0; i < slots; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const View node = buffer(at < own.size() ? own[at].buffer : 0).rows(bucket.begin + begin, bucket.begin + end);
+      exchange(node, rows.view().rows(i * ranks, (i + 1) * ranks));
     }
+    return rows;
+  };
+  const View sums = replica_.gradients.rows(bucket.begin, bucket.parameters_end);
+  if (shard > 0) {  // each rank adds up its shard
+    const Tensor received = receive(0, whole, shard, [&](const View& node, const View& rows) {
+      replica_.communicator->all_to_all(communication, node.reshape({ranks, shard}), rows);
+    });
+    const View own = sums.rows(replica_.rank * shard, (replica_.rank + 1) * shard);
+    replica_.communicator->all_gather(communication, sum_of_received(received, own).reshape({1, shard}),
+                                      sums.rows(0, whole).reshape({ranks, shard}));
   }
-  std::sort(parts.begin(), parts.end(),
-            [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
-  add_along_tree(communication, {0, plan_->leaves()}, parts, rows_of(0));
+  if (whole < n) {  // too few elements to divide: all ranks add them up
+    const Tensor received = receive(whole, n, n - whole, [&](const View& node, const View& rows) {
+      replica_.communicator->all_gather(communication, node.reshape({1, n - whole}), rows);
+    });
+    sum_of_received(received, sums.rows(whole, n));
+  }
 }
 
 void ExactReducer::sum_totals() {

@@ -14,7 +14,7 @@ namespace vitrine {
 /// Exact mode: the sum over the leaves of the step, added along the tree over their numbers, so that it has the same
 /// bits on any devices. A device adds its own leaves up to the largest nodes that it can complete, layer by layer
 /// during backward; nodes whose siblings are elsewhere or come later are kept as whole gradients. Between devices only
-/// nodes travel, bucket by bucket; all devices add them along the rest of the tree. The norm is measured afterwards, in
+/// nodes travel, bucket by bucket, to the owner of a part of the bucket; it adds them along the rest of the tree. The norm is measured afterwards, in
 /// an order that depends only on the number of elements.
 class ExactReducer final : public Reducer, public LeafSums {
  public:
@@ -43,6 +43,9 @@ class ExactReducer final : public Reducer, public LeafSums {
   bool alone() const { return replica_.world_size == 1; }
   View buffer(int index) const;
   void reduce(const Bucket& bucket);
+  /// sum (n) = the sum of what all ranks hold. Returns it.
+  ///   received  (most_roots() * ranks, n): first the first node of each rank, then the second ones, ...
+  View sum_of_received(const View& received, const View& sum);
   void sum_totals();
   /// Runs a collective on the communication stream, between what is queued on the compute stream before and after.
   template <class Collective>

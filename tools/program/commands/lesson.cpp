@@ -2,16 +2,15 @@
 // `vitrine lesson`: the list of lessons, a lesson with its command, or the answer to its exercise.
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/lessons.h"
+#include "tools/program/run/shell.h"
 #include "tools/program/text/terminal.h"
 
 namespace vitrine::tools {
@@ -62,11 +61,7 @@ int run_in_shell(const Lesson& lesson) {
                     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     lesson.number));
   }
-  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  const char* const path = std::getenv("PATH");
-  setenv("PATH", path == nullptr ? folder.c_str() : fmt::format("{}:{}", folder, path).c_str(), 1);
-  const int status = std::system(lesson.command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+  return vitrine::tools::run_in_shell(lesson.command);
 }
 
 }  // namespace
