@@ -11,7 +11,6 @@
 #include "nn/json_file.h"
 #include "runtime/error.h"
 #include "tools/program/commands/commands.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/run/shell.h"
 #include "tools/program/text/json_text.h"
 
@@ -95,13 +94,7 @@ int run_verify(const Options& options) {
   }
   if (last == 0) throw DataError("the runs have no step in common, so there is nothing to compare");
   const std::string first_tensor = names.empty() ? std::string() : names.front();
-  if (options.json) {
-    print_json({{"equal", first == 0},
-                {"equal_steps", equal},
-                {"first_different_step", first == 0 ? Json() : Json(first)},
-                {"first_different_tensor", text_or_null(first_tensor)},
-                {"different_tensors", names}});
-  } else if (first == 0) {
+  if (first == 0) {
     fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal,
                a.at(last)["state_hash"].get<std::string>());
   } else {

@@ -534,7 +534,7 @@ SettingTable output_settings() {
   return in_group(
       "Output",
       {
-          flag("--json", kModels | kBench | kLab | kInfo | kVerify, at(&Options::json), "Print one JSON object on stdout",
+          flag("--json", kModels | kBench | kLab | kInfo, at(&Options::json), "Print one JSON object on stdout",
                kNotInJson, Effect::local, Ranks::local),
           flag("--save", kTrain, at(&Options::save), "Write the weights at the end", Type{"FILE.safetensors"},
                Meaning{"`--save`"}, Effect::local, Ranks::given),
