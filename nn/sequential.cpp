@@ -305,8 +305,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
     Saved kept = name_layer(parts_[i], [&] {
-      return forward_leaves(layer,
-                            {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
+      return forward_leaves(layer, {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
     });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);

@@ -143,8 +143,7 @@ void BatchNorm2d::backward_by_leaf(const BackwardCall& call) const {
   const Leaves& leaves = *pass.leaves;
   const Tensor& x = saved.tensors[0];
   const int64_t count = count_of(leaves), groups = group_count(leaves), pixels = x.shape()[1] * x.shape()[2];
-  const View statistics =
-      groups > 1 ? saved.tensors.back().view() : buffers[kStatistics].reshape({1, 2, channels_});
+  const View statistics = groups > 1 ? saved.tensors.back().view() : buffers[kStatistics].reshape({1, 2, channels_});
   const auto rows = [](const Tensor& tensor, const Leaf& leaf) { return tensor.rows(leaf.rows.begin, leaf.rows.end); };
   const Tensor by_leaf = allocate_sums(ctx, {count, 2, channels_}, "batch_norm2d.gradient_sums");
   const Tensor weights = allocate_sums(ctx, {count, channels_}, "gradients of leaves");

@@ -28,7 +28,7 @@ struct EngineSetup {
   FlatLayout layout;
   FlatLayout trained;  // of gradients and optimizer states: layout.trained()
   BufferLayout buffer_layout;
-  UpdateRanges update_ranges;  // of parameter groups; null without them
+  UpdateRanges update_ranges;              // of parameter groups; null without them
   std::map<int64_t, LeafPlan> leaf_plans;  // exact mode: of training batches, by samples
 
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }

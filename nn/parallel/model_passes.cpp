@@ -75,7 +75,8 @@ Pass ModelPasses::pass_of(const Replica& r, bool training) const {
   if (setup_.config.exact()) pass.leaves = &r.batch.leaves;
   if (!training) return pass;
   pass.step_values = r.scalars.captured_values;
-  if (!setup_.config.exact() && r.exchange && setup_.config.batch_statistics == BatchStatistics::exact && stager_.micro_batch_samples() > 0) {
+  if (!setup_.config.exact() && r.exchange && setup_.config.batch_statistics == BatchStatistics::exact &&
+      stager_.micro_batch_samples() > 0) {
     pass.batch_sum = r.exchange.get();
     pass.batch_samples = stager_.micro_batch_samples();
   }

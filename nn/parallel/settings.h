@@ -24,9 +24,9 @@ inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
 
-inline constexpr Setting kEngineSettings[] = {
-    kBatchSize, kAccumulate, kRecomputeSegments, kRecompute, kResidentImages, kWorkspaceBytes, kOptimizer, kMomentum,
-    kScheme,    kSplit,      kStaging,           kLossAt,    kReduce,         kLeaves,         kLeafThreads,
-    kBatchNormLeaves};
+inline constexpr Setting kEngineSettings[] = {kBatchSize,      kAccumulate,     kRecomputeSegments, kRecompute,
+                                              kResidentImages, kWorkspaceBytes, kOptimizer,         kMomentum,
+                                              kScheme,         kSplit,          kStaging,           kLossAt,
+                                              kReduce,         kLeaves,         kLeafThreads,       kBatchNormLeaves};
 
 }  // namespace vitrine::settings

@@ -56,6 +56,7 @@ EngineConfig exact_config(const Model& model, const Variant& v, DType dtype) {
   config.precision.compute = dtype;
   config.precision.clip_norm = 0.5;
   if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  config.precision.loss_scaling.scale = 256.0;  // the first steps are taken
   config.ema_decay = 0.9;
   return config;
 }
@@ -73,8 +74,8 @@ Result train(const Model& model, const EngineConfig& config, int devices) {
     engine.train_step(random_batch(model, samples, seed, 0.2).view());
   Result result;
   result.test_loss = engine.evaluate(random_batch(model, kBatch, 4, 0.0).view()).loss_sum;
-  result.state = hash_state(engine.parameters().layout(), engine.parameters().buffer_layout(),
-                            engine.checkpointer().state());
+  result.state =
+      hash_state(engine.parameters().layout(), engine.parameters().buffer_layout(), engine.checkpointer().state());
   engine.finish();  // planned == measured
   return result;
 }
@@ -179,10 +180,10 @@ TEST(Exact, RefusesWhatItCannotPromise) {
   expect_contains(error([](EngineConfig& c) { c.precision.reduce_dtype = DType::bf16; }), "reduced in f32");
   expect_contains(error([](EngineConfig& c) { c.batch_statistics = BatchStatistics::local; }), "statistics");
   expect_contains(error([](EngineConfig& c) {
-                c.batch_norm_leaves = 4;
-                c.recompute_segments = 2;
-              }),
-              "recomputation");
+                    c.batch_norm_leaves = 4;
+                    c.recompute_segments = 2;
+                  }),
+                  "recomputation");
 }
 
 TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
@@ -191,7 +192,8 @@ TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
   const LeafPlan plan(split, 80, 2, 2);  // device 0: leaves 0-1 and 4-5; device 1: 2-3 and 6-7
   const auto nodes = [](const std::vector<LeafNode>& held) {
     std::string text;
-    for (const LeafNode& node : held) text += fmt::format("[{},{})@{} ", node.leaves.begin, node.leaves.end, node.buffer);
+    for (const LeafNode& node : held)
+      text += fmt::format("[{},{})@{} ", node.leaves.begin, node.leaves.end, node.buffer);
     return text;
   };
   EXPECT_EQ(nodes(plan.held(0, 0)), "[0,2)@0 ");

@@ -45,17 +45,16 @@ TEST(Exact, ACheckpointContinuesOnOtherDevicesWithTheSameBits) {
   const std::string whole = (folder.path() / "whole.jsonl").string(), rest = (folder.path() / "rest.jsonl").string(),
                     run = (folder.path() / "run").string();
   const auto train = [&](const Arguments& arguments) {
-    const ChildResult result = run_vitrine(
-        with({"train", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--batch-size", "20",
-              "--no-eval", "--exact", "--json"},
-             arguments));
+    const ChildResult result =
+        run_vitrine(with({"train", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--batch-size",
+                          "20", "--no-eval", "--exact", "--json"},
+                         arguments));
     EXPECT_EQ(result.exit_code, 0) << result.error;
     return Json::parse(result.output)["state_hash"].get<std::string>();
   };
   const std::string expected = train({"--steps", "6", "--devices", "cpu:0-1", "--hashes", whole});
   train({"--steps", "4", "--devices", "cpu:0", "--checkpoint-dir", run});
-  EXPECT_EQ(train({"--steps", "6", "--devices", "cpu:0-2", "--mode", "criterion", "--resume", run,
-                   "--hashes", rest}),
+  EXPECT_EQ(train({"--steps", "6", "--devices", "cpu:0-2", "--mode", "criterion", "--resume", run, "--hashes", rest}),
             expected);
   const ChildResult result = verify(whole, rest);
   EXPECT_EQ(result.exit_code, 0) << result.error;

@@ -141,8 +141,8 @@ void OutputExchange::compute_loss(Replica& r, const Tensor& logits, const Tensor
 }
 
 template <class TotalsOf>
-void OutputExchange::compute_loss_by_leaf(Replica& r, int begin, int end, const Tensor& logits,
-                                          const Tensor& gradients, const TotalsOf& totals_of) {
+void OutputExchange::compute_loss_by_leaf(Replica& r, int begin, int end, const Tensor& logits, const Tensor& gradients,
+                                          const TotalsOf& totals_of) {
   int64_t at = 0;
   for (int d = begin; d < end; ++d) {
     for (const Leaf& leaf : replicas_[d].batch.leaves.own) {

@@ -48,8 +48,7 @@ void ExactReducer::begin_micro_batch(int index, const Leaves& leaves) {
 
 View ExactReducer::buffer(int index) const {
   const int64_t elements = replica_.layout.parameter_elements();
-  return index == 0 ? replica_.gradients.rows(0, elements)
-                    : nodes_.view().rows(index - 1, index).reshape({elements});
+  return index == 0 ? replica_.gradients.rows(0, elements) : nodes_.view().rows(index - 1, index).reshape({elements});
 }
 
 template <class Collective>
@@ -68,7 +67,9 @@ void ExactReducer::between_events(const char* name, const Collective& collective
 
 void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) {
   const std::vector<int>& numbers = plan_->leaves_of(micro_batch_);
-  const auto position = [&](int64_t number) { return std::lower_bound(numbers.begin(), numbers.end(), number) - numbers.begin(); };
+  const auto position = [&](int64_t number) {
+    return std::lower_bound(numbers.begin(), numbers.end(), number) - numbers.begin();
+  };
   const Tensor rows = ctx.allocate({static_cast<int64_t>(numbers.size()), sums.shape[1]}, DType::f32,
                                    Category::activations, "sums of leaves");
   zero(ctx, rows);
@@ -79,9 +80,8 @@ void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View&
   }
   // Each row comes from one device, and the others add zeros to it: no rounding, in whatever order.
   if (!alone()) {
-    between_events(kBatchStatistics, [&](ExecContext& communication) {
-      replica_.communicator->all_reduce(communication, rows.view());
-    });
+    between_events(kBatchStatistics,
+                   [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, rows.view()); });
   }
   const RowRange all = plan_->range_of(micro_batch_);
   const int64_t groups = sums.shape[0], size = all.size() / groups;
@@ -149,8 +149,8 @@ void ExactReducer::reduce(const Bucket& bucket) {
   const int64_t slots = plan_->most_roots(), shard = n / ranks, whole = shard * ranks;
   // Calls exchange(values of this rank's node, rows for all ranks') for elements [begin, end) of each node.
   const auto receive = [&](int64_t begin, int64_t end, int64_t width, const auto& exchange) {
-    const Tensor rows = communication.allocate({slots * ranks, width}, DType::f32, Category::communication,
-                                               "subtrees of all devices");
+    const Tensor rows =
+        communication.allocate({slots * ranks, width}, DType::f32, Category::communication, "subtrees of all devices");
     const std::vector<LeafNode>& own = plan_->roots(replica_.rank);
     for (int64_t i = 0; i < slots; ++i) {
       const auto at = static_cast<size_t>(i);

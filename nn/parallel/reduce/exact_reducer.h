@@ -14,8 +14,8 @@ namespace vitrine {
 /// Exact mode: the sum over the leaves of the step, added along the tree over their numbers, so that it has the same
 /// bits on any devices. A device adds its own leaves up to the largest nodes that it can complete, layer by layer
 /// during backward; nodes whose siblings are elsewhere or come later are kept as whole gradients. Between devices only
-/// nodes travel, bucket by bucket, to the owner of a part of the bucket; it adds them along the rest of the tree. The norm is measured afterwards, in
-/// an order that depends only on the number of elements.
+/// nodes travel, bucket by bucket, to the owner of a part of the bucket; it adds them along the rest of the tree. The
+/// norm is measured afterwards, in an order that depends only on the number of elements.
 class ExactReducer final : public Reducer, public LeafSums {
  public:
   /// Allocates the nodes that do not lie in the gradients (Category::gradients).

@@ -42,8 +42,8 @@ std::vector<LeafNode> place(const std::vector<RowRange>& nodes, const std::vecto
     return std::any_of(before.begin(), before.end(), has_it) || std::any_of(placed.begin(), placed.end(), has_it);
   };
   for (const RowRange& node : nodes) {
-    const auto inside = std::find_if(before.begin(), before.end(),
-                                     [&](const LeafNode& other) { return contains(node, other.leaves); });
+    const auto inside =
+        std::find_if(before.begin(), before.end(), [&](const LeafNode& other) { return contains(node, other.leaves); });
     int buffer = 0;
     if (inside != before.end()) {
       buffer = inside->buffer;
@@ -103,8 +103,8 @@ namespace {
 LeafPart sum_below(ExecContext& ctx, const RowRange& node, std::span<const LeafPart> parts, const View& output) {
   if (parts.size() == 1) return parts.front();
   const int64_t middle = split_at(node);
-  const auto right = std::find_if(parts.begin(), parts.end(),
-                                  [&](const LeafPart& part) { return part.leaves.begin >= middle; });
+  const auto right =
+      std::find_if(parts.begin(), parts.end(), [&](const LeafPart& part) { return part.leaves.begin >= middle; });
   const auto left_count = static_cast<size_t>(right - parts.begin());
   const std::span<const LeafPart> left_parts = parts.first(left_count), right_parts = parts.subspan(left_count);
   if (right_parts.empty()) return sum_below(ctx, {node.begin, middle}, left_parts, output);

@@ -52,7 +52,7 @@ struct StepScalars {
 struct ReplicaBatch {
   int64_t samples = 0;
   int64_t first_sample = 0;  // in the global batch
-  Leaves leaves;  // exact mode: of these samples
+  Leaves leaves;             // exact mode: of these samples
   Tensor input, targets;
   Saved saved;
   Tensor output;           // logits_shape() of its samples

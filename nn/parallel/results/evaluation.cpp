@@ -39,7 +39,10 @@ StepResult Evaluation::read(float* logits) {
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
     copy(r.compute(), r.evaluate_totals,
-         View{totals.data() + r.ordinal() * parts * LossTotals::kCount, {parts, LossTotals::kCount}, DType::f32, DeviceId::host()});
+         View{totals.data() + r.ordinal() * parts * LossTotals::kCount,
+              {parts, LossTotals::kCount},
+              DType::f32,
+              DeviceId::host()});
     if (logits == nullptr || r.batch.samples == 0) return;
     copy(r.compute(), r.batch.output,
          View{target + at * size_of(dtype), r.batch.output.shape(), dtype, DeviceId::host()});

@@ -25,8 +25,9 @@ StateHash hash_state(const FlatLayout& layout, const BufferLayout& buffers, cons
     const FlatLayout& own = flat.name == "parameters" ? layout : flat.name == "buffers" ? buffers.saved() : trained;
     for (int i = 0; i < own.size(); ++i) {
       const ParamSpec& spec = own.specs()[static_cast<size_t>(i)];
-      hashes.parts.emplace_back(fmt::format("{}.{}", flat.name, spec.name),
-                                hash_of(flat.values().data() + own.offset(i), spec.shape.numel() * size_of(DType::f32)));
+      hashes.parts.emplace_back(
+          fmt::format("{}.{}", flat.name, spec.name),
+          hash_of(flat.values().data() + own.offset(i), spec.shape.numel() * size_of(DType::f32)));
     }
   }
   std::string scalars = fmt::format("{} {}", fmt::join(state.counters, ","), state.updates);

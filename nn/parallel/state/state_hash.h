@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/parallel/state/training_checkpoint.h"
+#include <vitrine/nn/parallel/state/training_checkpoint.h>
 
 namespace vitrine {
 

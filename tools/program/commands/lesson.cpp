@@ -43,8 +43,8 @@ void list_lessons(const Style& style) {
                                    "the answer."));
 }
 
-/// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
-int run_in_shell(const Lesson& lesson) {
+/// Runs the lesson's line of the shell. Returns its exit status.
+int run_shell_lesson(const Lesson& lesson) {
   if (std::system("command -v mpirun >/dev/null") != 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
@@ -61,7 +61,7 @@ int run_in_shell(const Lesson& lesson) {
                     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     lesson.number));
   }
-  return vitrine::tools::run_in_shell(lesson.command);
+  return run_in_shell(lesson.command);
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
   fmt::print("{}\n\n{}\n\n", wrapped_text(lesson.question, style), style.bold("$ " + lesson.command));
   std::fflush(stdout);
   const std::vector<std::string> arguments = lesson.arguments();
-  const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
+  const int status = arguments.empty() ? run_shell_lesson(lesson) : run_arguments(arguments);
   if (status != lesson.expected_status) {
     std::fflush(stdout);
     fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number,

@@ -44,9 +44,10 @@ Hashes read_hashes(const char* option, const std::string& path) {
     const bool fits = json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
                       json.contains("state_hash") && json.contains("tensors") && json["tensors"].is_object();
     if (!fits) {
-      throw DataError(fmt::format("{} {}: line {} has no step, state_hash and tensors; write the file with train "
-                                  "--hashes",
-                                  option, path, hashes.size() + 1));
+      throw DataError(
+          fmt::format("{} {}: line {} has no step, state_hash and tensors; write the file with train "
+                      "--hashes",
+                      option, path, hashes.size() + 1));
     }
     const auto step = json["step"].get<int64_t>();
     hashes[step] = std::move(json);
@@ -59,8 +60,8 @@ Hashes hashes_of(const char* option, const char* name, const std::string& run) {
   if (run.ends_with(".jsonl") && run.find(' ') == std::string::npos) return read_hashes(option, run);
   const TemporaryFile file(name);
   const bool is_command = run.find("vitrine train") != std::string::npos;
-  const std::string command = fmt::format("{}{} --quiet --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run,
-                                          file.path.string());
+  const std::string command =
+      fmt::format("{}{} --quiet --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run, file.path.string());
   if (const int status = run_in_shell(command); status != kExitOk)
     throw ConfigError(fmt::format("{}: '{}' ended with status {}", option, command, status));
   return read_hashes(option, file.path.string());

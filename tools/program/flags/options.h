@@ -39,7 +39,18 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson, verify } command = Command::train;
+  enum class Command {
+    train,
+    eval,
+    compare,
+    reproduce,
+    plan,
+    collectives,
+    lab,
+    info,
+    lesson,
+    verify
+  } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -122,10 +133,10 @@ struct Options {
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
   LabOptions lab;
-  bool frontier = false;  // plan
+  bool frontier = false;           // plan
   std::string verify_a, verify_b;  // verify: flags of train, a command that trains, or a file of hashes
-  int lesson = 0;         // 0: the list
-  bool answer = false;    // print the lesson's answer instead of running its command
+  int lesson = 0;                  // 0: the list
+  bool answer = false;             // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log, hashes;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

@@ -319,8 +319,9 @@ SettingTable step_settings() {
           flag("--accumulate,--acc-grad", kTrainings, at(&Options::accumulate),
                "Micro-batches in each step (gradient accumulation)", whole_number(1, 1 << 20),
                SettingRow::Choice{"auto", &Choices::accumulate, "; auto: the fewest that fit"},
-               Meaning{"micro-batches in a step"},
-               EffectIf{[](const SettingContext& c) { return has_norms(c) && !c.options.exact ? Effect::result : unless_exact(c); }}),
+               Meaning{"micro-batches in a step"}, EffectIf{[](const SettingContext& c) {
+                 return has_norms(c) && !c.options.exact ? Effect::result : unless_exact(c);
+               }}),
           flag("--no-cuda-graph", kTrainings, at(&Options::cuda_graph), "Do not replay steps as CUDA graphs",
                Effect::none),
           flag("--recompute-segments", kTrainings, at(&Options::recompute_segments),
@@ -347,8 +348,8 @@ SettingTable step_settings() {
                Compared{[](const SettingContext& c) { return has_norms(c) ? Json(c.options.batch_norm) : Json(); }}),
           flag("--exact", kRuns | kCompare, at(&Options::exact),
                "Compute the same bits on any devices: by leaves, fixed parts of the batch (docs/exactness.md)"),
-          flag("--leaves", kRuns | kCompare, at(&Options::leaves), "Leaves of a batch, with --exact", whole_number(1, 4096),
-               SettingRow::Owner{"exact", {"on"}}),
+          flag("--leaves", kRuns | kCompare, at(&Options::leaves), "Leaves of a batch, with --exact",
+               whole_number(1, 4096), SettingRow::Owner{"exact", {"on"}}),
           flag("--leaf-threads", kRuns | kCompare, at(&Options::leaf_threads),
                "Threads that compute a leaf on CPU devices, with --exact", whole_number(1, kMostThreadsPerDevice),
                SettingRow::Owner{"exact", {"on"}}),
