@@ -61,7 +61,7 @@ Hashes hashes_of(const char* option, const char* name, const std::string& run) {
   const TemporaryFile file(name);
   const bool is_command = run.find("vitrine train") != std::string::npos;
   const std::string command =
-      fmt::format("{}{} --quiet --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run, file.path.string());
+      fmt::format("{}{} --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run, file.path.string());
   if (const int status = run_in_shell(command); status != kExitOk)
     throw ConfigError(fmt::format("{}: '{}' ended with status {}", option, command, status));
   return read_hashes(option, file.path.string());
