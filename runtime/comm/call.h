@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/comm/contribution.h"
 #include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
@@ -22,10 +24,41 @@ enum class Operation : uint8_t {
   gather,
   all_to_all,
   send_receive,
+  tree_all_reduce,
   barrier
 };
-inline constexpr int kOperationCount = 10;
+inline constexpr int kOperationCount = 11;
 const char* operation_name(Operation operation);
+
+/// Further arguments of tree_all_reduce.
+struct TreeSum {
+  std::vector<Contribution> contributions = {};  // of all ranks
+  std::vector<uint8_t> folds = {};               // TreeOrder of their nodes
+  std::vector<const void*> inputs = {};          // of this rank
+  void* received = nullptr;                      // GPUs: memory for the other ranks' contributions to this rank's shard
+
+  int64_t count_of(int rank) const;
+  /// The inputs of all ranks in the order of their nodes; input(r, i) is the i-th of rank r.
+  template <class Input>
+  std::vector<const void*> ordered(const Input& input) const {
+    std::map<int, size_t> taken;
+    std::vector<const void*> all;
+    for (const Contribution& c : contributions) all.push_back(input(c.rank, taken[c.rank]++));
+    return all;
+  }
+};
+
+/// Contributions [begin, end), in the order of their nodes.
+struct Part {
+  size_t begin = 0, end = 0;
+};
+/// The largest parts that one owner can add, ascending: whole nodes of the tree with the contributions of its owner
+/// alone.
+///   folds  TreeOrder of the contributions' nodes      owners  of each contribution
+std::vector<Part> parts_of_one_owner(std::span<const uint8_t> folds, std::span<const int> owners);
+
+/// Elements of a shard, which one rank adds, are a multiple of this, except at the end.
+inline constexpr int64_t kShardGrain = 64;
 
 /// Arguments of one rank in a collective.
 struct Call {
@@ -39,6 +72,7 @@ struct Call {
   Reduction reduction = {};             // of operations that combine
   std::optional<DType> sum_dtype = {};  // dtype of reduce's output if it differs from the input's
   int to = -1, from = -1;               // ranks, for send_receive; -1: none
+  TreeSum tree = {};
   const void* input = nullptr;
   void* output = nullptr;
   const void* known = nullptr;  // send_receive: memory of the views' size

@@ -8,6 +8,7 @@
 
 #include "runtime/comm/fused.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/cpu/tree_sum.h"
 #include "runtime/error.h"
 #include "runtime/square_sums.h"
 
@@ -124,6 +125,15 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
       for (size_t r = 0; r < ranks; ++r) squares[r] = records[r].call->squares;
       return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
                                 mine.squared, {squares.data(), ranks});
+    }
+    case Operation::tree_all_reduce: {
+      const auto contributed =
+          mine.tree.ordered([&](int r, size_t i) { return records[static_cast<size_t>(r)].call->tree.inputs[i]; });
+      sums[0] = records[static_cast<size_t>(std::max(0, mine.root))].call->output;
+      for (size_t r = 0; mine.root < 0 && r < ranks; ++r) sums[r] = records[r].call->output;
+      const Slice slice = slice_of(mine.count, kShardGrain, rank, size_);
+      return cpu::tree_sum(mine.dtype, mine.tree.folds, contributed, {sums.data(), mine.root < 0 ? ranks : 1},
+                           slice.begin, slice.end);
     }
     case Operation::reduce: {
       sums[0] = records[static_cast<size_t>(mine.root)].call->output;

@@ -167,6 +167,13 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
     case Operation::all_reduce:
       for (size_t r = 0; r < ranks; ++r) outputs[r] = ranks_[r].call->output;
       return sum(ranks, slice.begin, slice.end);
+    case Operation::tree_all_reduce: {
+      for (size_t r = 0; r < ranks; ++r) outputs[r] = ranks_[r].call->output;
+      const auto contributed =
+          mine.tree.ordered([&](int r, size_t i) { return ranks_[static_cast<size_t>(r)].call->tree.inputs[i]; });
+      return tree_sum(stream, mine.dtype, mine.tree.folds, contributed, {outputs.data(), ranks}, slice.begin,
+                      slice.end);
+    }
     case Operation::reduce:
       outputs[0] = ranks_[root].call->output;
       return sum(1, slice.begin, slice.end);
@@ -223,6 +230,8 @@ class PeerCommunicator final : public CheckedCommunicator {
   Reason failure() override { return group_->failure(); }
 
  private:
+  // It reads them where they are; the plan, which does not know the communicator, counts the memory.
+  bool receives_contributions() const override { return true; }
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {
     ctx.dispatch(
         info, [] {}, [&] { group_->run(rank(), call, native_stream(ctx)); });
