@@ -307,7 +307,7 @@ void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttr
   if (const cudnnStatus_t status = cudnn().BackendSetAttribute(descriptor_, name, type, count, values);
       status != CUDNN_STATUS_SUCCESS) {
     check_cudnn(status,
-                fmt::format("cudnn().BackendSetAttribute({}, type {}, {} values)", static_cast<int>(name),
+                fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name),
                             static_cast<int>(type), count)
                     .c_str(),
                 __FILE__, __LINE__);
@@ -320,7 +320,7 @@ int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendA
   if (const cudnnStatus_t status = cudnn().BackendGetAttribute(descriptor_, name, type, room, &count, values);
       status != CUDNN_STATUS_SUCCESS) {
     check_cudnn(status,
-                fmt::format("cudnn().BackendGetAttribute({}, type {}, {} values)", static_cast<int>(name),
+                fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name),
                             static_cast<int>(type), room)
                     .c_str(),
                 __FILE__, __LINE__);
