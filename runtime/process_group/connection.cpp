@@ -31,15 +31,6 @@ void prepare(int fd) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Connection::Connection(Descriptor socket) : socket_(std::move(socket)) { prepare(socket_.get()); }
 
 void Connection::seal(const Key& sending, const Key& receiving) {
