@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include "runtime/clock.h"
 #include "runtime/error.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine::process_group {
 

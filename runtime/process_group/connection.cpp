@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/error.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine::process_group {
 namespace {

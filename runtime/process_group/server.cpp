@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 

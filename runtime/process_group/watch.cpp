@@ -10,8 +10,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 
