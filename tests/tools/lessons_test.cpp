@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/text.h"
 #include "tools/program/flags/flag_reference.h"
 #include "tools/program/flags/options.h"
 
@@ -58,7 +59,7 @@ TEST(LessonPage, HasACommandAndSections) {
   EXPECT_EQ(lesson.title, "What is it?");
   EXPECT_EQ(plain_text(lesson.question), "A question in two lines?");
   EXPECT_EQ(lesson.command, "vitrine plan --model mlp");
-  EXPECT_EQ(lesson.arguments(), (std::vector<std::string>{"plan", "--model", "mlp"}));
+  EXPECT_EQ(lesson.arguments(), (words("plan --model mlp")));
   EXPECT_EQ(lesson.expected_status, 1);
   EXPECT_EQ(plain_text(lesson.look_at), "* a row of the table");
   EXPECT_EQ(plain_text(lesson.why), "See the page.");
@@ -122,8 +123,7 @@ TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
     EXPECT_TRUE(rows.emplace(flag, line).second) << flag << " has two rows";
   }
   expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp`");
-  expect_contains(rows["--seed"], "| train, plan, compare, reproduce |");
-  expect_contains(rows["--seed"], "[0]");
+  expect_contains(rows["--seed"], "| train, plan, compare, reproduce |", "[0]");
   expect_contains(rows["--steps"], "<br>compare: ");
   expect_contains(rows["-b,--minbytes"], "| collectives |");
   expect_contains(rows["--weights"], "required");
