@@ -838,7 +838,7 @@ class Device {
 
 struct Options {
   std::string model = "small-cnn", scheme = "ddp", weights, data, save;
-  int devices = 3, leaves = 8, batch = 64, steps = 20;
+  int devices = 3, leaves = 8, batch = 32, steps = 10;
   std::vector<int> split;  // leaves of each device; empty: equal
 };
 
