@@ -504,9 +504,10 @@ std::vector<Node> nodes_within(const Leaves& leaves, int first, int last) {
 
 struct Scheme {
   std::string name;
-  bool through_device0 =
-      false;                   // device 0 has the whole batch, computes the loss of all samples, and owns all elements
-  bool owner_updates = false;  // only the owner of an element updates it; else every device updates all
+  /// Device 0 has the whole batch, computes the loss of all samples, and owns all elements.
+  bool through_device0 = false;
+  /// Only the owner of an element updates it; else every device updates all.
+  bool owner_updates = false;
 };
 
 Scheme make_scheme(const std::string& name) {
@@ -651,7 +652,7 @@ class Device {
   int first_owned(int device) const { return plan_.owner_cut[device]; }
   int owned(int device) const { return plan_.owner_cut[device + 1] - plan_.owner_cut[device]; }
   bool owns(int element) const { return first_owned(rank_) <= element && element < first_owned(rank_ + 1); }
-  // The parameters that this device updates. The element behind the last parameter is the loss.
+  // The parameters that this device updates. The element after the last parameter is the loss.
   int first_updated() const { return plan_.scheme.owner_updates ? std::min(first_owned(rank_), model_.parameters) : 0; }
   int last_updated() const {
     return plan_.scheme.owner_updates ? std::min(first_owned(rank_ + 1), model_.parameters) : model_.parameters;

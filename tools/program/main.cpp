@@ -41,6 +41,7 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
       require_alone(processes, "lab");
       return vitrine::tools::run_lab(options);
     case Command::info:
+    case Command::explain:
     case Command::lesson:
       break;  // need no other process
   }
@@ -66,6 +67,7 @@ int run_program(const std::vector<std::string>& arguments) {
   };
   try {
     if (options.command == Options::Command::info) return run_info(options);
+    if (options.command == Options::Command::explain) return run_explain(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     processes.emplace(options);
     print_warnings(options, file_warnings(options));

@@ -209,8 +209,8 @@ void check_combinations(const Options& o) {
     configurations(o);
   }
   using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info,
-                                          Command::lesson};
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab,
+                                          Command::info, Command::explain,     Command::lesson};
   if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
     check_training(o);
 }

@@ -39,7 +39,8 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, explain, lesson };
+  Command command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -120,6 +121,7 @@ struct Options {
   ReproduceOptions reproduce;
   LabOptions lab;
   bool frontier = false;  // plan
+  std::string snapshot;   // explain
   int lesson = 0;         // 0: the list
   bool answer = false;    // print the lesson's answer instead of running its command
 
