@@ -13,6 +13,7 @@
 #include "tools/program/render/json_report.h"
 #include "tools/program/snapshot/torch_snapshot.h"
 #include "tools/program/text/tables.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
