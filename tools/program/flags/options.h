@@ -122,6 +122,7 @@ struct Options {
   bool frontier = false;  // plan
   int lesson = 0;         // 0: the list
   bool answer = false;    // print the lesson's answer instead of running its command
+  bool run_answer = false;
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

@@ -205,7 +205,7 @@ const std::vector<CommandRow>& command_table() {
       {Command::lesson,
        "lesson",
        "Lessons on data-parallel training: questions, commands that answer them, exercises",
-       {"vitrine lesson", "vitrine lesson 1", "vitrine lesson 1 --answer"}}};
+       {"vitrine lesson", "vitrine lesson 1", "vitrine lesson 1 --answer --run"}}};
   return table;
 }
 
@@ -235,6 +235,7 @@ ProgramFlags::ProgramFlags(const SettingTable& table)
   CLI::App& lesson = *app.get_subcommand("lesson");
   restrict_to(*lesson.get_option("number"), whole_number(1, std::ssize(lesson_pages())));
   lesson.get_option("--answer")->needs(lesson.get_option("number"));
+  lesson.get_option("--run")->needs(lesson.get_option("--answer"));
 }
 
 }  // namespace vitrine::tools
