@@ -60,8 +60,8 @@ std::string option_meaning(const CLI::Option& option) {
   std::string meaning = option.get_description();
   if (const std::string value = option_value(option); value.size() > kLongestValue)
     meaning += fmt::format(": {}", fmt::join(split_text(value, '|'), ", "));
-  if (!option.get_default_str().empty()) meaning += fmt::format(" [{}]", option.get_default_str());
-  return option.get_required() ? meaning + "; required" : meaning;
+  if (option.get_required()) return meaning + " [required]";
+  return option.get_default_str().empty() ? meaning : fmt::format("{} [{}]", meaning, option.get_default_str());
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool /*positional*/) const {
