@@ -172,7 +172,6 @@ TEST(Exact, RefusesWhatItCannotPromise) {
     DeviceGroup group(test_group(1));
     return error_of<ConfigError>([&] { Engine(model, group, config, Workload{{kBatch}, {}}); });
   };
-  expect_contains(error([](EngineConfig& c) { c.scheme.split.leaves = 23; }), "empty leaves");
   expect_contains(error([](EngineConfig& c) { c.accumulate = 9; }), "whole leaves");
   expect_contains(error([](EngineConfig& c) { c.accumulate = 2; }), "whole groups");
   expect_contains(error([](EngineConfig& c) { c.batch_norm_leaves = 3; }), "whole groups");

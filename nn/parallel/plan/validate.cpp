@@ -55,11 +55,6 @@ void validate_resident_images(const EngineConfig& config) {
 void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
   const auto refuse = [&](const Reason& why) { throw ConfigError(Reason("exact mode: ") + why); };
-  if (leaves > config.batch_size) {
-    refuse({given(settings::kLeaves, std::to_string(leaves)),
-            fmt::format(" cuts a batch of {} samples into empty leaves; use at most one leaf per sample",
-                        config.batch_size)});
-  }
   if (config.accumulate > leaves) {
     refuse({given(settings::kAccumulate, std::to_string(config.accumulate)),
             fmt::format(": a micro-batch has whole leaves, of which there are {}; use at most as many micro-batches",
