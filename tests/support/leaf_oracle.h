@@ -45,13 +45,15 @@ struct Leaves {
   int64_t count() const { return static_cast<int64_t>(present.size()); }
 
   float value(int64_t leaf, int64_t element) const {
-    std::mt19937_64 random(static_cast<uint64_t>(leaf * 1'000'003 + element));
-    random.discard(2);
+    // Steele et al., "Fast splittable pseudorandom number generators", 2014
+    uint64_t random = static_cast<uint64_t>(leaf * 1'000'003 + element + 1) * 0x9E3779B97F4A7C15U;
+    random = (random ^ (random >> 30)) * 0xBF58476D1CE4E5B9U;
+    random = (random ^ (random >> 27)) * 0x94D049BB133111EBU;
     if (element % 61 == 0) return -0.0F;
     if (element % 61 == 1 && leaf == 1) return NAN;
     if (element % 61 == 2 && leaf % 3 == 0) return leaf % 2 == 0 ? INFINITY : -INFINITY;
-    const float fraction = static_cast<float>(random() >> 40) * 0x1p-24F - 0.5F;
-    return number_of(dtype, bits_in(dtype, std::ldexp(fraction, static_cast<int>(random() % 24) - 12)));
+    const float fraction = static_cast<float>(random >> 40) * 0x1p-24F - 0.5F;
+    return number_of(dtype, bits_in(dtype, std::ldexp(fraction, static_cast<int>(random % 24) - 12)));
   }
 
   /// The sum at a node; nothing where all its leaves are missing.
@@ -86,15 +88,14 @@ struct Leaves {
       uint32_t bits = 0;
       std::memcpy(&bits, found.data() + i * size, size);
       const float expected = *sum({0, count()}, static_cast<int64_t>(i));
-      const bool right =
-          std::isnan(expected) ? std::isnan(number_of(dtype, bits)) : bits == bits_in(dtype, expected);
+      const bool right = std::isnan(expected) ? std::isnan(number_of(dtype, bits)) : bits == bits_in(dtype, expected);
       if (!right) return static_cast<int64_t>(i);
     }
     return -1;
   }
 
-  /// Who contributes what if the leaves are distributed over ranks at random: in consecutive ranges, some of them empty,
-  /// as the largest nodes; or each leaf to any rank.
+  /// Who contributes what if the leaves are distributed over ranks at random: in consecutive ranges, some of them
+  /// empty, as the largest nodes; or each leaf to any rank.
   std::vector<Contribution> distributed(int ranks, bool consecutive, uint64_t seed) const {
     std::mt19937_64 random(seed);
     std::vector<Contribution> contributions;
@@ -106,8 +107,7 @@ struct Leaves {
     int64_t first = 0;
     for (int rank = 0; consecutive && rank < ranks; ++rank) {
       const int64_t rest = count() - first;
-      const int64_t taken =
-          rank + 1 == ranks ? rest : static_cast<int64_t>(random() % static_cast<uint64_t>(rest + 1));
+      const int64_t taken = rank + 1 == ranks ? rest : static_cast<int64_t>(random() % static_cast<uint64_t>(rest + 1));
       for (const Subtree& node : aligned_subtrees(first, first + taken, count())) add(node, rank);
       first += taken;
     }
