@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -168,7 +169,30 @@ std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& we
   return sizes;
 }
 
+namespace {
+
+/// plan_batch() with leaves in place of samples.
+BatchPlan plan_leaves(Split split, int64_t batch_size, int accumulate, int device_count) {
+  const int leaves = std::exchange(split.leaves, 0);
+  split.gpu0 = std::min<int64_t>(split.gpu0 * leaves / batch_size, leaves);
+  BatchPlan plan = plan_batch(split, leaves, accumulate, device_count);
+  plan.batch_size = batch_size;
+  for (size_t k = 0; k < plan.sizes.size(); ++k) {
+    auto& ranges = plan.leaves.emplace_back();
+    for (size_t d = 0; d < plan.sizes[k].size(); ++d) {
+      int64_t &size = plan.sizes[k][d], &first = plan.first[k][d];
+      ranges.push_back({first, first + size});
+      size = leaf_begin(batch_size, leaves, first + size) - leaf_begin(batch_size, leaves, first);
+      first = leaf_begin(batch_size, leaves, first);
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
 BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int device_count) {
+  if (split.leaves > 0) return plan_leaves(split, batch_size, accumulate, device_count);
   BatchPlan plan;
   plan.batch_size = batch_size;
   const std::vector<int64_t> micro_batches = equal_parts(batch_size, accumulate);

@@ -30,6 +30,7 @@ std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
   if (communicator != nullptr && CollectiveCapture::of(communicator) == nullptr)
     return "the caller has created the communicators";
+  if (config.exact()) return "exact mode computes leaf by leaf";
   if (config.reducer) return "the reducer is custom";
   for (const Sequential::Part& part : setup.model.net->parts()) {
     if (!part.layer->can_be_replayed())

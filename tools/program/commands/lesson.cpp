@@ -2,16 +2,15 @@
 // `vitrine lesson`: the list of lessons, a lesson with its command, or the answer to its exercise.
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/lessons.h"
+#include "tools/program/run/shell.h"
 #include "tools/program/text/terminal.h"
 
 namespace vitrine::tools {
@@ -43,8 +42,8 @@ void list_lessons(const Style& style) {
                                    "an exercise; --answer prints the answer."));
 }
 
-/// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
-int run_in_shell(const Lesson& lesson) {
+/// Runs the lesson's line of the shell. Returns its exit status.
+int run_shell_lesson(const Lesson& lesson) {
   if (std::system("command -v mpirun >/dev/null") != 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
@@ -60,11 +59,7 @@ int run_in_shell(const Lesson& lesson) {
                     "another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                     lesson.number));
   }
-  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  const char* const path = std::getenv("PATH");
-  setenv("PATH", path == nullptr ? folder.c_str() : fmt::format("{}:{}", folder, path).c_str(), 1);
-  const int status = std::system(lesson.command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+  return run_in_shell(lesson.command);
 }
 
 }  // namespace
@@ -85,7 +80,7 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
   fmt::print("{}\n\n{}\n\n", wrapped_text(lesson.question, style), style.bold("$ " + lesson.command));
   std::fflush(stdout);
   const std::vector<std::string> arguments = lesson.arguments();
-  const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
+  const int status = arguments.empty() ? run_shell_lesson(lesson) : run_arguments(arguments);
   if (status != lesson.expected_status) {
     std::fflush(stdout);
     fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number,

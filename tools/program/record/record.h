@@ -195,6 +195,7 @@ struct RunRecord {
   StepRecord steps;
   std::string diverged;    // why training stopped; empty if it did not diverge
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
+  std::string state_hash;  // of the training state at the end; empty where it was not taken
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
   std::optional<ConfusionMatrix> confusion;  // with --confusion: of the last evaluation

@@ -140,6 +140,7 @@ Json run_json(const Record& record) {
   json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);
+  json["state_hash"] = text_or_null(run.state_hash);
   return json;
 }
 
