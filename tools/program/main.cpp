@@ -50,6 +50,7 @@ int run_program(const std::vector<std::string>& arguments) {
   try {
     if (options.command == Options::Command::info) return run_info(options);
     if (options.command == Options::Command::verify) return run_verify(options);
+    if (options.command == Options::Command::explain) return run_explain(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     processes.emplace(options);
     print_warnings(options, file_warnings(options));

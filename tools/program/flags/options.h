@@ -206,18 +206,8 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command {
-    train,
-    eval,
-    compare,
-    reproduce,
-    plan,
-    collectives,
-    lab,
-    info,
-    lesson,
-    verify
-  } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, explain, lesson, verify };
+  Command command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -302,6 +292,7 @@ struct Options {
   LabOptions lab;
   bool frontier = false;           // plan
   std::string verify_a, verify_b;  // verify: flags of train, a command that trains, or a file of hashes
+  std::string snapshot;            // explain
   int lesson = 0;                  // 0: the list
   bool answer = false;             // print the lesson's answer instead of running its command
 

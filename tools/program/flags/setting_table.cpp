@@ -509,8 +509,8 @@ SettingTable output_settings() {
   return in_group(
       "Output",
       {
-          flag("--json", kModels | kBench | kLab | kInfo, at(&Options::json), "Print one JSON object on stdout",
-               kNotInJson, Effect::local, Ranks::local),
+          flag("--json", kModels | kBench | kLab | kInfo | kExplain, at(&Options::json),
+               "Print one JSON object on stdout", kNotInJson, Effect::local, Ranks::local),
           flag("--save", kTrain, at(&Options::save), "Write the weights at the end", Type{"FILE.safetensors"},
                Meaning{"`--save`"}, Effect::local, Ranks::given),
           // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
@@ -694,6 +694,9 @@ SettingTable other_settings() {
                         one_of(collective_names()), SettingRow::List::repeated),
                    flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
                         SettingRow::List::repeated),
+                   flag("SNAPSHOT", kExplain, at(&Options::snapshot),
+                        "What torch.cuda.memory._dump_snapshot() wrote, or the same as JSON", Type{"FILE.pickle"},
+                        Required{kExplain}, NoDefault{}),
                }),
       in_group("Sizes",
                {
