@@ -24,7 +24,7 @@ OutputExchange::OutputExchange(const EngineSetup& setup, ReplicaGroup& replicas)
   }
   make_events();
   replicas_.on_recovery([this] {
-    scattered_ = Tensor();
+    forget_scattered();
     make_events();
   });
 }

@@ -48,6 +48,8 @@ class OutputExchange {
   void evaluate_loss(Replica& r);
   /// On the device that scattered them: frees the gradients of all outputs once all devices have taken their rows.
   void release_scattered(Replica& r);
+  /// Drops the gradients of all outputs of a micro-batch that is not finished.
+  void forget_scattered() { scattered_ = Tensor(); }
 
  private:
   struct DeviceEvents {
