@@ -142,14 +142,16 @@ TEST_P(Conv2dTest, PropagatesNonFiniteNumbersToTheirWindowsOnly) {
   x.back() = std::numeric_limits<float>::infinity();
   const std::vector<float> w(static_cast<size_t>(w_shape.numel()), 1.0F);
   for (const Conv2dPath& path : paths(dtype())) {
-    const GuardedTensor y = guarded({2, 6, 6, 8});
-    path.forward(ctx(), {}, tensor(x_shape, x), tensor(w_shape, w), {}, y);
-    const std::vector<float> v = unchecked_values(y);
-    for (size_t i = 0; i < v.size(); ++i) {
-      if (i < 8) {
-        EXPECT_TRUE(std::isnan(v[i])) << path.name << " " << i;
-      } else {
-        EXPECT_EQ(v[i], i < v.size() - 8 ? 144.0F : std::numeric_limits<float>::infinity()) << path.name << " " << i;
+    for (const bool relu : {false, true}) {
+      const GuardedTensor y = guarded({2, 6, 6, 8});
+      path.forward(ctx(), {.relu = relu}, tensor(x_shape, x), tensor(w_shape, w), {}, y);
+      const std::vector<float> v = unchecked_values(y);
+      for (size_t i = 0; i < v.size(); ++i) {
+        if (i < 8) {
+          EXPECT_TRUE(std::isnan(v[i])) << path.name << " " << i << " " << relu;
+        } else {
+          EXPECT_EQ(v[i], i < v.size() - 8 ? 144.0F : std::numeric_limits<float>::infinity()) << path.name << " " << i;
+        }
       }
     }
   }
