@@ -117,7 +117,7 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
   }
   make_directory(path);
   lock_ = Descriptor(open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!lock_) refuse(path, std::strerror(errno));
+  if (!lock_) refuse(path, errno == ELOOP ? "its file .lock is a symbolic link" : std::strerror(errno));
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
   while (!try_lock()) {
     if (std::chrono::steady_clock::now() >= give_up) {

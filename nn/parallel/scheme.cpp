@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split is set
 
 [[noreturn]] void throw_bad_split(std::string_view text, std::string_view why) {
-  throw ConfigError(
-      fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
+  throw ConfigError({given(settings::kSplit, std::string(text)),
+                     fmt::format(": it {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", why)});
 }
 
 /// The sizes of one micro-batch.
@@ -105,23 +105,24 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
     }
     if (std::all_of(split.weights.begin(), split.weights.end(), [](double w) { return w == 0.0; })) {
       throw ConfigError(
-          fmt::format("split: '{}' gives no device a sample; make at least one weight positive", split.str()));
+          {given(settings::kSplit, split.str()), ": it gives no device a sample; make at least one weight positive"});
     }
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ",
-                       propose(settings::kSplit, "gpu0=N"), ", N samples per step"});
+    throw ConfigError({"the mode 'balanced' needs the share of device 0; set ", propose(settings::kSplit, "gpu0=N"),
+                       ", N samples per step"});
   }
   if (split.gpu0 > batch_size) {
-    throw ConfigError(fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples",
-                                  split.gpu0, batch_size, batch_size));
+    throw ConfigError(
+        {given(settings::kSplit, split.str()),
+         fmt::format(": it is more than the batch size {0}; give device 0 at most {0} samples", batch_size)});
   }
   if (device_count == 1 && split.gpu0 < batch_size) {
     throw ConfigError(
-        {fmt::format(
-             "split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ",
-             split.gpu0, batch_size - split.gpu0, batch_size),
+        {given(settings::kSplit, split.str()),
+         fmt::format(": it leaves {} of {} samples to other devices, but there is only one; add devices or use ",
+                     batch_size - split.gpu0, batch_size),
          propose(settings::kSplit, "equal")});
   }
 }

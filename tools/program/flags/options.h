@@ -295,6 +295,7 @@ struct Options {
   std::string snapshot;            // explain
   int lesson = 0;                  // 0: the list
   bool answer = false;             // print the lesson's answer instead of running its command
+  bool run_answer = false;         // run the answer's command as well
 
   std::string trace, report, memory_history, tensorboard, log, hashes;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

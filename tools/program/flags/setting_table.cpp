@@ -651,8 +651,8 @@ SettingTable checkpoint_settings() {
                  return o.directory.empty() ? Json() : Json(o.every.value_or("epoch"));
                }},
                Meaning{"`--checkpoint-every`; null without `--checkpoint-dir`"}, Effect::local),
-          flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest K checkpoints [all]",
-               HelpOf{kReproduce, "Keep the newest K checkpoints of each run [2]"}, whole_number(1, kMostSteps),
+          flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest N checkpoints [all]",
+               HelpOf{kReproduce, "Keep the newest N checkpoints of each run [2]"}, whole_number(1, kMostSteps),
                InJson{kReproduce}, Meaning{"`--keep-last`"}, Effect::local, Ranks::local),
           flag("--keep-best", kTrain, at_c(&C::keep_best),
                "Keep the checkpoint of the best epoch by test accuracy, as DIR/best", kNotInJson, Effect::local),
@@ -737,6 +737,7 @@ SettingTable other_settings() {
                {
                    flag("number", kLesson, at(&Options::lesson), "The lesson to run [list the lessons]", NoDefault{}),
                    flag("--answer", kLesson, at(&Options::answer), "Print the exercise and its answer"),
+                   flag("--run", kLesson, at(&Options::run_answer), "With --answer: also run the answer's command"),
                }),
   };
   SettingTable all;

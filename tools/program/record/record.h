@@ -138,10 +138,10 @@ struct ReproducedRun {
 struct Finding {
   std::string text;
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
-  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for
-  /// a result that costs nothing.
+  /// The share of the step's time, of the device's capacity or of the steps that it is about, 0 to 1; nothing for a
+  /// result that costs nothing.
   std::optional<double> cost = std::nullopt;
-  const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
+  const char* cost_of = "";  // "its capacity", "the step", "the steps"; empty where the cost only sets the order
 };
 
 /// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
@@ -203,6 +203,8 @@ struct RunRecord {
   std::optional<double>
       first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
   Rates rates;              // in the rounds of a comparison, or the epochs of a reproduction
+  std::string crowded;      // the warning that CPU devices have more threads than cores; empty if they do not
+  bool equal_cpus = false;  // all devices are CPU devices with the same number of threads
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;
