@@ -461,8 +461,10 @@ const char* severity_of(const Finding& finding) {
 std::string describe_cost(const Finding& finding) {
   if (!finding.cost) return {};
   const std::string severity = severity_of(finding);
-  return finding.cost_of[0] == '\0' ? severity
-                                    : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
+  constexpr double kShown = 0.0005;  // "0.1 %" when rounded
+  return finding.cost_of[0] == '\0' || *finding.cost < kShown
+             ? severity
+             : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
 }
 
 std::string describe_severities() {
