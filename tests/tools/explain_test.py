@@ -162,7 +162,7 @@ def check_cut_trace(explain, snapshot, allocators):
     shortened = {**snapshot, "device_traces": [allocator.trace[cut:], *snapshot["device_traces"][1:]]}
     device = explain.json(pickle.dumps(shortened))[0]
     allocated, bound, _ = expected_of(allocator.trace, allocator.segments, cut)
-    assert (device["peak_allocated_bytes"], device["lower_bound_bytes"]) == (allocated, bound)
+    assert (device["peak_allocated_bytes"], device["lower_bound_bytes"]) == (allocated, bound), (device, allocated, bound)
     assert device["peak_reserved_bytes"] == allocator.reserved()
 
 
