@@ -3,7 +3,9 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -56,7 +58,8 @@ std::vector<float> train_engine(const Model& model, const std::string& weights, 
   config.image_dtype = DType::f32;
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config, {{kBatch}, {}});
-  save_parameters(weights, engine.parameters().layout(), engine.parameters().values(), {});
+  save_parameters(weights, engine.parameters().layout(), engine.parameters().values(), BufferLayout(), BufferValues(),
+                  {});
   const int64_t h = model.height, w = model.width, c = model.channels;
   std::vector<float> images;  // (N, C, H, W)
   std::vector<int32_t> labels;
@@ -93,8 +96,10 @@ TEST_P(OneFile, AgreesWithTheEngineAfterTwentySteps) {
   EngineConfig config = small_config(model, kBatch);
   Engine engine(model, group, config, {{kBatch}, {}});
   std::vector<float> initial(expected.size()), trained(expected.size());
-  load_parameters(path("initial"), engine.parameters().layout(), initial);
-  load_parameters(path("trained"), engine.parameters().layout(), trained);
+  BufferValues no_buffers;
+  for (const auto& [name, values] :
+       {std::pair("initial", std::span(initial)), std::pair("trained", std::span(trained))})
+    load_parameters(path(name), engine.parameters().layout(), values, BufferLayout(), no_buffers);
   EXPECT_LT(relative_difference(trained, expected), 1e-5);
   EXPECT_GT(relative_difference(initial, expected), 1e-3) << "nothing was trained";
 }
