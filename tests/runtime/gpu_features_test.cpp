@@ -14,8 +14,8 @@ namespace {
 
 class GpuFeatures : public ::testing::Test {
  protected:
-  GpuFeatures() { clear(); }
-  ~GpuFeatures() override { clear(); }
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
   static void clear() {
     unsetenv("VITRINE_CUDA_SAFE");
     for (const GpuFeature feature : {GpuFeature::overlapping_launches, GpuFeature::graphs,

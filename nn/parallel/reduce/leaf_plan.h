@@ -30,7 +30,8 @@ class LeafPlan {
   RowRange range_of(int micro_batch) const { return ranges_[static_cast<size_t>(micro_batch)]; }
   /// What a rank holds after a micro-batch, -1: before the first one.
   const std::vector<LeafNode>& held(int rank, int micro_batch) const {
-    return held_[static_cast<size_t>(rank)][static_cast<size_t>(micro_batch + 1)];
+    const int position = micro_batch + 1;
+    return held_[static_cast<size_t>(rank)][static_cast<size_t>(position)];
   }
   /// What a rank holds in the end.
   const std::vector<LeafNode>& roots(int rank) const { return held_[static_cast<size_t>(rank)].back(); }

@@ -6,6 +6,8 @@
 #include <sstream>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "runtime/error.h"
 
 namespace vitrine::tools {
