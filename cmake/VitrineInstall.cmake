@@ -15,9 +15,7 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vitrineConfig.cmake.in"
                               INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/vitrineConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/vitrineConfig.cmake" "${PROJECT_BINARY_DIR}/vitrineConfigVersion.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindxxHash.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/VitrineVendorLibrary.cmake" DESTINATION "${package_dir}" COMPONENT development)
+              "${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindxxHash.cmake" DESTINATION "${package_dir}" COMPONENT development)
 
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md" "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)

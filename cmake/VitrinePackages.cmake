@@ -33,27 +33,11 @@ if(VITRINE_HAVE_MPI)
 endif()
 list(JOIN depends ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS)
 
-# NVIDIA's libraries that are linked become dependencies only where they come from packages themselves.
 set(CPACK_PROJECT_CONFIG_FILE "${PROJECT_BINARY_DIR}/vitrine_packages_check.cmake")
-set(linked "")
-foreach(name CUDNN NCCL)
-  if(VITRINE_HAVE_${name} AND NOT VITRINE_HOST_CUDA)
-    list(APPEND linked "${${name}_LIBRARY}")
-  endif()
-endforeach()
 file(CONFIGURE OUTPUT "${CPACK_PROJECT_CONFIG_FILE}" @ONLY CONTENT [[
 # SPDX-License-Identifier: Apache-2.0
 if("@VITRINE_HOST_CUDA@" OR "@VITRINE_SANITIZE@")
   message(FATAL_ERROR "cpack: this build is for tests (VITRINE_CUDA=HOST or VITRINE_SANITIZE); make packages from the preset release.")
 endif()
-foreach(library @linked@)
-  get_filename_component(file "${library}" REALPATH)
-  execute_process(COMMAND dpkg-query --search "${file}" RESULT_VARIABLE unowned OUTPUT_QUIET ERROR_QUIET)
-  if(unowned)
-    message(FATAL_ERROR "cpack: the program is linked with ${file}, which belongs to no Debian package, so that no package can depend on it. "
-                        "Configure with -DVITRINE_CUDA=OFF, or with -DVITRINE_CUDNN=OFF -DVITRINE_NCCL=OFF (CUDA without both needs no library of NVIDIA's to "
-                        "start), or install NVIDIA's packages libcudnn9-dev-cuda-13 and libnccl-dev and configure again.")
-  endif()
-endforeach()
 ]])
 include(CPack)

@@ -114,6 +114,14 @@ function(vitrine_cuda_sources target)
   endif()
 endfunction()
 
+# vitrine_open_at_run_time(TARGET NAME source soname): a library of NVIDIA's of which only the headers are used here; `source` opens it when it is needed.
+function(vitrine_open_at_run_time target name source soname)
+  get_filename_component(file "${${name}_LIBRARY}" REALPATH)
+  set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "VITRINE_${name}_SONAME=\"${soname}\";VITRINE_${name}_FILE=\"${file}\"")
+  target_include_directories(${target} SYSTEM PRIVATE "$<BUILD_INTERFACE:${${name}_INCLUDE_DIR}>")
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+endfunction()
+
 # vitrine_cpu_levels(NAME SOURCES files... LIBS libraries...): adds files to the library vitrine_NAME that are compiled for the library's instruction set
 # and, if that is lower, for x86-64-v4 (AVX-512) as well; see kernels/cpu/levels.h. They use only headers of LIBS. The second set becomes one object in
 # which everything is local but the namespaces called avx512: of a function that both sets instantiate from a header, the linker keeps any, and a

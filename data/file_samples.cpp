@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -19,21 +20,14 @@ namespace {
 class OpenFile {
  public:
   explicit OpenFile(std::filesystem::path path)
-      : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), std::strerror(errno)));
+      : path_(std::move(path)), file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (!file_) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), std::strerror(errno)));
   }
-  ~OpenFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  OpenFile(OpenFile&& other) noexcept
-      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
   void read(int64_t offset, std::span<uint8_t> out) const {
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done,
+      const ssize_t got = pread(file_.get(), out.data() + done, out.size() - done,
                                 static_cast<off_t>(offset) + static_cast<off_t>(done));
       if (got > 0) {
         done += static_cast<size_t>(got);
@@ -50,7 +44,7 @@ class OpenFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_;
+  Descriptor file_;
 };
 
 class FileSamples final : public Samples {

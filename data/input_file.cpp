@@ -10,8 +10,9 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include "data/host_memory.h"
+#include "data/readers.h"
 #include "runtime/error.h"
+#include "runtime/memory/available.h"
 
 namespace vitrine {
 namespace {
@@ -70,7 +71,7 @@ void InputFile::read(std::span<uint8_t> out, const std::string& what) {
 
 std::vector<uint8_t> InputFile::read_all(int64_t bytes, const std::string& what) {
   expect_room(bytes, what);
-  require_memory(bytes, fmt::format("{}: {}", path_.string(), what));
+  require_memory(bytes, fmt::format("{}: {}", path_.string(), what), kUseLessMemory);
   std::vector<uint8_t> data;
   for (int64_t done = 0; done < bytes;) {
     const int64_t wanted = std::min(bytes, std::max(kFirstPart, kGrowth * done));

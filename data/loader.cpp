@@ -121,8 +121,41 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
 }  // namespace
 
 struct Loader::State {
-  State(const Dataset& set, LoaderConfig given);
-  ~State();
+  State(const Dataset& set, LoaderConfig given)
+      : dataset(set), config(std::move(given)), sampler{config.shuffle, config.drop_last, config.seed} {
+    check(dataset, config);
+    per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
+    if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
+    if (config.first_batch < 0 || config.first_batch > per_epoch) {
+      throw ConfigError(fmt::format("Loader: first_batch is {}, expected 0 to {}, the batches of an epoch",
+                                    config.first_batch, per_epoch));
+    }
+    next_to_fill = next_to_take = std::min(config.first_batch, total);
+    const int64_t left_over = dataset.size() % config.batch_size;
+    if (dataset.size() >= config.batch_size) full.emplace(config, config.batch_size);
+    if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);
+    const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
+    const int64_t image_bytes = !config.images     ? 0
+                                : config.transform ? config.transformed_shape.numel() * size_of(DType::f32)
+                                                   : dataset.bytes_per_image();
+    for (int i = 0; i < config.queue_batches; ++i) {
+      const int64_t label_bytes = rows * size_of(DType::i32);
+      buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory),
+                                HostBuffer(label_bytes, config.host_memory),
+                                HostBuffer(config.sample_indices ? label_bytes : 0, config.host_memory)});
+      buffers->free.push_back(static_cast<size_t>(i));
+    }
+  }
+
+  ~State() {
+    {
+      const std::lock_guard lock(buffers->mutex);
+      stopping = true;
+    }
+    buffers->changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -140,11 +173,98 @@ struct Loader::State {
 
   /// Position of a batch in its epoch.
   int64_t first_place(int64_t number) const { return number % per_epoch * config.batch_size; }
-  void work() noexcept;
-  Job next_job();
-  void fill(const Job& job);
-  std::optional<HostBatch> take();
-  HostBatch make_batch(const Job& job);
+
+  void work() noexcept {
+    std::unique_lock lock(buffers->mutex);
+    while (true) {
+      buffers->changed.wait(lock, [&] { return stopping || next_to_fill == total || !buffers->free.empty(); });
+      if (stopping || next_to_fill == total) return;
+      Result result{next_job(), nullptr};
+      lock.unlock();
+      try {
+        fill(result.job);
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      lock.lock();
+      stopping = stopping || result.error != nullptr;
+      ready.emplace(result.job.number, std::move(result));
+      buffers->changed.notify_all();
+    }
+  }
+
+  // requires the lock. A number is taken together with a buffer, so the batch that the caller waits for always has one.
+  Job next_job() {
+    const int64_t number = next_to_fill++;
+    const size_t slot = buffers->free.back();
+    buffers->free.pop_back();
+    const bool is_full = config.batch_size <= dataset.size() - first_place(number);
+    return {number, slot, is_full ? &*full : &*short_last};
+  }
+
+  void fill(const Job& job) {
+    const Slot& slot = buffers->slots[job.slot];
+    int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
+    int32_t* const samples =
+        config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
+    const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
+    const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
+    const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
+    const EpochOrder order(sampler, dataset.size(), config.first_epoch + job.number / per_epoch);
+    const int64_t begin = first_place(job.number);
+    std::vector<uint8_t> image(config.transform ? bytes : 0);
+    size_t row = 0;
+    for (const RowRange& range : job.share->ranges) {
+      for (int64_t from = range.begin; from < range.end; ++from, ++row) {
+        const int64_t sample = order[begin + from];
+        labels[row] = dataset.label(sample);
+        if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
+        if (!config.images) continue;
+        if (config.transform) {
+          dataset.read_image(sample, image);
+          config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
+        } else {
+          dataset.read_image(sample, std::span<uint8_t>(images.as<uint8_t>() + row * bytes, bytes));
+        }
+      }
+    }
+  }
+
+  HostBatch make_batch(const Job& job) {
+    const Slot& slot = buffers->slots[job.slot];
+    const int64_t rows = job.share->rows;
+    const bool transformed = static_cast<bool>(config.transform);
+    const Shape& to = config.transformed_shape;
+    const Shape shape =
+        transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
+    HostBatch batch;
+    if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
+    batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+    if (config.sample_indices) batch.samples = slot.samples.view(Shape{rows}, DType::i32);
+    batch.global_samples = job.share->global_rows;
+    batch.epoch = config.first_epoch + job.number / per_epoch;
+    batch.index = job.number % per_epoch;
+    batch.last_of_epoch = batch.index + 1 == per_epoch;
+    batch.hold = std::make_shared<Lease>(buffers, job.slot, config.checker);
+    return batch;
+  }
+
+  std::optional<HostBatch> take() {
+    std::unique_lock lock(buffers->mutex);
+    if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
+    if (next_to_take == total) return std::nullopt;
+    VITRINE_ASSERT(buffers->held < buffers->slots.size(),
+                   "the caller of Loader::next holds all batches; release one or raise queue_batches");
+    // Numbers are taken in order, so all batches before a failed one are still delivered.
+    buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
+    const auto found = ready.find(next_to_take);
+    if (found->second.error) std::rethrow_exception(found->second.error);
+    HostBatch batch = make_batch(found->second.job);
+    ++buffers->held;
+    ready.erase(found);
+    ++next_to_take;
+    return batch;
+  }
 
   const Dataset& dataset;
   const LoaderConfig config;
@@ -159,133 +279,6 @@ struct Loader::State {
   bool stopping = false;
   std::vector<std::thread> threads;
 };
-
-Loader::State::State(const Dataset& set, LoaderConfig given)
-    : dataset(set), config(std::move(given)), sampler{config.shuffle, config.drop_last, config.seed} {
-  check(dataset, config);
-  per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
-  if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
-  if (config.first_batch < 0 || config.first_batch > per_epoch) {
-    throw ConfigError(fmt::format("Loader: first_batch is {}, expected 0 to {}, the batches of an epoch",
-                                  config.first_batch, per_epoch));
-  }
-  next_to_fill = next_to_take = std::min(config.first_batch, total);
-  const int64_t left_over = dataset.size() % config.batch_size;
-  if (dataset.size() >= config.batch_size) full.emplace(config, config.batch_size);
-  if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);
-  const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
-  const int64_t image_bytes = !config.images     ? 0
-                              : config.transform ? config.transformed_shape.numel() * size_of(DType::f32)
-                                                 : dataset.bytes_per_image();
-  for (int i = 0; i < config.queue_batches; ++i) {
-    const int64_t label_bytes = rows * size_of(DType::i32);
-    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory),
-                              HostBuffer(label_bytes, config.host_memory),
-                              HostBuffer(config.sample_indices ? label_bytes : 0, config.host_memory)});
-    buffers->free.push_back(static_cast<size_t>(i));
-  }
-}
-
-Loader::State::~State() {
-  {
-    const std::lock_guard lock(buffers->mutex);
-    stopping = true;
-  }
-  buffers->changed.notify_all();
-  for (std::thread& thread : threads) thread.join();
-}
-
-// requires the lock. A number is taken together with a buffer, so the batch that the caller waits for always has one.
-Loader::State::Job Loader::State::next_job() {
-  const int64_t number = next_to_fill++;
-  const size_t slot = buffers->free.back();
-  buffers->free.pop_back();
-  const bool is_full = config.batch_size <= dataset.size() - first_place(number);
-  return {number, slot, is_full ? &*full : &*short_last};
-}
-
-void Loader::State::fill(const Job& job) {
-  const Slot& slot = buffers->slots[job.slot];
-  int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
-  int32_t* const samples =
-      config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
-  const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
-  const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
-  const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
-  const EpochOrder order(sampler, dataset.size(), config.first_epoch + job.number / per_epoch);
-  const int64_t begin = first_place(job.number);
-  std::vector<uint8_t> image(config.transform ? bytes : 0);
-  size_t row = 0;
-  for (const RowRange& range : job.share->ranges) {
-    for (int64_t from = range.begin; from < range.end; ++from, ++row) {
-      const int64_t sample = order[begin + from];
-      labels[row] = dataset.label(sample);
-      if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
-      if (!config.images) continue;
-      if (config.transform) {
-        dataset.read_image(sample, image);
-        config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
-      } else {
-        dataset.read_image(sample, std::span<uint8_t>(images.as<uint8_t>() + row * bytes, bytes));
-      }
-    }
-  }
-}
-
-void Loader::State::work() noexcept {
-  std::unique_lock lock(buffers->mutex);
-  while (true) {
-    buffers->changed.wait(lock, [&] { return stopping || next_to_fill == total || !buffers->free.empty(); });
-    if (stopping || next_to_fill == total) return;
-    Result result{next_job(), nullptr};
-    lock.unlock();
-    try {
-      fill(result.job);
-    } catch (...) {
-      result.error = std::current_exception();
-    }
-    lock.lock();
-    stopping = stopping || result.error != nullptr;
-    ready.emplace(result.job.number, std::move(result));
-    buffers->changed.notify_all();
-  }
-}
-
-HostBatch Loader::State::make_batch(const Job& job) {
-  const Slot& slot = buffers->slots[job.slot];
-  const int64_t rows = job.share->rows;
-  const bool transformed = static_cast<bool>(config.transform);
-  const Shape& to = config.transformed_shape;
-  const Shape shape =
-      transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
-  HostBatch batch;
-  if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
-  batch.labels = slot.labels.view(Shape{rows}, DType::i32);
-  if (config.sample_indices) batch.samples = slot.samples.view(Shape{rows}, DType::i32);
-  batch.global_samples = job.share->global_rows;
-  batch.epoch = config.first_epoch + job.number / per_epoch;
-  batch.index = job.number % per_epoch;
-  batch.last_of_epoch = batch.index + 1 == per_epoch;
-  batch.hold = std::make_shared<Lease>(buffers, job.slot, config.checker);
-  return batch;
-}
-
-std::optional<HostBatch> Loader::State::take() {
-  std::unique_lock lock(buffers->mutex);
-  if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
-  if (next_to_take == total) return std::nullopt;
-  VITRINE_ASSERT(buffers->held < buffers->slots.size(),
-                 "the caller of Loader::next holds all batches; release one or raise queue_batches");
-  // Numbers are taken in order, so all batches before a failed one are still delivered.
-  buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
-  const auto found = ready.find(next_to_take);
-  if (found->second.error) std::rethrow_exception(found->second.error);
-  HostBatch batch = make_batch(found->second.job);
-  ++buffers->held;
-  ready.erase(found);
-  ++next_to_take;
-  return batch;
-}
 
 Loader::Loader(const Dataset& dataset, LoaderConfig config)
     : state_(std::make_unique<State>(dataset, std::move(config))) {

@@ -29,6 +29,9 @@ DatasetPair draw_synthetic(int64_t count, uint64_t seed);
 /// throws DataError if a channel is constant.
 void measure_statistics(DatasetPair& pair, int64_t most_images);
 
+/// What to do if the images do not fit into memory.
+inline constexpr const char* kUseLessMemory =
+    "use fewer samples, or unpack compressed files, which are then read on demand";
 /// throws DataError unless `folder` is a folder.
 void expect_folder(const char* kind, const std::filesystem::path& folder);
 

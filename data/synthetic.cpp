@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "data/host_memory.h"
 #include "data/readers.h"
+#include "runtime/memory/available.h"
 #include "runtime/philox.h"
 
 namespace vitrine {
@@ -141,7 +141,7 @@ class DrawnSamples final : public Samples {
 
   void read_ahead(const std::function<bool()>& stop) const override {
     require_memory((size() - drawn_.load(std::memory_order_relaxed)) * kBytes,
-                   fmt::format("synthetic: {} images", size()));
+                   fmt::format("synthetic: {} images", size()), kUseLessMemory);
     for (int64_t i = 0; i < size(); ++i) {
       if (i % 1024 == 0 && stop && stop()) return;
       const std::lock_guard lock(mutex_of(i));
@@ -181,7 +181,8 @@ Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split
   set.channels = kChannels;
   set.classes = static_cast<int64_t>(kKinds.size());
   for (const Kind& kind : kKinds) set.class_names.emplace_back(kind.name);
-  require_memory(count * static_cast<int64_t>(sizeof(void*)), fmt::format("{}: the places of {} images", name, count));
+  require_memory(count * static_cast<int64_t>(sizeof(void*)), fmt::format("{}: the places of {} images", name, count),
+                 kUseLessMemory);
   set.samples = std::make_shared<DrawnSamples>(count, seed, split);
   return set;
 }

@@ -56,9 +56,8 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
     for (int64_t c = 0; c < count; ++c) sum[static_cast<size_t>(c)] /= static_cast<float>(block);
     for (int64_t r = first; r < first + block; ++r) {
       for_lanes(0, count, [&](auto& value, int64_t c) {
-        auto total = value;
+        auto total = value, center = value;
         load(deviations.data() + c, total);
-        auto center = value;
         load(sum.data() + c, center);
         load(x + r * stride + c, value);
         value -= center;
@@ -87,13 +86,10 @@ void sums_of(const T* x, const T* grad_y, const float* mean, int64_t rows, int64
     ChannelFloats sum{}, dot{};
     for (int64_t r = first; r < end; ++r) {
       for_lanes(0, count, [&](auto& value, int64_t c) {
-        auto total = value;
+        auto total = value, product = value, center = value, gradient = value;
         load(sum.data() + c, total);
-        auto product = value;
         load(dot.data() + c, product);
-        auto center = value;
         load(mean + c, center);
-        auto gradient = value;
         load(grad_y + r * stride + c, gradient);
         load(x + r * stride + c, value);
         total += gradient;
@@ -179,14 +175,12 @@ void normalize(bool relu, const T* x, int64_t rows, int64_t channels, const floa
   for_rows(rows, channels, [=](int64_t row) {
     for_lanes(0, channels, [=](auto& value, int64_t c) {
       const auto zero = value;
-      auto center = zero;
+      auto center = zero, scale = zero, factor = zero, shift = zero;
       load(mean + c, center);
-      auto scale = zero, factor = zero;
       load(invstd + c, scale);
       load(weight + c, factor);
-      scale *= factor;
-      auto shift = zero;
       load(bias + c, shift);
+      scale *= factor;
       load(x + row * channels + c, value);
       value = (value - center) * scale + shift;
       if (relu) value = value <= 0.0F ? zero : value;  // NaN compares false and stays NaN
@@ -242,18 +236,15 @@ void data_gradient(const T* x, const T* grad_y, int64_t rows, int64_t channels, 
   for_rows(rows, channels, [=](int64_t row) {
     for_lanes(0, channels, [=](auto& value, int64_t c) {
       const auto zero = value;
-      auto center = zero;
+      auto center = zero, inverse = zero, average = zero, slope = zero, scale = zero, gradient = zero;
       load(mean + c, center);
-      auto inverse = zero;
       load(invstd + c, inverse);
-      auto average = zero, slope = zero, scale = zero;
       load(sums + c, average);
       load(dots + c, slope);
       load(weight + c, scale);
       average *= share;
       slope *= share * inverse;
       scale *= inverse;
-      auto gradient = zero;
       load(grad_y + row * channels + c, gradient);
       load(x + row * channels + c, value);
       value = scale * (gradient - average - (value - center) * slope);

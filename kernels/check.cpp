@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
-#include "runtime/size_argument.h"
+#include "runtime/units.h"
 
 namespace vitrine::check {
 namespace {

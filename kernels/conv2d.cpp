@@ -4,85 +4,38 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d_call.h"
 #include "kernels/cpu/f32.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
-#include "kernels/recorded_operations.h"
 #include "kernels/run.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 namespace cpu {
 
-namespace f32 {
-
-void conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y) {
-  if (onednn::conv2d_forward(ctx, workspace, config, x, w, bias, y)) return;
-  portable::conv2d_forward(ctx, workspace, config, x, w, bias, y);
+void f32::conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& call) {
+  if (!onednn::conv2d(ctx, workspace, call)) portable::conv2d(ctx, workspace, call);
 }
 
-void conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x) {
-  if (onednn::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x)) return;
-  portable::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x);
+int64_t f32::conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution) {
+  const int64_t bytes = onednn::conv2d_bytes(ctx, convolution);
+  return bytes >= 0 ? bytes : portable::conv2d_bytes(convolution).most;
 }
-
-void conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  if (onednn::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode)) return;
-  portable::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode);
-}
-
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
-                     bool with_bias) {
-  const int64_t bytes = onednn::conv2d_bytes(ctx, pass, config, x, w, with_bias, DType::f32);
-  if (bytes >= 0) return bytes;
-  return portable::conv2d_bytes(config, x, w).most;
-}
-
-}  // namespace f32
 
 namespace {
 
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  if (x.dtype == DType::f32) {
-    f32::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y);
-  } else if (!onednn::computes(x.dtype) || !onednn::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y)) {
-    widened::conv2d_forward(ctx, config, x, w, bias, y);
-  }
-}
-
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  if (grad_y.dtype == DType::f32) {
-    f32::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x);
-  } else if (!onednn::computes(grad_y.dtype) ||
-             !onednn::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x)) {
-    widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x);
-  }
-}
-
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode) {
-  if (x.dtype == DType::f32) {
-    f32::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode);
-  } else if (!onednn::computes(x.dtype) ||
-             !onednn::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode)) {
-    widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode);
-  }
+void conv2d(ExecContext& ctx, const Conv2dCall& call) {
+  if (call.y.dtype == DType::f32) return f32::conv2d(ctx, ctx.workspace(), call);
+  if (!onednn::computes(call.y.dtype) || !onednn::conv2d(ctx, ctx.workspace(), call)) widened::conv2d(ctx, call);
 }
 
 }  // namespace
 }  // namespace cpu
 
 namespace cuda {  // conv2d_cuda.cpp
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode);
+void conv2d(ExecContext& ctx, const Conv2dCall& call);
 }  // namespace cuda
 
 namespace {
@@ -123,9 +76,9 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
   check::tensor(kName, "y", y, y_shape, x.dtype, ctx);
   check::no_overlap(kName, {"y", y}, {{"x", x}, {"w", w}, {"bias", bias}});
   if (y.numel() == 0) return;
-  record(ctx, {Conv2dPass::forward, config, x.dtype, x.shape, w.shape, y_shape, static_cast<bool>(bias)});
-  run(ctx, {kName, {x, w, bias}, {y}}, cpu::conv2d_forward, VITRINE_IF_CUDA(cuda::conv2d_forward), config, x, w, bias,
-      y);
+  const Conv2dCall call{Conv2dPass::forward, config, read_only(x), read_only(w), read_only(bias), y};
+  record(ctx, call.recorded());
+  run(ctx, {kName, {x, w, bias}, {y}}, cpu::conv2d, VITRINE_IF_CUDA(cuda::conv2d), call);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
@@ -137,9 +90,9 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   check::tensor(kName, "grad_x", grad_x, grad_y.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
-  record(ctx, {Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, y_shape});
-  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::conv2d_backward_data, VITRINE_IF_CUDA(cuda::conv2d_backward_data),
-      config, grad_y, w, grad_x);
+  const Conv2dCall call{Conv2dPass::backward_data, config, grad_x, read_only(w), {}, read_only(grad_y)};
+  record(ctx, call.recorded());
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::conv2d, VITRINE_IF_CUDA(cuda::conv2d), call);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
@@ -152,19 +105,11 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_w.shape[0]}, DType::f32, ctx);
   check::no_overlap(kName, {"grad_w", grad_w}, {{"x", x}, {"grad_y", grad_y}, {"grad_bias", grad_bias}});
   check::no_overlap(kName, {"grad_bias", grad_bias}, {{"x", x}, {"grad_y", grad_y}});
-  const bool accumulate = mode == GradMode::accumulate;
-  if (x.shape[0] == 0) {
-    if (accumulate) return;
-    zero(ctx, grad_w);
-    if (grad_bias) zero(ctx, grad_bias);
-    return;
-  }
-  const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
-  const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
-  record(ctx, {Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, y_shape,
-               static_cast<bool>(grad_bias), accumulate});
-  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::conv2d_backward_weight,
-      VITRINE_IF_CUDA(cuda::conv2d_backward_weight), config, x, grad_y, grad_w, grad_bias, mode);
+  if (x.shape[0] == 0) return add_nothing(ctx, mode, {grad_w, grad_bias});
+  const Conv2dCall call{Conv2dPass::backward_weight, config, read_only(x), grad_w, grad_bias, read_only(grad_y), mode};
+  record(ctx, call.recorded());
+  run(ctx, {kName, {x, grad_y, content_of(grad_w, mode), content_of(grad_bias, mode)}, {grad_w, grad_bias}},
+      cpu::conv2d, VITRINE_IF_CUDA(cuda::conv2d), call);
 }
 
 }  // namespace vitrine

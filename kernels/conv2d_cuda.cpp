@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/conv2d_call.h"
 #include "kernels/conv2d_choice.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cudnn_conv2d.h"
@@ -14,8 +15,7 @@ namespace vitrine::cuda {
 namespace {
 
 struct Choices {
-  using Key = std::array<int64_t, 11>;
-  std::set<Key> known;
+  std::set<RecordedConv2d::Key> known;
   std::vector<Conv2dChoice> list;
 };
 
@@ -26,53 +26,44 @@ struct Verdict {
 };
 Verdict verdict(const Reason& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
 
-void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x,
-                 const Shape& w, const Verdict& verdict) {
+/// Remembers the first choice for an operation.
+void note_choice(ExecContext& ctx, RecordedConv2d operation, const Verdict& verdict) {
   auto& choices = ctx.plans().get<Choices>();
-  // The name of the operation is a literal of this file, so its address identifies it.
-  if (!choices.known
-           .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1],
-                    w[2], config.stride, config.pad, static_cast<int64_t>(dtype)})
-           .second)
-    return;
-  std::string text =
-      fmt::format("{} x {} w {} stride {} pad {}", operation, x.str(), w.str(), config.stride, config.pad);
-  if (dtype != DType::f32) text += fmt::format(", {}", dtype_name(dtype));
-  choices.list.push_back({std::move(text), verdict.implementation, verdict.reason});
+  operation.config.relu = operation.bias = operation.accumulate = false;
+  if (choices.known.insert(operation.key()).second)
+    choices.list.push_back({operation.str(), verdict.implementation, verdict.reason});
+}
+
+Verdict run_forward(ExecContext& ctx, const Conv2dCall& c) {
+  const Reason refusal = cudnn_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
+  if (!refusal.empty()) im2col_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
+  return verdict(refusal);
+}
+
+Verdict run_backward_data(ExecContext& ctx, const Conv2dCall& c) {
+  const Reason refusal = cudnn_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
+  if (!refusal.empty()) im2col_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
+  return verdict(refusal);
 }
 
 /// The gradient of the weights only.
-Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            GradMode mode) {
-  const Reason refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+Verdict run_backward_weight(ExecContext& ctx, const Conv2dCall& c) {
+  const Reason refusal = cudnn_conv2d_backward_weight(ctx, c.config, c.x, c.y, c.w, c.mode);
   if (refusal.empty()) return verdict(refusal);
-  if (x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, config, x, grad_y, grad_w, mode).empty()) {
-    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)),
+  if (c.x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, c.config, c.x, c.y, c.w, c.mode).empty()) {
+    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(c.x.dtype)),
             Reason("for a gradient in f32 ") + refusal};
   }
-  im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+  im2col_conv2d_backward_weight(ctx, c.config, c.x, c.y, c.w, c.mode);
   return verdict(refusal);
 }
 
 }  // namespace
 
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  const Reason refusal = cudnn_conv2d_forward(ctx, config, x, w, bias, y);
-  if (!refusal.empty()) im2col_conv2d_forward(ctx, config, x, w, bias, y);
-  note_choice(ctx, "conv2d_forward", config, x.dtype, x.shape, w.shape, verdict(refusal));
-}
-
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  const Reason refusal = cudnn_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
-  if (!refusal.empty()) im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
-  note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, verdict(refusal));
-}
-
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode) {
-  const Verdict verdict = run_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-  note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, verdict);
-  if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode);
+void conv2d(ExecContext& ctx, const Conv2dCall& c) {
+  constexpr std::array kPasses{&run_forward, &run_backward_data, &run_backward_weight};
+  note_choice(ctx, c.recorded(), kPasses[static_cast<size_t>(c.pass)](ctx, c));
+  if (c.pass == Conv2dPass::backward_weight && c.bias) column_sum(ctx, c.y, c.bias, c.mode);
 }
 
 }  // namespace vitrine::cuda

@@ -417,7 +417,7 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
   const int64_t rows = logits.shape[0];
   const int64_t classes = logits.shape[1];
   if (rows == 0) return;
-  if (!fits_int32(classes + 2 * kWideThreads * 16) || !fits_int32(rows)) {
+  if (classes + 2 * kWideThreads * 16 > INT32_MAX || rows > INT32_MAX) {
     throw UnsupportedError(std::string(kName) + ": logits has shape " + logits.shape.str() +
                            ", expected fewer than 2^31 rows and classes on " + ctx.device().str());
   }

@@ -10,7 +10,6 @@
 #include "kernels/cpu/widened.h"
 #include "kernels/recorded_operations.h"
 #include "kernels/run.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -55,11 +54,7 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
   check::tensor(kName, "c", c, {m, n}, wide ? DType::f32 : a.dtype, ctx);
   check::no_overlap(kName, {"c", c}, {{"a", a}, {"b", b}});
   if (c.numel() == 0) return;
-  if (k == 0) {
-    if (mode == GradMode::overwrite) zero(ctx, c);
-    return;
-  }
-  const ConstView old_c = mode == GradMode::accumulate ? ConstView(c) : ConstView{};
+  if (k == 0) return add_nothing(ctx, mode, {c});
   record(ctx, {.m = m,
                .n = n,
                .k = k,
@@ -68,8 +63,8 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
                .transpose_a = transpose_a,
                .transpose_b = transpose_b,
                .accumulate = mode == GradMode::accumulate});
-  run(ctx, {kName, {a, b, old_c}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b, a, b, c,
-      mode);
+  run(ctx, {kName, {a, b, content_of(c, mode)}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b,
+      a, b, c, mode);
 }
 
 }  // namespace vitrine

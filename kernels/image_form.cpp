@@ -122,9 +122,8 @@ void unpack_images(ExecContext& ctx, const ImageForm& form, ConstView packed, Vi
   check::tensor(kName, "images", images, form.image_shape(packed.shape[0]), DType::f32, ctx);
   check::no_overlap(kName, {"images", images}, {{"packed", packed}});
   if (images.numel() == 0) return;
-  const ConstView old = mode == GradMode::accumulate ? ConstView(images) : ConstView{};
-  run(ctx, {kName, {packed, old}, {images}}, cpu::unpack_images, VITRINE_IF_CUDA(cuda::unpack_images), form, packed,
-      images, mode);
+  run(ctx, {kName, {packed, content_of(images, mode)}, {images}}, cpu::unpack_images,
+      VITRINE_IF_CUDA(cuda::unpack_images), form, packed, images, mode);
 }
 
 }  // namespace vitrine

@@ -10,7 +10,6 @@
 #include "kernels/cpu/widened.h"
 #include "kernels/recorded_operations.h"
 #include "kernels/run.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -112,16 +111,9 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_y.shape[1]}, DType::f32, ctx);
   check::no_overlap(kName, {"grad_w", grad_w}, {{"x", x}, {"grad_y", grad_y}, {"grad_bias", grad_bias}});
   check::no_overlap(kName, {"grad_bias", grad_bias}, {{"x", x}, {"grad_y", grad_y}});
-  const bool accumulate = mode == GradMode::accumulate;
-  if (x.shape[0] == 0) {
-    if (accumulate) return;
-    zero(ctx, grad_w);
-    if (grad_bias) zero(ctx, grad_bias);
-    return;
-  }
+  if (x.shape[0] == 0) return add_nothing(ctx, mode, {grad_w, grad_bias});
   if (grad_w.numel() == 0) return;
-  const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
-  const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
+  const bool accumulate = mode == GradMode::accumulate;
   record(ctx, {.m = grad_w.shape[0],
                .n = grad_w.shape[1],
                .k = x.shape[0],
@@ -130,8 +122,8 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
                .transpose_a = true,
                .accumulate = accumulate,
                .row_sums = grad_bias && !accumulate});
-  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight,
-      VITRINE_IF_CUDA(cuda::linear_backward_weight), x, grad_y, grad_w, grad_bias, mode);
+  run(ctx, {kName, {x, grad_y, content_of(grad_w, mode), content_of(grad_bias, mode)}, {grad_w, grad_bias}},
+      cpu::linear_backward_weight, VITRINE_IF_CUDA(cuda::linear_backward_weight), x, grad_y, grad_w, grad_bias, mode);
 }
 
 }  // namespace vitrine

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/linear.h"
@@ -6,16 +7,15 @@
 namespace vitrine::cuda {
 
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  const Epilogue epilogue =
-      bias ? (relu ? Epilogue::bias_relu : Epilogue::bias) : (relu ? Epilogue::relu : Epilogue::none);
   const Matmul product{.m = y.shape[0],
                        .n = y.shape[1],
                        .k = x.shape[1],
                        .transpose_b = true,
                        .dtype = x.dtype,
                        .c_dtype = y.dtype,
-                       .epilogue = epilogue};
+                       .epilogue = bias ? Epilogue::bias : Epilogue::none};
   matmul(ctx, product, x.data, w.data, y.data, bias.data, ctx.workspace());
+  if (relu) add_bias_relu(ctx, {}, relu, y);
 }
 
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {

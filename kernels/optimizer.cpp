@@ -120,33 +120,6 @@ int update_sgd_momentum(const SgdConstants k, float* p, const float* g, float* b
   return kept;
 }
 
-void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View param, const View& half_param,
-                      ConstView grad, View momentum_buffer, View control, bool first, float factor) {
-  SgdConstants k{};
-  k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
-  k.lr = static_cast<float>(config.lr);
-  k.momentum = static_cast<float>(config.momentum);
-  k.weight_decay = static_cast<float>(config.weight_decay);
-  k.factor = factor;
-  k.keep = first ? 0.0F : k.momentum;
-  const int64_t count = range.end - range.begin;
-  float* p = param.as<float>() + range.begin;
-  const float* g = grad.as<float>() + range.begin;
-  float* buffer = momentum_buffer.as<float>();
-  if (buffer == nullptr) {
-    update_elements(count, p, half_param, control,
-                    [=](int64_t begin, int64_t end) { return update_sgd_plain(k, p, g, begin, end); });
-    return;
-  }
-  buffer += range.begin;
-  const auto update = config.nesterov ? update_sgd_momentum<true> : update_sgd_momentum<false>;
-  update_elements(count, p, half_param, control, [=](int64_t begin, int64_t end) {
-    // The first update must not read the buffer, whose content is undefined.
-    if (first) std::fill(buffer + begin, buffer + end, 0.0F);
-    return update(k, p, g, buffer, begin, end);
-  });
-}
-
 void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step,
                 View control, const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
@@ -155,8 +128,28 @@ void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView gra
   const bool first = update == 1;
   for_each_range(config, param.numel(), ranges, half_param,
                  [&](const UpdateRange& range, const SgdConfig& of_range, const View& half_of_range) {
-                   update_sgd_range(of_range, range, param, half_of_range, grad, momentum_buffer, control, first,
-                                    factor);
+                   SgdConstants k{};
+                   k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
+                   k.lr = static_cast<float>(of_range.lr);
+                   k.momentum = static_cast<float>(of_range.momentum);
+                   k.weight_decay = static_cast<float>(of_range.weight_decay);
+                   k.factor = factor;
+                   k.keep = first ? 0.0F : k.momentum;
+                   const int64_t count = range.end - range.begin;
+                   float* p = param.as<float>() + range.begin;
+                   const float* g = grad.as<float>() + range.begin;
+                   if (!momentum_buffer) {
+                     return update_elements(count, p, half_of_range, control, [=](int64_t begin, int64_t end) {
+                       return update_sgd_plain(k, p, g, begin, end);
+                     });
+                   }
+                   float* buffer = momentum_buffer.as<float>() + range.begin;
+                   const auto update_part = of_range.nesterov ? update_sgd_momentum<true> : update_sgd_momentum<false>;
+                   update_elements(count, p, half_of_range, control, [=](int64_t begin, int64_t end) {
+                     // The first update must not read the buffer, whose content is undefined.
+                     if (first) std::fill(buffer + begin, buffer + end, 0.0F);
+                     return update_part(k, p, g, buffer, begin, end);
+                   });
                  });
 }
 
@@ -184,39 +177,33 @@ int update_adam(const AdamConstants k, float* p, const float* g, float* m, float
   return kept;
 }
 
-void update_adam_range(const AdamConfig& config, const UpdateRange& range, View param, const View& half_param,
-                       ConstView grad, View exp_avg, View exp_avg_sq, View control, double t, float factor) {
-  AdamConstants k{};
-  k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
-  k.factor = factor;
-  k.step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
-  k.correction = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
-  k.beta1 = static_cast<float>(config.beta1);
-  k.beta2 = static_cast<float>(config.beta2);
-  k.rest1 = static_cast<float>(1.0 - config.beta1);
-  k.rest2 = static_cast<float>(1.0 - config.beta2);
-  k.eps = static_cast<float>(config.eps);
-  // One of the two has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW).
-  k.coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
-  k.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
-  float* p = param.as<float>() + range.begin;
-  const float* g = grad.as<float>() + range.begin;
-  float* m = exp_avg.as<float>() + range.begin;
-  float* v = exp_avg_sq.as<float>() + range.begin;
-  update_elements(range.end - range.begin, p, half_param, control,
-                  [=](int64_t begin, int64_t end) { return update_adam(k, p, g, m, v, begin, end); });
-}
-
 void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq,
                  View step, View control, const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
   const int32_t update = begin_update(step, control, factor);
   if (update == 0) return;
-  const auto t = static_cast<double>(update);
+  const auto number = static_cast<double>(update);
   for_each_range(config, param.numel(), ranges, half_param,
-                 [&](const UpdateRange& range, const AdamConfig& of_range, const View& half_of_range) {
-                   update_adam_range(of_range, range, param, half_of_range, grad, exp_avg, exp_avg_sq, control, t,
-                                     factor);
+                 [&](const UpdateRange& range, const AdamConfig& c, const View& half_of_range) {
+                   AdamConstants k{};
+                   k.guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
+                   k.factor = factor;
+                   k.step_size = static_cast<float>(c.lr / (1.0 - std::pow(c.beta1, number)));
+                   k.correction = static_cast<float>(std::sqrt(1.0 - std::pow(c.beta2, number)));
+                   k.beta1 = static_cast<float>(c.beta1);
+                   k.beta2 = static_cast<float>(c.beta2);
+                   k.rest1 = static_cast<float>(1.0 - c.beta1);
+                   k.rest2 = static_cast<float>(1.0 - c.beta2);
+                   k.eps = static_cast<float>(c.eps);
+                   // One of the two has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW).
+                   k.coupled = static_cast<float>(c.decoupled ? 0.0 : c.weight_decay);
+                   k.shrink = static_cast<float>(c.decoupled ? 1.0 - c.lr * c.weight_decay : 1.0);
+                   float* p = param.as<float>() + range.begin;
+                   const float* g = grad.as<float>() + range.begin;
+                   float* m = exp_avg.as<float>() + range.begin;
+                   float* v = exp_avg_sq.as<float>() + range.begin;
+                   update_elements(range.end - range.begin, p, half_of_range, control,
+                                   [=](int64_t begin, int64_t end) { return update_adam(k, p, g, m, v, begin, end); });
                  });
 }
 

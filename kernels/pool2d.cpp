@@ -6,7 +6,6 @@
 #include "kernels/check.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/run.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -114,14 +113,9 @@ void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView
   check::no_overlap(kName, {"grad_x", grad_x}, {{"indices", indices}});
   check::column_sums(kName, sums, grad_x, ctx);
   check::no_overlap(kName, {"sums", sums}, {{"grad_y", grad_y}, {"indices", indices}, {"grad_x", grad_x}});
-  const bool accumulate = mode == GradMode::accumulate;
-  if (grad_x.numel() == 0) {
-    if (sums && !accumulate) zero(ctx, sums);
-    return;
-  }
-  run(ctx, {kName, {grad_y, indices, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}},
-      cpu::max_pool2d_backward, VITRINE_IF_CUDA(cuda::max_pool2d_backward), config, grad_y, indices, grad_x, sums,
-      mode);
+  if (grad_x.numel() == 0) return add_nothing(ctx, mode, {sums});
+  run(ctx, {kName, {grad_y, indices, content_of(sums, mode)}, {grad_x, sums}}, cpu::max_pool2d_backward,
+      VITRINE_IF_CUDA(cuda::max_pool2d_backward), config, grad_y, indices, grad_x, sums, mode);
 }
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {

@@ -297,52 +297,56 @@ void sum_channels(int64_t channels, T* out, const Sum& sum) {
   }
 }
 
-template <class T, class Windows>
+template <class Windows>
 void mean_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
   const int64_t channels = x.shape[3], row_stride = row_stride_of(x);
-  for_places(y.shape, [&](const Place& at) {
-    const T* image = image_of<T>(x, at.image);
-    const Range hs = vertical.elements_of(at.row), ws = horizontal.elements_of(at.column);
-    const auto divisor = static_cast<float>(vertical.divisor(at.row) * horizontal.divisor(at.column));
-    sum_channels(channels, y.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
-      for (int64_t h = hs.begin; h < hs.end; ++h) {
-        for (int64_t w = ws.begin; w < ws.end; ++w) {
-          const T* in = image + h * row_stride + w * channels + first;
-          for_lanes(0, count, [=](auto& sum, int64_t c) {
-            auto value = sum;
-            load(in + c, value);
-            load(sums + c, sum);
-            store(sum + value, sums + c);
-          });
+  with_storage(x.dtype, [&]<class T>(T) {
+    for_places(y.shape, [&](const Place& at) {
+      const T* image = image_of<T>(x, at.image);
+      const Range hs = vertical.elements_of(at.row), ws = horizontal.elements_of(at.column);
+      const auto divisor = static_cast<float>(vertical.divisor(at.row) * horizontal.divisor(at.column));
+      sum_channels(channels, y.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
+        for (int64_t h = hs.begin; h < hs.end; ++h) {
+          for (int64_t w = ws.begin; w < ws.end; ++w) {
+            const T* in = image + h * row_stride + w * channels + first;
+            for_lanes(0, count, [=](auto& sum, int64_t c) {
+              auto value = sum;
+              load(in + c, value);
+              load(sums + c, sum);
+              store(sum + value, sums + c);
+            });
+          }
         }
-      }
-      for_lanes(0, count, [=](auto& sum, int64_t c) {
-        load(sums + c, sum);
-        store(sum / divisor, sums + c);
+        for_lanes(0, count, [=](auto& sum, int64_t c) {
+          load(sums + c, sum);
+          store(sum / divisor, sums + c);
+        });
       });
     });
   });
 }
 
-template <class T, class Windows>
+template <class Windows>
 void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
   const int64_t channels = grad_x.shape[3], row_stride = row_stride_of(grad_y);
-  for_places(grad_x.shape, [&](const Place& at) {
-    const T* image = image_of<T>(grad_y, at.image);
-    const Range ps = vertical.windows_of(at.row), qs = horizontal.windows_of(at.column);
-    sum_channels(channels, grad_x.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
-      for (int64_t p = ps.begin; p < ps.end; ++p) {
-        for (int64_t q = qs.begin; q < qs.end; ++q) {
-          const T* in = image + p * row_stride + q * channels + first;
-          const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
-          for_lanes(0, count, [=](auto& sum, int64_t c) {
-            auto gradient = sum;
-            load(in + c, gradient);
-            load(sums + c, sum);
-            store(sum + gradient * share, sums + c);
-          });
+  with_storage(grad_y.dtype, [&]<class T>(T) {
+    for_places(grad_x.shape, [&](const Place& at) {
+      const T* image = image_of<T>(grad_y, at.image);
+      const Range ps = vertical.windows_of(at.row), qs = horizontal.windows_of(at.column);
+      sum_channels(channels, grad_x.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
+        for (int64_t p = ps.begin; p < ps.end; ++p) {
+          for (int64_t q = qs.begin; q < qs.end; ++q) {
+            const T* in = image + p * row_stride + q * channels + first;
+            const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
+            for_lanes(0, count, [=](auto& sum, int64_t c) {
+              auto gradient = sum;
+              load(in + c, gradient);
+              load(sums + c, sum);
+              store(sum + gradient * share, sums + c);
+            });
+          }
         }
-      }
+      });
     });
   });
 }
@@ -383,7 +387,7 @@ void spread_max_gradient(const T* grad_y, const uint8_t* indices, int64_t window
   for (int64_t i = 0; i < window; ++i) std::fill(grad_x + i * row_length + covered, grad_x + (i + 1) * row_length, T{});
 }
 
-/// Where windows of at most kMostReluWindow lie side by side, without padding. The sums are those of grad_x: each
+/// For windows of at most kMostReluWindow that lie side by side, without padding. `sums` are the sums of grad_x: each
 /// gradient is in one element of it, or cut off.
 template <class T>
 void max_backward_side_by_side(int64_t window, const ConstView& grad_y, const ConstView& indices, const View& grad_x,
@@ -421,17 +425,6 @@ void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const Con
   });
 }
 
-template <class Windows>
-void mean_pool_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
-  with_storage(x.dtype, [&]<class T>(T) { mean_forward<T>(x, y, vertical, horizontal); });
-}
-
-template <class Windows>
-void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical,
-                        const Windows& horizontal) {
-  with_storage(grad_y.dtype, [&]<class T>(T) { mean_backward<T>(grad_y, grad_x, vertical, horizontal); });
-}
-
 }  // namespace
 
 void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu) {
@@ -457,21 +450,21 @@ void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView gra
 }
 
 void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y) {
-  mean_pool_forward(x, y, fixed_windows(config, x.shape, y.shape, 1), fixed_windows(config, x.shape, y.shape, 2));
+  mean_forward(x, y, fixed_windows(config, x.shape, y.shape, 1), fixed_windows(config, x.shape, y.shape, 2));
 }
 
 void avg_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, fixed_windows(config, grad_x.shape, grad_y.shape, 1),
-                     fixed_windows(config, grad_x.shape, grad_y.shape, 2));
+  mean_backward(grad_y, grad_x, fixed_windows(config, grad_x.shape, grad_y.shape, 1),
+                fixed_windows(config, grad_x.shape, grad_y.shape, 2));
 }
 
 void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
-  mean_pool_forward(x, y, adaptive_windows(x.shape, y.shape, 1), adaptive_windows(x.shape, y.shape, 2));
+  mean_forward(x, y, adaptive_windows(x.shape, y.shape, 1), adaptive_windows(x.shape, y.shape, 2));
 }
 
 void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, adaptive_windows(grad_x.shape, grad_y.shape, 1),
-                     adaptive_windows(grad_x.shape, grad_y.shape, 2));
+  mean_backward(grad_y, grad_x, adaptive_windows(grad_x.shape, grad_y.shape, 1),
+                adaptive_windows(grad_x.shape, grad_y.shape, 2));
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

@@ -24,18 +24,31 @@ std::array<int64_t, count> numbers_of(std::istringstream& text, const std::strin
 
 }  // namespace
 
+const char* pass_name(Conv2dPass pass) {
+  static constexpr const char* kNames[] = {"conv2d_forward", "conv2d_backward_data", "conv2d_backward_weight"};
+  return kNames[static_cast<int>(pass)];
+}
+
 std::string RecordedConv2d::str() const {
-  const char* const name = pass == Conv2dPass::forward         ? "conv2d_forward"
-                           : pass == Conv2dPass::backward_data ? "conv2d_backward_data"
-                                                               : "conv2d_backward_weight";
-  return fmt::format("{} x {} w {} stride {} pad {}{}", name, x.str(), w.str(), config.stride, config.pad,
+  return fmt::format("{} x {} w {} stride {} pad {}{}", pass_name(pass), x.str(), w.str(), config.stride, config.pad,
                      dtype == DType::f32 ? std::string() : fmt::format(", {}", dtype_name(dtype)));
 }
 
-void RecordedOperations::add(const RecordedConv2d& c) {
-  convolutions.try_emplace({static_cast<int64_t>(c.pass), static_cast<int64_t>(c.dtype), c.x[0], c.x[1], c.x[2], c.x[3],
-                            c.w[0], c.w[1], c.w[2], c.config.stride, c.config.pad, c.config.relu, c.bias, c.accumulate},
-                           c);
+RecordedConv2d::Key RecordedConv2d::key() const {
+  return {static_cast<int64_t>(pass),
+          static_cast<int64_t>(dtype),
+          x[0],
+          x[1],
+          x[2],
+          x[3],
+          w[0],
+          w[1],
+          w[2],
+          config.stride,
+          config.pad,
+          config.relu,
+          bias,
+          accumulate};
 }
 
 std::vector<std::string> RecordedOperations::lines() const {

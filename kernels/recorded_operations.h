@@ -12,6 +12,8 @@
 namespace vitrine {
 
 enum class Conv2dPass { forward, backward_data, backward_weight };
+/// "conv2d_forward", "conv2d_backward_data", "conv2d_backward_weight".
+const char* pass_name(Conv2dPass pass);
 
 struct RecordedConv2d {
   Conv2dPass pass = Conv2dPass::forward;
@@ -23,6 +25,9 @@ struct RecordedConv2d {
 
   /// "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2, bf16"; f32 is not named.
   std::string str() const;
+  /// What distinguishes one convolution from another.
+  using Key = std::array<int64_t, 14>;
+  Key key() const;
 };
 
 /// c (m, n) = a (m, k) b (k, n), with rows of c n elements apart.
@@ -37,10 +42,10 @@ struct RecordedProduct {
 
 /// The distinct operations of a context, in PlanCache.
 struct RecordedOperations {
-  std::map<std::array<int64_t, 14>, RecordedConv2d> convolutions;
+  std::map<RecordedConv2d::Key, RecordedConv2d> convolutions;
   std::map<RecordedProduct, bool> products;
 
-  void add(const RecordedConv2d& convolution);
+  void add(const RecordedConv2d& convolution) { convolutions.try_emplace(convolution.key(), convolution); }
   void add(const RecordedProduct& product) { products.try_emplace(product, true); }
   /// Each operation as text.
   std::vector<std::string> lines() const;

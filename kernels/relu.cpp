@@ -4,7 +4,6 @@
 #include "kernels/check.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/run.h"
-#include "runtime/copy.h"
 
 namespace vitrine {
 namespace cpu {  // relu_cpu.cpp
@@ -34,12 +33,8 @@ void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x,
   check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
   check::column_sums(kName, sums, grad_x, ctx);
   check::no_overlap(kName, {"sums", sums}, {{"y", y}, {"grad_y", grad_y}, {"grad_x", grad_x}});
-  const bool accumulate = mode == GradMode::accumulate;
-  if (y.numel() == 0) {
-    if (sums && !accumulate) zero(ctx, sums);
-    return;
-  }
-  run(ctx, {kName, {y, grad_y, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::relu_backward,
+  if (y.numel() == 0) return add_nothing(ctx, mode, {sums});
+  run(ctx, {kName, {y, grad_y, content_of(sums, mode)}, {grad_x, sums}}, cpu::relu_backward,
       VITRINE_IF_CUDA(cuda::relu_backward), y, grad_y, grad_x, sums, mode);
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <type_traits>
 
+#include "kernels/accumulate.h"
+#include "runtime/copy.h"
 #include "runtime/exec_context.h"
 
 namespace vitrine {
@@ -13,6 +16,18 @@ namespace vitrine {
 #else
 #define VITRINE_IF_CUDA(function) nullptr
 #endif
+
+/// What an operation reads of a gradient that it overwrites or adds to.
+inline ConstView content_of(const View& gradient, GradMode mode) {
+  return mode == GradMode::accumulate ? ConstView(gradient) : ConstView();
+}
+
+/// The gradients of an empty batch, some of which may be empty views.
+inline void add_nothing(ExecContext& ctx, GradMode mode, std::initializer_list<View> gradients) {
+  for (const View& gradient : gradients) {
+    if (gradient && mode == GradMode::overwrite) zero(ctx, gradient);
+  }
+}
 
 /// Dispatches a validated operation to the implementation of the context's backend:
 ///

@@ -33,8 +33,10 @@ int64_t find_non_finite(const float* values, int64_t first) {
 }
 
 void check_rest(ConstView grad, const SquaredElements& squared, View control) {
-  const float* g = grad.as<float>();
   const int64_t begin = squared.elements, count = grad.numel() - begin;
+  // Declared is the rest. The squared elements were ready before their squares, and are read only if these are not
+  // finite.
+  const float* const g = grad.rows(begin, grad.numel()).as<float>() - begin;
   const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
   const int64_t parts = (count + part_elements - 1) / part_elements;
   std::array<double, kParts> sums{};

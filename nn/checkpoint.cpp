@@ -15,6 +15,7 @@
 
 #include "nn/atomic_file.h"
 #include "nn/json_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 
@@ -117,14 +118,11 @@ void check_file(const std::string& path, int64_t bytes, const std::string& xxh3,
 }  // namespace
 
 void flush_folder(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) throw_write_error(folder, "cannot be opened", errno);
-  const int status = fsync(descriptor);
-  const int code = errno;
-  close(descriptor);
+  const Descriptor descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) throw_write_error(folder, "cannot be opened", errno);
   // Some network file systems cannot flush folders and need not.
-  if (status != 0 && code != EINVAL && code != ENOTSUP)
-    throw_write_error(folder, "cannot be flushed to the disk", code);
+  if (fsync(descriptor.get()) != 0 && errno != EINVAL && errno != ENOTSUP)
+    throw_write_error(folder, "cannot be flushed to the disk", errno);
 }
 
 void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files,

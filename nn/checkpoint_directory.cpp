@@ -116,30 +116,22 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
                     path, parent.string()));
   }
   make_directory(path);
-  lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (lock_ < 0) refuse(path, std::strerror(errno));
+  lock_ = Descriptor(open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock_) refuse(path, errno == ELOOP ? "its file .lock is a symbolic link" : std::strerror(errno));
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
   while (!try_lock()) {
     if (std::chrono::steady_clock::now() >= give_up) {
-      close(lock_);
       throw DataError(fmt::format(
           "{}: another process writes checkpoints there; wait until it has ended, or choose another folder", path));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  try {
-    // Their writer has exited, because this process holds the lock now. Without locks it may still be running.
-    if (locked_) remove_temporaries(path);
-  } catch (...) {
-    close(lock_);
-    throw;
-  }
+  // Their writer has exited, because this process holds the lock now. Without locks it may still be running.
+  if (locked_) remove_temporaries(path);
 }
 
-CheckpointDirectory::~CheckpointDirectory() { close(lock_); }
-
 bool CheckpointDirectory::try_lock() {
-  if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return locked_ = true;
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return locked_ = true;
   return errno != EWOULDBLOCK && errno != EINTR;  // the file system has no locks
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <vitrine/nn/checkpoint.h>
+#include <vitrine/runtime/descriptor.h>
 
 namespace vitrine {
 
@@ -42,7 +43,6 @@ class CheckpointDirectory {
   /// throws  DataError: the path is a file or a checkpoint, the directory cannot be made or written to, another process
   ///         writes there
   explicit CheckpointDirectory(const std::string& path, double patience_seconds = 10.0);
-  ~CheckpointDirectory();
   CheckpointDirectory(const CheckpointDirectory&) = delete;
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
@@ -55,7 +55,7 @@ class CheckpointDirectory {
   bool try_lock();
 
   std::string path_;
-  int lock_ = -1;
+  Descriptor lock_;
   bool locked_ = false;  // false on file systems without locks
 };
 

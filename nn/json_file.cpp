@@ -8,8 +8,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 
@@ -18,44 +18,22 @@ namespace {
 
 constexpr int kDeepest = 64;
 
-class OpenFile {
- public:
-  // Opening a pipe must not wait for its writer.
-  explicit OpenFile(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 std::string read_text_file(const std::string& path, int64_t most_bytes) {
   const auto fail = [&](const std::string& why) { return DataError(fmt::format("{}: {}", path, why)); };
-  const OpenFile file(path);
+  // Opening a pipe must not wait for its writer.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (file.descriptor() < 0 || fstat(file.descriptor(), &status) != 0)
-    throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
+  if (!file || fstat(file.get(), &status) != 0) throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
   if (!S_ISREG(status.st_mode))
     throw fail(
         fmt::format("it is {}, expected a regular file", S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
   if (status.st_size > most_bytes)
     throw fail(fmt::format("it has {} bytes, expected at most {}", status.st_size, most_bytes));
-  std::string text(static_cast<size_t>(status.st_size), '\0');
-  size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t count = read(file.descriptor(), text.data() + size, text.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
-    if (count == 0) break;  // it became shorter
-    size += static_cast<size_t>(count);
-  }
-  text.resize(size);
+  std::string text;
+  if (!read_content(file, static_cast<size_t>(status.st_size), text))
+    throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include <vitrine/kernels/accumulate.h>
 #include <vitrine/kernels/conv2d_form.h>
 #include <vitrine/kernels/step_values.h>
+#include <vitrine/nn/leaves.h>
 #include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
@@ -35,6 +36,8 @@ struct Pass {
   int64_t batch_samples = 0;
   /// Null: the samples of the call are all there are, or statistics are taken on each device alone.
   BatchSum* batch_sum = nullptr;
+  /// Exact mode: Sequential calls each layer once for every leaf, without this, unless the layer handles_leaves().
+  const Leaves* leaves = nullptr;
   /// Backward computes a forward pass again: layers read what the first one wrote to their buffers, and write nothing
   /// there.
   bool recomputes = false;
@@ -197,6 +200,9 @@ class Layer {
   /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no
   /// gradient, and all others keep their sign (dropout, ReLU).
   virtual bool forward_in_place() const { return false; }
+  /// True when the layer takes all leaves of Pass::leaves in one call, because it is made of layers or adds up values
+  /// over leaves.
+  virtual bool handles_leaves() const { return false; }
   /// True when grad_x may be grad_y (an elementwise layer).
   virtual bool backward_in_place() const { return false; }
   /// True when forward and backward do nothing but issue work, and issue the same work in every training step of one

@@ -27,7 +27,7 @@ class FlatLayout {
   int64_t offset(int i) const { return offsets_[static_cast<size_t>(i)]; }
   /// Elements of parameters and padding, without the tail; a multiple of kAlignmentElements.
   int64_t parameter_elements() const { return parameter_elements_; }
-  /// Those of the trained parameters, which come first.
+  /// Elements of the trained parameters, which come first.
   int64_t trained_elements() const { return trained_elements_; }
   int64_t tail_elements() const { return tail_elements_; }
   int64_t total_elements() const { return parameter_elements_ + tail_elements_; }

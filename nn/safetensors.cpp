@@ -17,7 +17,6 @@
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
 #include "runtime/printable.h"
-#include "runtime/units.h"
 
 namespace vitrine {
 namespace {
@@ -51,15 +50,6 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
     fail(path, kSizeBytes, "the header cannot be read");
   data_begin = kSizeBytes + header_bytes;
   return parse_header(path, text, file_bytes - data_begin);
-}
-
-/// Linux kills a process that takes more than there is.
-void require_memory_for(const std::string& path, int64_t bytes) {
-  const AvailableMemory available = available_memory();
-  if (bytes <= less_reserve(available.bytes)) return;
-  throw OutOfMemory(fmt::format(
-      "{}: its tensors take {} of host memory, but only {} are available ({}); free memory, or use a machine with more",
-      path, format_bytes(bytes), format_bytes(less_reserve(available.bytes)), available.source));
 }
 
 int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * size_of(tensor.dtype); }
@@ -109,7 +99,8 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path, cons
   for (const Entry& entry : entries)
     tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
   if (check) check(tensors);
-  require_memory_for(path, static_cast<int64_t>(static_cast<uint64_t>(end) - data_begin));
+  require_memory(static_cast<int64_t>(static_cast<uint64_t>(end) - data_begin), path + ": its tensors",
+                 "free memory, or use a machine with more");
   for (const Entry& entry : entries) {
     std::vector<std::byte>& data = tensors.at(entry.name).data;
     data.resize(entry.end - entry.begin);

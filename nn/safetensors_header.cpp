@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 // The limit of serde_json, which the reference reader uses.
-constexpr size_t kMostNested = 128;
+constexpr int kMostNested = 128;
 
 struct DtypeName {
   const char* name;
@@ -30,231 +31,139 @@ constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32},   DtypeName{"F16"
                                  DtypeName{"BF16", DType::bf16}, DtypeName{"I32", DType::i32},
                                  DtypeName{"U8", DType::u8},     DtypeName{"I64", DType::i64}};
 
-/// A list of numbers in the header: all are counted, but no more are stored than a valid list has.
-struct Numbers {
-  size_t count = 0;
-  std::array<uint64_t, Shape::kMaxRank> values{};
-  bool given = false;
+/// A value as messages show it.
+std::string kind_or_text(const Json& value) {
+  if (value.is_object() || value.is_array()) return value.is_object() ? "an object" : "an array";
+  return excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
-  std::span<const uint64_t> kept() const { return std::span(values).first(std::min(count, values.size())); }
-  std::string str() const {
-    return fmt::format("[{}{}]", fmt::join(kept(), ", "), count > values.size() ? ", ..." : "");
-  }
-};
-
-/// Parses the JSON of the header as a stream, so that only the entries are stored.
-class HeaderReader final : public nlohmann::json_sax<Json> {
+/// Turns each tensor into an entry as soon as the parser has read it, so that only the entries are stored.
+class HeaderReader {
  public:
   HeaderReader(const std::string& path, uint64_t data_bytes) : path_(path), data_bytes_(data_bytes) {}
 
-  std::vector<Entry> take_entries() {
-    refuse_duplicates(metadata_keys_, "the metadata has the key");
-    std::vector<std::string_view> names(entries_.size());
-    std::transform(entries_.begin(), entries_.end(), names.begin(),
-                   [](const Entry& entry) { return std::string_view(entry.name); });
-    refuse_duplicates(names, "the header has the key");
-    return std::move(entries_);
-  }
-
-  bool null() override { return take_other("null"); }
-  bool boolean(bool value) override { return take_other(value ? "true" : "false"); }
-  bool number_integer(int64_t value) override { return take_other(fmt::format("{}", value)); }
-  bool number_float(double /*value*/, const std::string& text) override { return take_other(text); }
-  bool binary(Json::binary_t& /*value*/) override { return take_other("binary data"); }
-
-  bool number_unsigned(uint64_t value) override {
-    if (place_ != Place::list || value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-      return take_other(fmt::format("{}", value));
-    Numbers& list = *list_;
-    if (list.count < list.values.size()) list.values[list.count] = value;
-    ++list.count;
-    return true;
-  }
-
-  bool string(std::string& value) override {
-    if (place_ == Place::metadata || place_ == Place::skipped) return true;
-    if (place_ != Place::tensor || key_ != "dtype") return take_other("\"" + value + "\"");
-    dtype_ = std::move(value);
-    return true;
-  }
-
-  bool key(std::string& value) override {
-    switch (place_) {
-      case Place::header:
-        if (value == kMetadata && std::exchange(metadata_seen_, true))
-          problem(fmt::format("the header has the key '{}' twice", kMetadata));
-        break;
-      case Place::tensor:
-        for (size_t i = 0; i < kFields.size(); ++i) {
-          if (value == kFields[i] && std::exchange(seen_[i], true))
-            problem(fmt::format("tensor '{}' has the key '{}' twice", excerpt(name_), value));
-        }
-        break;
-      case Place::metadata:
-        metadata_keys_.push_back(std::move(value));
+  /// The parser's callback; false: the parser drops the value.
+  bool take(int depth, Json::parse_event_t event, const Json& value) {
+    using Event = Json::parse_event_t;
+    switch (event) {
+      case Event::key:
+        return take_key(depth, value.get_ref<const std::string&>());
+      case Event::object_start:
+      case Event::array_start:
+        return begin(depth, event == Event::object_start ? Json::object() : Json::array());
+      case Event::object_end:
+        if (depth == 1) end_member(value);
+        return depth != 1;
+      case Event::array_end:
         return true;
-      default:
-        return true;
-    }
-    key_ = std::move(value);
-    return true;
-  }
-
-  bool start_object(size_t /*elements*/) override {
-    enter();
-    if (place_ == Place::nothing) {
-      place_ = Place::header;
-    } else if (place_ == Place::header && key_ == kMetadata) {
-      place_ = Place::metadata;
-    } else if (place_ == Place::header) {
-      name_ = std::exchange(key_, {});
-      dtype_.clear();
-      seen_ = {};
-      shape_ = offsets_ = {};
-      place_ = Place::tensor;
-    } else if (place_ == Place::tensor && !is_field()) {
-      skip();
-    } else if (place_ != Place::skipped) {
-      take_other("an object");
+      case Event::value:
+        if (depth < 2) refuse_member(depth, value);
+        return depth == 2 || keep_item();
     }
     return true;
   }
 
-  bool end_object() override {
-    leave();
-    if (place_ == Place::tensor) add_entry();
-    if (place_ == Place::tensor || place_ == Place::metadata) place_ = Place::header;
-    return end_skipping();
-  }
-
-  bool start_array(size_t /*elements*/) override {
-    enter();
-    if (place_ == Place::tensor && (key_ == "shape" || key_ == "data_offsets")) {
-      list_ = key_ == "shape" ? &shape_ : &offsets_;
-      list_->given = true;
-      place_ = Place::list;
-    } else if (place_ == Place::tensor && !is_field()) {
-      skip();
-    } else if (place_ != Place::skipped) {
-      take_other("an array");
-    }
-    return true;
-  }
-
-  bool end_array() override {
-    leave();
-    if (place_ == Place::list) place_ = Place::tensor;
-    return end_skipping();
-  }
-
-  bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& error) override {
-    fail(path_, kSizeBytes + (position > 0 ? position - 1 : 0),
-         fmt::format("the header is not JSON: {}", describe_json_error(error)));
-  }
+  std::vector<Entry> take_entries() { return std::move(entries_); }
 
  private:
-  enum class Place { nothing, header, metadata, tensor, list, skipped };
   static constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
 
   [[noreturn]] void problem(const std::string& what) const { fail(path_, kSizeBytes, what); }
-  bool is_field() const { return std::find(kFields.begin(), kFields.end(), key_) != kFields.end(); }
+  [[noreturn]] void problem_of_tensor(const std::string& what) const {
+    problem(fmt::format("tensor '{}' {}", excerpt(name_), what));
+  }
+  bool in_metadata() const { return name_ == kMetadata; }
 
-  /// Reports a value of the wrong kind for its place. Fields that the format does not define may have any value.
-  bool take_other(const std::string& value) {
-    switch (place_) {
-      case Place::nothing:
-        problem(fmt::format("the header is the JSON value {}, expected an object", excerpt(value)));
-      case Place::header:
-        if (key_ == kMetadata) problem("__metadata__ is not an object of strings");
-        problem(fmt::format("tensor '{}' is described by {}, expected an object", excerpt(key_), excerpt(value)));
-      case Place::metadata:
-        problem("__metadata__ is not an object of strings");
-      case Place::list:
-        problem(fmt::format("tensor '{}' has {} in {}, expected non-negative integers", excerpt(name_), excerpt(value),
-                            key_));
-      case Place::tensor:
-        if (key_ == "dtype")
-          problem(fmt::format("tensor '{}' has dtype {}, expected a string", excerpt(name_), excerpt(value)));
-        if (is_field())
-          problem(fmt::format("tensor '{}' has {} {}, expected a list", excerpt(name_), key_, excerpt(value)));
-        return true;
-      case Place::skipped:
-        return true;
+  /// Fields that the format does not define may have any value, also twice.
+  bool take_key(int depth, const std::string& key) {
+    const bool is_name = depth == 1;
+    if (!is_name && !in_metadata() && std::find(kFields.begin(), kFields.end(), key) == kFields.end())
+      return keeps_ = false;
+    if (depth > 2) return false;
+    if (!(is_name ? names_ : keys_).insert(key).second) {
+      if (!is_name && !in_metadata()) problem_of_tensor(fmt::format("has the key '{}' twice", key));
+      problem(fmt::format("the {} has the key '{}' twice", is_name ? "header" : "metadata", excerpt(key)));
     }
-    return true;
+    if (is_name) name_ = key;
+    items_ = 0;
+    return keeps_ = true;
   }
 
-  void enter() {
-    if (++depth_ > kMostNested) problem(fmt::format("the header is nested deeper than {} levels", kMostNested));
-  }
-  void leave() { --depth_; }
-  void skip() {
-    place_ = Place::skipped;
-    skipped_at_ = depth_;
-  }
-  bool end_skipping() {
-    if (place_ == Place::skipped && depth_ < skipped_at_) place_ = Place::tensor;
-    return true;
+  /// Of lists, only as many items are kept as show what is wrong.
+  bool keep_item() { return ++items_ <= Shape::kMaxRank + 1; }
+
+  bool begin(int depth, const Json& kind) {
+    if (depth >= kMostNested) problem(fmt::format("the header is nested deeper than {} levels", kMostNested));
+    if (depth < 2 && !kind.is_object()) refuse_member(depth, kind);
+    if (depth == 1) keys_.clear();
+    return depth < 2 || (keeps_ && (depth == 2 || (depth == 3 && keep_item())));
   }
 
-  DType parse_dtype() const {
-    if (!seen_[0]) problem(fmt::format("tensor '{}' has no dtype", excerpt(name_)));
+  /// Refuses a header, or a member of it, that is no object.
+  [[noreturn]] void refuse_member(int depth, const Json& value) const {
+    if (depth == 0) problem(fmt::format("the header is the JSON value {}, expected an object", kind_or_text(value)));
+    if (in_metadata()) problem("__metadata__ is not an object of strings");
+    problem_of_tensor(fmt::format("is described by {}, expected an object", kind_or_text(value)));
+  }
+
+  void end_member(const Json& member) {
+    if (!in_metadata()) return add_entry(member);
+    if (!std::all_of(member.begin(), member.end(), [](const Json& value) { return value.is_string(); }))
+      problem("__metadata__ is not an object of strings");
+  }
+
+  DType dtype_of(const Json& tensor) const {
+    if (!tensor.contains("dtype")) problem_of_tensor("has no dtype");
+    const Json& dtype = tensor["dtype"];
+    if (!dtype.is_string()) problem_of_tensor(fmt::format("has dtype {}, expected a string", kind_or_text(dtype)));
     const auto* known =
-        std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype_ == d.name; });
+        std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype == d.name; });
     if (known == kDtypeNames.end()) {
-      problem(fmt::format("tensor '{}' has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving",
-                          excerpt(name_), excerpt(dtype_)));
+      problem_of_tensor(fmt::format("has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving",
+                                    excerpt(dtype.get_ref<const std::string&>())));
     }
     return known->dtype;
   }
 
-  void add_entry() {
-    const DType dtype = parse_dtype();
-    for (const auto& [list, field] : {std::pair(&shape_, kFields[1]), std::pair(&offsets_, kFields[2])}) {
-      if (!list->given) problem(fmt::format("tensor '{}' has no list of {}", excerpt(name_), field));
+  std::vector<int64_t> numbers_of(const Json& tensor, std::string_view field) const {
+    const auto list = tensor.find(field);
+    if (list == tensor.end()) problem_of_tensor(fmt::format("has no list of {}", field));
+    if (!list->is_array()) problem_of_tensor(fmt::format("has {} {}, expected a list", field, kind_or_text(*list)));
+    for (const Json& number : *list) {
+      if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<int64_t>::max())
+        problem_of_tensor(fmt::format("has {} in {}, expected non-negative integers", kind_or_text(number), field));
     }
-    if (shape_.count > Shape::kMaxRank) {
-      problem(fmt::format("tensor '{}' has {} dimensions, expected at most {}", excerpt(name_), shape_.count,
-                          Shape::kMaxRank));
-    }
-    const uint64_t begin = offsets_.values[0], end = offsets_.values[1];
-    if (offsets_.count != 2 || begin > end || end > data_bytes_) {
-      problem(fmt::format("tensor '{}' has data_offsets {}, expected two ascending offsets up to {}", excerpt(name_),
-                          offsets_.str(), data_bytes_));
-    }
-    auto bytes = static_cast<uint64_t>(size_of(dtype));
-    bool fits = true;
-    for (const uint64_t size : shape_.kept()) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
-    if (!fits || bytes != end - begin) {
-      problem(fmt::format("tensor '{}' of shape {} and dtype {} has {} bytes of data, which does not fit",
-                          excerpt(name_), shape_.str(), dtype_name(dtype), end - begin));
-    }
-    const std::vector<int64_t> sizes(shape_.kept().begin(), shape_.kept().end());
-    entries_.push_back({std::move(name_), Shape(std::span<const int64_t>(sizes)), dtype, begin, end});
+    return list->get<std::vector<int64_t>>();
   }
 
-  template <typename Text>
-  void refuse_duplicates(std::vector<Text>& keys, const char* what) const {
-    std::sort(keys.begin(), keys.end());
-    const auto twice = std::adjacent_find(keys.begin(), keys.end());
-    if (twice != keys.end()) problem(fmt::format("{} '{}' twice", what, excerpt(*twice)));
+  void add_entry(const Json& tensor) {
+    const DType dtype = dtype_of(tensor);
+    const std::vector<int64_t> shape = numbers_of(tensor, "shape"), offsets = numbers_of(tensor, "data_offsets");
+    if (shape.size() > Shape::kMaxRank)
+      problem_of_tensor(fmt::format("has {} dimensions or more, expected at most {}", shape.size(), Shape::kMaxRank));
+    const auto data_bytes = static_cast<uint64_t>(data_bytes_);
+    if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data_bytes) {
+      problem_of_tensor(fmt::format("has data_offsets [{}], expected two ascending offsets up to {}",
+                                    fmt::join(offsets, ", "), data_bytes));
+    }
+    int64_t bytes = size_of(dtype);
+    bool fits = true;
+    for (const int64_t size : shape) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+    if (!fits || bytes != offsets[1] - offsets[0]) {
+      problem_of_tensor(fmt::format("of shape [{}] and dtype {} has {} bytes of data, which does not fit",
+                                    fmt::join(shape, ", "), dtype_name(dtype), offsets[1] - offsets[0]));
+    }
+    entries_.push_back({name_, Shape(std::span<const int64_t>(shape)), dtype, static_cast<uint64_t>(offsets[0]),
+                        static_cast<uint64_t>(offsets[1])});
   }
 
   const std::string& path_;
   const uint64_t data_bytes_;
   std::vector<Entry> entries_;
-  std::vector<std::string> metadata_keys_;
-  bool metadata_seen_ = false;
-
-  Place place_ = Place::nothing;
-  size_t depth_ = 0, skipped_at_ = 0;
-  std::string key_;
-
-  // The tensor being read.
-  std::string name_, dtype_;
-  std::array<bool, kFields.size()> seen_{};
-  Numbers shape_, offsets_;
-  Numbers* list_ = nullptr;
+  std::set<std::string> names_, keys_;  // of the header, and of the member being read
+  std::string name_;                    // of that member
+  bool keeps_ = true;                   // its present field is one that the format defines
+  size_t items_ = 0;                    // of that field's list
 };
 
 /// Checks that every byte of the data section belongs to exactly one tensor.
@@ -289,7 +198,16 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
          fmt::format("the header begins with byte 0x{:02x}, expected '{{'", static_cast<uint8_t>(text[0])));
   }
   HeaderReader reader(path, data_bytes);
-  Json::sax_parse(text.begin(), text.end(), &reader);
+  try {
+    // Nothing is left: the reader takes all members out.
+    [[maybe_unused]] const Json left = Json::parse(
+        text.begin(), text.end(),
+        [&](int depth, Json::parse_event_t event, Json& value) { return reader.take(depth, event, value); });
+  } catch (const Json::exception& error) {
+    const auto* const place = dynamic_cast<const Json::parse_error*>(&error);
+    fail(path, kSizeBytes + (place != nullptr && place->byte > 0 ? place->byte - 1 : 0),
+         fmt::format("the header is not JSON: {}", describe_json_error(error)));
+  }
   std::vector<Entry> entries = reader.take_entries();
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });

@@ -33,6 +33,57 @@ Pass without_form(Pass pass) {
   return pass;
 }
 
+/// The pass of a layer that computes one leaf.
+Pass pass_of_leaf(Pass pass, const Leaf& leaf) {
+  pass.leaves = nullptr;
+  pass.first_sample += leaf.rows.begin;
+  return pass;
+}
+
+Saved forward_leaves(const Layer& layer, const ForwardCall& call) {
+  if (call.pass.leaves == nullptr || layer.handles_leaves()) return layer.forward(call);
+  Saved saved;
+  for (const Leaf& leaf : call.pass.leaves->own) {
+    const auto& [begin, end] = leaf.rows;
+    const Pass pass = pass_of_leaf(call.pass, leaf);
+    saved.parts.push_back(
+        layer.forward({call.ctx, call.params, call.x.rows(begin, end), call.y.rows(begin, end), pass, call.buffers}));
+  }
+  return saved;
+}
+
+/// One row for each leaf's part of a gradient.
+Tensor allocate_by_leaf(ExecContext& ctx, const Leaves& leaves, const View& grad) {
+  if (!grad) return {};
+  return ctx.allocate({static_cast<int64_t>(leaves.own.size()), grad.numel()}, DType::f32, Category::gradients,
+                      "gradients of leaves");
+}
+
+void backward_leaves(const Layer& layer, const BackwardCall& call) {
+  if (call.pass.leaves == nullptr || layer.handles_leaves()) return layer.backward(call);
+  const Leaves& leaves = *call.pass.leaves;
+  std::vector<Tensor> by_leaf;
+  for (const View& grad : call.grad_params) by_leaf.push_back(allocate_by_leaf(call.ctx, leaves, grad));
+  const Tensor sums_by_leaf = allocate_by_leaf(call.ctx, leaves, call.grad_x_sums);
+  const auto row = [](const Tensor& rows, size_t i, const View& like) {
+    const auto at = static_cast<int64_t>(i);
+    return rows ? rows.view().rows(at, at + 1).reshape(like.shape) : View();
+  };
+  for (size_t i = 0; i < leaves.own.size(); ++i) {
+    const auto& [begin, end] = leaves.own[i].rows;
+    const Pass pass = pass_of_leaf(call.pass, leaves.own[i]);
+    std::vector<View> grads;
+    for (size_t p = 0; p < by_leaf.size(); ++p) grads.push_back(row(by_leaf[p], i, call.grad_params[p]));
+    layer.backward({call.ctx, call.params, call.saved.parts[i], call.grad_y.rows(begin, end),
+                    call.grad_x ? call.grad_x.rows(begin, end) : Tensor(), grads, GradMode::overwrite, pass,
+                    call.buffers, row(sums_by_leaf, i, call.grad_x_sums)});
+  }
+  for (size_t p = 0; p < by_leaf.size(); ++p) {
+    if (by_leaf[p]) leaves.sums->add_gradient(call.ctx, by_leaf[p], call.grad_params[p]);
+  }
+  if (sums_by_leaf) leaves.sums->add_gradient(call.ctx, sums_by_leaf, call.grad_x_sums);
+}
+
 }  // namespace
 
 Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
@@ -254,7 +305,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
     Saved kept = name_layer(parts_[i], [&] {
-      return layer.forward({ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
+      return forward_leaves(layer, {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
     });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
@@ -353,8 +404,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     }
     const View sums = i > first && layer.sums_grad_x() ? bias_before(i, grad_params, shapes, pass) : View();
     name_layer(parts_[i], [&] {
-      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode,
-                      i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});
+      backward_leaves(layer, {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own,
+                              mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});
     });
     bias_done = static_cast<bool>(sums);
     saved.parts[i] = {};

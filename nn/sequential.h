@@ -41,6 +41,7 @@ class Sequential final : public Layer {
   Work forward_work(const Shape& x) const override;
   /// True when that holds for all parts.
   bool can_be_replayed() const override;
+  bool handles_leaves() const override { return true; }
   /// That of the first part.
   ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   Saved forward(const ForwardCall& call) const override;

@@ -227,12 +227,6 @@ void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors
 }  // namespace
 
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
-                              const LoadOptions& options) {
-  BufferValues none;
-  return load_parameters(path, layout, flat, BufferLayout(), none, options);
-}
-
-LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers, const LoadOptions& options) {
   check_size("load_parameters", layout, flat.size());
   LoadedWeights report{layout.size(), buffer_layout.saved().size(), {}, {}};
@@ -271,11 +265,6 @@ LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout,
     if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
   }
   return report;
-}
-
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
-                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
-  save_parameters(path, layout, flat, BufferLayout(), {}, metadata, progress);
 }
 
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
@@ -330,9 +319,7 @@ void read_tensors(const std::string& path, const std::map<std::string, HostTenso
       throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name,
                                   tensor.shape.str(), dtype_name(tensor.dtype), order.file_shape.str()));
     }
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
-    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+    transpose(order.outer, order.channels, order.positions, floats_of(tensor).data(), flat.data() + layout.offset(i));
   }
 }
 

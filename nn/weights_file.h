@@ -78,23 +78,18 @@ struct LoadedWeights {
   std::vector<std::string> unused;      // tensors of the file that the model does not have
 };
 
-/// Reads a weights file, f32 tensors with PyTorch's names and layouts into host memory with the layout `layout`.
+/// Reads a weights file, f32 tensors with PyTorch's names and layouts, into host memory with the layout `layout`, and
+/// the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as in PyTorch's
+/// oldest files. Nothing is changed when it throws.
+///   buffers  receive the file's values; what a partial load does not find is initial
 /// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a
 ///         wrong shape (unless `partial`); if no parameter is loaded; if no name begins with strip_prefix, or two names
 ///         become one; NonFiniteWeights with the first value that is not finite and its index in the file's tensor,
 ///         unless allow_non_finite
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
-                              const LoadOptions& options = {});
-/// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as
-/// in PyTorch's oldest files. Nothing is changed when it throws.
-///   buffers  receive the file's values; what a partial load does not find is initial
-LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers,
                               const LoadOptions& options = {});
 /// Writes such a file.   throws  DataError
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
-                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
-/// Also writes the model's saved buffers.
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
                      const BufferLayout& buffer_layout, const BufferValues& buffers,
                      const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});

@@ -3,21 +3,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <vector>
+
+#include "runtime/text.h"
 
 namespace vitrine {
-namespace {
-
-/// Whether a list such as "cpu,memory,pids" contains a controller.
-bool has_controller(std::string_view controllers, std::string_view wanted) {
-  while (!controllers.empty()) {
-    const size_t comma = std::min(controllers.find(','), controllers.size());
-    if (controllers.substr(0, comma) == wanted) return true;
-    controllers.remove_prefix(std::min(comma + 1, controllers.size()));
-  }
-  return false;
-}
-
-}  // namespace
 
 void visit_control_groups(const std::string& root, std::string_view controller,
                           const std::function<void(const std::string&, int)>& visit) {
@@ -26,12 +16,12 @@ void visit_control_groups(const std::string& root, std::string_view controller,
     // hierarchy:controllers:path
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
+    const std::vector<std::string> controllers = split_text(line.substr(first + 1, second - first - 1), ',');
     std::string path = line.substr(second + 1);
     if (path == "/") path.clear();
     if (!path.empty() && path.front() != '/') continue;
-    const int version = controllers.empty() ? 2 : 1;
-    if (version == 1 && !has_controller(controllers, controller)) continue;
+    const int version = controllers.front().empty() ? 2 : 1;
+    if (version == 1 && std::find(controllers.begin(), controllers.end(), controller) == controllers.end()) continue;
     std::string mount = root + "/sys/fs/cgroup";
     if (version == 1) mount.append("/").append(controller);
     while (true) {

@@ -2,6 +2,7 @@
 #include "runtime/device.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <numeric>
 
@@ -82,6 +83,20 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   return parts;
 }
 
+/// Synchronizes all, then throws the first error.
+template <class Pointers>
+void synchronize_all(const Pointers& all) {
+  std::exception_ptr first;
+  for (const auto& one : all) {
+    try {
+      one->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
 /// Threads that the CPU devices of a group would have that is opened on this machine as one of the processes of
 /// `place`, which share its cores.
 std::vector<int> threads_of(const DeviceGroupOptions& options, const ProcessGroupPlace& place) {
@@ -143,15 +158,7 @@ void Device::begin_synchronize() {
 
 void Device::synchronize() {
   begin_synchronize();
-  std::exception_ptr first;
-  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) {
-    try {
-      stream->synchronize();
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
+  synchronize_all(std::array{parts_.compute.get(), parts_.copy.get(), parts_.communication.get()});
 }
 
 DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) {
@@ -216,11 +223,9 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
 
 DeviceGroup::~DeviceGroup() {
   // Work on one device may access the memory of another, so all work ends before the first device is destroyed.
-  for (auto& device : devices_) {
-    try {
-      device->synchronize();
-    } catch (...) {  // NOLINT: synchronize() reports failures to callers that need them
-    }
+  try {
+    synchronize_all(devices_);
+  } catch (...) {  // NOLINT: synchronize() reports failures to callers that need them
   }
 }
 
@@ -272,15 +277,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
 
 void DeviceGroup::synchronize() {
   for (auto& device : devices_) device->begin_synchronize();
-  std::exception_ptr first;
-  for (auto& device : devices_) {
-    try {
-      device->synchronize();
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
+  synchronize_all(devices_);
 }
 
 }  // namespace vitrine

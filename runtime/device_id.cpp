@@ -65,16 +65,8 @@ Item parse_item(std::string_view list, std::string_view item, int cuda_device_co
 }  // namespace
 
 const char* backend_name(Backend backend) {
-  switch (backend) {
-    case Backend::cpu:
-      return "cpu";
-    case Backend::cuda:
-      return "cuda";
-    case Backend::meta:
-      return "meta";
-  }
-  VITRINE_ASSERT(false, "not a backend");
-  return "";
+  static constexpr const char* kNames[] = {"cpu", "cuda", "meta"};
+  return kNames[static_cast<int>(backend)];
 }
 
 std::string DeviceId::str() const { return is_host() ? "host" : fmt::format("{}:{}", backend_name(backend), index); }

@@ -8,31 +8,10 @@
 namespace vitrine {
 
 const char* error_kind_name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::shape:
-      return "ShapeError";
-    case ErrorKind::dtype:
-      return "DtypeError";
-    case ErrorKind::device:
-      return "DeviceError";
-    case ErrorKind::out_of_memory:
-      return "OutOfMemory";
-    case ErrorKind::unsupported:
-      return "UnsupportedError";
-    case ErrorKind::order:
-      return "OrderError";
-    case ErrorKind::cuda:
-      return "CudaError";
-    case ErrorKind::comm:
-      return "CommError";
-    case ErrorKind::data:
-      return "DataError";
-    case ErrorKind::config:
-      return "ConfigError";
-    case ErrorKind::diverged:
-      return "DivergedError";
-  }
-  return "Error";
+  static constexpr const char* kNames[] = {"ShapeError",       "DtypeError",  "DeviceError",  "OutOfMemory",
+                                           "UnsupportedError", "OrderError",  "CudaError",    "CommError",
+                                           "DataError",        "ConfigError", "DivergedError"};
+  return kNames[static_cast<int>(kind)];
 }
 
 Error::Error(ErrorKind kind, Reason reason)

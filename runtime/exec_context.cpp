@@ -101,8 +101,9 @@ void ExecContext::mark_step() {
 
 ExecContext::Operation::Operation(ExecContext& ctx, const OpInfo& info) : ctx_(ctx) {
   if (OrderChecker* checker = ctx.stream_.checker()) {
-    std::vector<MemoryAccess> accesses;
-    accesses.reserve(info.reads.size() + info.writes.size());
+    declared_ = std::make_unique<DeclaredMemory>(DeclaredMemory{info.name, {}});
+    std::vector<MemoryAccess>& accesses = declared_->accesses;
+    accesses.reserve(info.reads.size() + info.writes.size() + 1);
     for (const ConstView& v : info.reads) {
       if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), false, info.name});
     }
@@ -110,6 +111,8 @@ ExecContext::Operation::Operation(ExecContext& ctx, const OpInfo& info) : ctx_(c
       if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), true, info.name});
     }
     checker->on_operation(ctx.stream_.checker_index(), info.name, accesses);
+    // Of the stream alone, so its order is that of the stream.
+    if (const View own = ctx.workspace()) accesses.push_back({own.data, own.bytes(), true, info.name});
   }
   previous_device_ = ctx.stream_.enter();
   if (ctx.options_.trace == TraceLevel::operation) ctx.begin_span({ctx.phase_, ctx.layer_, info.name, "", ctx.step_});

@@ -103,9 +103,9 @@ class ExecContext {
   /// into the queue, so capture views by value.
   template <class CpuFn, class CudaFn>
   void dispatch(const OpInfo& info, CpuFn cpu, CudaFn cuda) {
-    const Operation operation(*this, info);
+    Operation operation(*this, info);
     if (backend() == Backend::cpu) {
-      static_cast<CpuStream&>(stream_).enqueue(std::move(cpu), {info.name, layer_});
+      static_cast<CpuStream&>(stream_).enqueue(std::move(cpu), {info.name, layer_, operation.take_declared()});
     } else if (backend() == Backend::cuda) {
       cuda();
     }
@@ -138,9 +138,12 @@ class ExecContext {
     ~Operation();
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
+    /// The memory that it may access, for CPU devices; null if the order is not checked.
+    std::unique_ptr<const DeclaredMemory> take_declared() { return std::move(declared_); }
 
    private:
     ExecContext& ctx_;
+    std::unique_ptr<DeclaredMemory> declared_;
     int previous_device_;
   };
   [[noreturn]] void throw_no_cuda(const char* operation) const;

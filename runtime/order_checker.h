@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace vitrine {
 
@@ -18,6 +19,25 @@ struct MemoryAccess {
   int64_t bytes = 0;
   bool write = false;
   const char* what = "";  // name of the operation
+};
+
+/// The memory that one operation may access. While an object of DeclaredScope lives, View::as() on its thread checks
+/// what it accesses.
+struct DeclaredMemory {
+  const char* operation = "";
+  std::vector<MemoryAccess> accesses;
+};
+
+class DeclaredScope {
+ public:
+  /// declared  null: nothing is checked
+  explicit DeclaredScope(const DeclaredMemory* declared);
+  ~DeclaredScope();
+  DeclaredScope(const DeclaredScope&) = delete;
+  DeclaredScope& operator=(const DeclaredScope&) = delete;
+
+ private:
+  const DeclaredMemory* previous_;
 };
 
 /// Reports two unsynchronized operations on the same bytes if one of them writes. Keeps a vector clock for every

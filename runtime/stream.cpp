@@ -9,15 +9,8 @@
 namespace vitrine {
 
 const char* stream_role_name(StreamRole role) {
-  switch (role) {
-    case StreamRole::compute:
-      return "compute";
-    case StreamRole::copy:
-      return "copy";
-    case StreamRole::communication:
-      return "communication";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"compute", "copy", "communication"};
+  return kNames[static_cast<int>(role)];
 }
 
 Event::Event() {

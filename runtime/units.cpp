@@ -103,6 +103,19 @@ std::string format_bytes(int64_t bytes) {
   return fmt::format("{:.1f} {}", value, names[unit]);
 }
 
+std::string size_argument(int64_t bytes) {
+  // At least two digits, so that rounding up adds little.
+  constexpr int64_t kFew = 10;
+  constexpr std::array<const char*, 4> names{"KiB", "MiB", "GiB", "TiB"};
+  int64_t unit = 1024;
+  size_t name = 0;
+  while (name + 1 < names.size() && bytes / 1024 >= kFew * unit) {
+    unit *= 1024;
+    ++name;
+  }
+  return fmt::format("{}{}", bytes / unit + (bytes % unit > 0 ? 1 : 0), names[name]);
+}
+
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
   if (size >= 0.99995 || std::isnan(seconds)) return fmt::format("{:.3f} s", seconds);

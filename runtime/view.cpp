@@ -3,13 +3,17 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/order_checker.h"
 
 namespace vitrine {
 namespace {
+
+thread_local const DeclaredMemory* declared_memory = nullptr;
 
 template <class AnyView>
 AnyView rows_of(const AnyView& view, int64_t begin, int64_t end) {
@@ -38,6 +42,32 @@ AnyView reshape_of(const AnyView& view, const Shape& to) {
 }
 
 }  // namespace
+
+DeclaredScope::DeclaredScope(const DeclaredMemory* declared) : previous_(std::exchange(declared_memory, declared)) {}
+DeclaredScope::~DeclaredScope() { declared_memory = previous_; }
+
+void detail::check_declared(const void* data, int64_t bytes) {
+  if (declared_memory == nullptr) return;
+  const auto* begin = static_cast<const std::byte*>(data);
+  const auto* const end = begin + bytes;
+  // The bytes may lie in several declared ranges, in any order.
+  const auto advance = [&] {
+    for (const MemoryAccess& range : declared_memory->accesses) {
+      const auto* const first = static_cast<const std::byte*>(range.address);
+      if (begin < first || begin >= first + range.bytes) continue;
+      begin = first + range.bytes;
+      return true;
+    }
+    return false;
+  };
+  while (begin < end) {
+    if (advance()) continue;
+    throw OrderError(
+        fmt::format("{}: it accesses {} bytes that it has not declared, so their order is unknown; name "
+                    "the tensor in OpInfo::reads or OpInfo::writes",
+                    declared_memory->operation, end - begin));
+  }
+}
 
 void detail::throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each, bool floating) {
   if (device.backend == Backend::meta) {

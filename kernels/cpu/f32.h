@@ -11,16 +11,9 @@ namespace vitrine::cpu::f32 {
 void gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
           int64_t c_stride, GradMode mode);
 
-void conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y);
-void conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x);
-void conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
-
+void conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& call);
 /// Bytes of workspace with which a pass runs at full speed.
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
-                     bool with_bias);
+int64_t conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
 
 }  // namespace vitrine::cpu::f32
 

@@ -8,17 +8,8 @@ std::optional<LibraryInfo> library() { return std::nullopt; }
 bool computes(DType) { return false; }
 bool gemm(ExecContext&, const View&, bool, bool, ConstView, ConstView, View, int64_t, GradMode) { return false; }
 bool linear_forward(ExecContext&, const View&, ConstView, ConstView, ConstView, bool, View) { return false; }
-bool conv2d_forward(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) {
-  return false;
-}
-bool conv2d_backward_data(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, View) { return false; }
-bool conv2d_backward_weight(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, View, View,
-                            GradMode) {
-  return false;
-}
+bool conv2d(ExecContext&, const View&, const Conv2dCall&) { return false; }
 int64_t product_bytes(ExecContext&, const RecordedProduct&, int64_t) { return -1; }
-int64_t conv2d_bytes(ExecContext&, Conv2dPass, const Conv2dConfig&, const Shape&, const Shape&, bool, DType) {
-  return -1;
-}
+int64_t conv2d_bytes(ExecContext&, const RecordedConv2d&) { return -1; }
 
 }  // namespace vitrine::cpu::onednn

@@ -3,9 +3,8 @@
 
 #include <optional>
 
-#include "kernels/conv2d.h"
+#include "kernels/conv2d_call.h"
 #include "kernels/libraries.h"
-#include "kernels/recorded_operations.h"
 
 /// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per
 /// shape and kept in ctx.plans(); packed weights and scratch are taken from `workspace`. A function returns false and
@@ -20,12 +19,11 @@ std::optional<LibraryInfo> library();
 /// take up to twice as long as with tensors widened to f32 (bench/results/notes-2026-11-23.md).
 bool computes(DType dtype);
 
-/// c (m, n) = a (m, k) b (k, n); rows of c are c_stride elements apart.
-struct Product {
-  int64_t m = 0, n = 0, k = 0, c_stride = 0;
-  DType dtype = DType::f32, c_dtype = DType::f32;
-  bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
-  int64_t a_stride = 0;  // elements between rows of a, if it is not transposed; 0: k
+/// Rows of c are c_stride elements apart. If a is not transposed, its rows are a_stride elements apart (0: k).
+struct Product : RecordedProduct {
+  int64_t c_stride = 0, a_stride = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
+  auto operator<=>(const Product&) const = default;
 };
 
 /// True when oneDNN has a fast implementation of the product that fits into the workspace. Only with oneDNN.
@@ -41,18 +39,11 @@ bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transp
 bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu,
                     View y);
 
-bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y);
-bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x);
-bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
-
+bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& call);
 /// Bytes of workspace that a product takes, of `allowed_bytes`; -1 when there is no fast implementation, or gemm()
 /// declines.
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& product, int64_t allowed_bytes);
 /// Bytes of workspace that a pass needs; -1 when there is no fast implementation.
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
-                     bool with_bias, DType dtype);
+int64_t conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
 
 }  // namespace vitrine::cpu::onednn

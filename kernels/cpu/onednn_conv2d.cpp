@@ -59,6 +59,15 @@ Plan make_reorder(const OneDnnPlans& plans, const memory::desc& from, const memo
   return plan;
 }
 
+/// Sets how the pass of the plan holds its weights, or their gradient, and the reorder between that and (K, R, S, C).
+void set_weights(const OneDnnPlans& plans, ConvolutionPlan& plan, const memory::desc& layout, const memory::desc& plain,
+                 bool are_written) {
+  plan.same_layout = layout == plain;
+  plan.weight_bytes = static_cast<int64_t>(layout.get_size());
+  plan.reorder = make_reorder(plans, are_written ? layout : plain, are_written ? plain : layout, false);
+  if (are_written) plan.reorder_accumulate = make_reorder(plans, layout, plain, true);
+}
+
 ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, bool with_bias, bool relu) {
   dnnl::primitive_attr attributes = workspace_attributes();
   if (relu) {
@@ -75,9 +84,7 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
   plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
   plans.add_argument(plan.pass, DNNL_ARG_DST, c.y);
   if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_BIAS, c.bias);
-  plan.same_layout = descriptor.weights_desc() == c.plain_w;
-  plan.weight_bytes = static_cast<int64_t>(descriptor.weights_desc().get_size());
-  plan.reorder = make_reorder(plans, c.plain_w, descriptor.weights_desc(), false);
+  set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
   return plan;
 }
 
@@ -91,9 +98,7 @@ ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& 
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_SRC, c.x);
   plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
-  plan.same_layout = descriptor.weights_desc() == c.plain_w;
-  plan.weight_bytes = static_cast<int64_t>(descriptor.weights_desc().get_size());
-  plan.reorder = make_reorder(plans, c.plain_w, descriptor.weights_desc(), false);
+  set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
   return plan;
 }
 
@@ -118,49 +123,25 @@ ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_WEIGHTS, descriptor.diff_weights_desc());
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
   if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.grad_bias);
-  plan.same_layout = descriptor.diff_weights_desc() == c.plain_grad_w;
-  plan.weight_bytes = static_cast<int64_t>(descriptor.diff_weights_desc().get_size());
-  plan.reorder = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_grad_w, false);
-  plan.reorder_accumulate = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_grad_w, true);
+  set_weights(plans, plan, descriptor.diff_weights_desc(), c.plain_grad_w, true);
   return plan;
 }
 
-ConvolutionPlan& plan_for(OneDnnPlans& plans, Conv2dPass pass, const Conv2dConfig& config, const Shape& x,
-                          const Shape& w, bool with_bias, DType dtype) {
-  const bool relu = pass == Conv2dPass::forward && config.relu;
-  const PlanKey key{static_cast<int64_t>(pass),
-                    static_cast<int64_t>(dtype),
-                    x[0],
-                    x[1],
-                    x[2],
-                    x[3],
-                    w[0],
-                    w[1],
-                    w[2],
-                    config.stride,
-                    config.pad,
-                    relu,
-                    with_bias};
-  const auto found = plans.convolutions.find(key);
+ConvolutionPlan& plan_for(OneDnnPlans& plans, RecordedConv2d c) {
+  c.config.relu = c.config.relu && c.pass == Conv2dPass::forward;
+  c.accumulate = false;
+  const auto found = plans.convolutions.find(c.key());
   if (found != plans.convolutions.end()) return found->second;
   ConvolutionPlan plan;
   try {
-    const Convolution convolution(config, x, w, conv2d_output_shape(config, x, w), dtype);
-    if (pass == Conv2dPass::forward) plan = make_forward(plans, convolution, with_bias, relu);
-    if (pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
-    if (pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, with_bias);
+    const Convolution convolution(c.config, c.x, c.w, conv2d_output_shape(c.config, c.x, c.w), c.dtype);
+    if (c.pass == Conv2dPass::forward) plan = make_forward(plans, convolution, c.bias, c.config.relu);
+    if (c.pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
+    if (c.pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, c.bias);
   } catch (const dnnl::error&) {
     plan = {};  // no implementation: the caller uses another one
   }
-  return plans.convolutions.emplace(key, std::move(plan)).first->second;
-}
-
-// Returns the weights in the layout of the plan's pass.
-const void* packed_weights(OneDnnPlans& plans, ConvolutionPlan& plan, const ConstView& w, Arena& arena, void* scratch) {
-  if (plan.same_layout) return w.data;
-  void* packed = arena.take(plan.weight_bytes);
-  plans.run(plan.reorder, {{DNNL_ARG_FROM, w.data}, {DNNL_ARG_TO, packed}}, scratch);
-  return packed;
+  return plans.convolutions.emplace(c.key(), std::move(plan)).first->second;
 }
 
 int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
@@ -169,70 +150,46 @@ int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
 
 }  // namespace
 
-bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y) {
+bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan =
-      plan_for(plans, Conv2dPass::forward, config, x.shape, w.shape, static_cast<bool>(bias), x.dtype);
-  Arena arena(workspace);
-  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
-  void* scratch = arena.take(most_scratch_bytes(plan));
-  const void* weights = packed_weights(plans, plan, w, arena, scratch);
-  plans.run(plan.pass,
-            {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias.data}, {DNNL_ARG_DST, y.data}},
-            scratch);
-  return true;
-}
-
-bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x) {
-  auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan =
-      plan_for(plans, Conv2dPass::backward_data, config, grad_x.shape, w.shape, false, grad_y.dtype);
-  Arena arena(workspace);
-  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
-  void* scratch = arena.take(most_scratch_bytes(plan));
-  const void* weights = packed_weights(plans, plan, w, arena, scratch);
-  plans.run(plan.pass,
-            {{DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, grad_x.data}}, scratch);
-  return true;
-}
-
-bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_weight, config, x.shape, grad_w.shape,
-                                   static_cast<bool>(grad_bias), x.dtype);
-  const bool accumulate = mode == GradMode::accumulate;
+  ConvolutionPlan& plan = plan_for(plans, c.recorded());
+  const bool writes_weights = c.pass == Conv2dPass::backward_weight, accumulate = c.mode == GradMode::accumulate;
   const bool in_place = plan.same_layout && !accumulate;
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
-  const int64_t bias_bytes = accumulate && grad_bias ? grad_bias.bytes() : 0;
+  const int64_t bias_bytes = accumulate && c.bias ? c.bias.bytes() : 0;
   Arena arena(workspace);
   if (!plan.pass || !arena.fits({most_scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
   void* scratch = arena.take(most_scratch_bytes(plan));
-  void* weights = in_place ? grad_w.data : arena.take(weight_bytes);
-  void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : grad_bias.data;
+  void* weights = in_place ? c.w.data : arena.take(weight_bytes);
+  void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : c.bias.data;
+  if (!in_place && !writes_weights)
+    plans.run(plan.reorder, {{DNNL_ARG_FROM, c.w.data}, {DNNL_ARG_TO, weights}}, scratch);
+  // Each pass has some of these arguments.
   plans.run(plan.pass,
-            {{DNNL_ARG_SRC, x.data},
-             {DNNL_ARG_DIFF_DST, grad_y.data},
+            {{DNNL_ARG_SRC, c.x.data},
+             {DNNL_ARG_DIFF_SRC, c.x.data},
+             {DNNL_ARG_WEIGHTS, weights},
              {DNNL_ARG_DIFF_WEIGHTS, weights},
-             {DNNL_ARG_DIFF_BIAS, bias}},
+             {DNNL_ARG_BIAS, bias},
+             {DNNL_ARG_DIFF_BIAS, bias},
+             {DNNL_ARG_DST, c.y.data},
+             {DNNL_ARG_DIFF_DST, c.y.data}},
             scratch);
-  if (!in_place)
-    plans.run(accumulate ? plan.reorder_accumulate : plan.reorder,
-              {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, grad_w.data}}, scratch);
+  if (!in_place && writes_weights) {
+    plans.run(accumulate ? plan.reorder_accumulate : plan.reorder, {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, c.w.data}},
+              scratch);
+  }
   if (bias_bytes > 0) {
     const auto* fresh = static_cast<const float*>(bias);
-    for (int64_t k = 0; k < grad_bias.numel(); ++k) grad_bias.as<float>()[k] += fresh[k];
+    for (int64_t k = 0; k < c.bias.numel(); ++k) c.bias.as<float>()[k] += fresh[k];
   }
   return true;
 }
 
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
-                     bool with_bias, DType dtype) {
-  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), pass, config, x, w, with_bias, dtype);
+int64_t conv2d_bytes(ExecContext& ctx, const RecordedConv2d& c) {
+  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), c);
   if (!plan.pass) return -1;
-  const int64_t bias_bytes = pass == Conv2dPass::backward_weight && with_bias ? w[0] * size_of(DType::f32) : 0;
+  const int64_t bias_bytes = c.pass == Conv2dPass::backward_weight && c.bias ? c.w[0] * size_of(DType::f32) : 0;
   return Arena::kAlignment + Arena::aligned(most_scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) +
          Arena::aligned(bias_bytes);
 }

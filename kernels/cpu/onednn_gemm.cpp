@@ -10,21 +10,6 @@ namespace {
 
 using dnnl::memory;
 
-PlanKey key(const Product& p) {
-  return {p.m,
-          p.n,
-          p.k,
-          p.c_stride,
-          static_cast<int64_t>(p.dtype),
-          static_cast<int64_t>(p.c_dtype),
-          p.transpose_a,
-          p.transpose_b,
-          p.bias,
-          p.relu,
-          p.accumulate,
-          p.a_stride};
-}
-
 memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
   return {{rows, columns}, data_type_of(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
@@ -70,7 +55,7 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
 
 // Replaces the plan of a product when the workspace is now too small for its scratch.
 Plan& plan_for(OneDnnPlans& plans, const Product& product, const Arena& arena) {
-  auto [found, fresh] = plans.products.try_emplace(key(product));
+  auto [found, fresh] = plans.products.try_emplace(product);
   Plan& plan = found->second;
   if (fresh || (plan && !arena.fits({plan.scratch_bytes}))) plan = make_plan(plans, product, arena.left_bytes());
   return plan;
@@ -120,22 +105,25 @@ bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowed_bytes) {
   if (!computes(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
   int64_t most = 0;
-  for_each_block(
-      {p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate},
-      [&](const Product& block, int64_t) {
-        const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
-        most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
-      });
+  for_each_block({p, p.n}, [&](const Product& block, int64_t) {
+    const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
+    most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
+  });
   return most;
 }
 
 bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
           int64_t c_stride, GradMode mode) {
   if (eigen_is_faster(transpose_a, transpose_b)) return false;
-  const int64_t k = a.shape[transpose_a ? 0 : 1];
-  const bool accumulate = mode == GradMode::accumulate;
-  const Product product{c.shape[0],  c.shape[1],  k,     c_stride, a.dtype,   c.dtype,
-                        transpose_a, transpose_b, false, false,    accumulate};
+  const Product product{{.m = c.shape[0],
+                         .n = c.shape[1],
+                         .k = a.shape[transpose_a ? 0 : 1],
+                         .dtype = a.dtype,
+                         .c_dtype = c.dtype,
+                         .transpose_a = transpose_a,
+                         .transpose_b = transpose_b,
+                         .accumulate = mode == GradMode::accumulate},
+                        c_stride};
   bool fits = true;  // all blocks, before the first one is computed
   for_each_block(product, [&](const Product& block, int64_t) { fits = fits && takes(ctx, workspace, block); });
   if (!fits) return false;
@@ -150,9 +138,15 @@ bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transp
 
 bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu,
                     View y) {
-  const bool with_bias = static_cast<bool>(bias);
-  const Product product{y.shape[0], y.shape[1], x.shape[1], y.shape[1], x.dtype, y.dtype,
-                        false,      true,       with_bias,  relu,       false};
+  const Product product{{.m = y.shape[0],
+                         .n = y.shape[1],
+                         .k = x.shape[1],
+                         .dtype = x.dtype,
+                         .c_dtype = y.dtype,
+                         .transpose_b = true,
+                         .bias = static_cast<bool>(bias),
+                         .relu = relu},
+                        y.shape[1]};
   return multiply(ctx, workspace, product, x.data, w.data, bias.data, y.data);
 }
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cpu/onednn.h"
 #include "runtime/error.h"
 
 namespace vitrine::cpu::onednn {

@@ -10,6 +10,7 @@
 #include <dnnl.hpp>
 
 #include "kernels/cpu/arena.h"
+#include "kernels/cpu/onednn.h"
 #include "runtime/exec_context.h"
 
 /// What is kept between calls of oneDNN. Private to the files onednn_*.cpp.
@@ -33,14 +34,11 @@ struct ConvolutionPlan {
   int64_t weight_bytes = 0;  // weights or their gradient in the pass's layout
 };
 
-/// Operation, dtypes, shapes and configuration.
-using PlanKey = std::array<int64_t, 13>;
-
 struct OneDnnPlans {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::map<PlanKey, Plan> products;
-  std::map<PlanKey, ConvolutionPlan> convolutions;
+  std::map<Product, Plan> products;
+  std::map<RecordedConv2d::Key, ConvolutionPlan> convolutions;
 
   /// Adds an argument of this layout, whose address is set at each call.
   void add_argument(Plan& plan, int argument, const dnnl::memory::desc& layout) const;

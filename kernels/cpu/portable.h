@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/conv2d.h"
+#include "kernels/conv2d_call.h"
 
 /// Matrix products and convolution without oneDNN: Eigen's single-threaded product on one block per thread of the team,
 /// im2col for convolution. Always built and tested; used when oneDNN is not built in or does not support a shape within
@@ -38,17 +38,11 @@ void linear_backward_weight(ConstView x, ConstView grad_y, View grad_w, View gra
 /// more rows per thread make it faster. 1 x 1 windows with stride 1 and no padding need none.   throws  OutOfMemory
 /// when not one row fits
 ///   workspace  ctx's, or a part of it
-void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y);
-void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x);
-void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
-
+void conv2d(const ExecContext& ctx, const View& workspace, const Conv2dCall& call);
 /// Bytes of workspace that a convolution needs, and that it can use.
 struct Conv2dBytes {
   int64_t least, most;
 };
-Conv2dBytes conv2d_bytes(const Conv2dConfig& config, const Shape& x, const Shape& w);
+Conv2dBytes conv2d_bytes(const RecordedConv2d& convolution);
 
 }  // namespace vitrine::cpu::portable

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -119,92 +120,89 @@ void for_each_part(int64_t parts, const Body& body) {
   });
 }
 
-ConstView as_matrix(const ConstView& v) {
-  return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]});
-}
 View as_matrix(const View& v) {
   return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]});
 }
 
-}  // namespace
-
-void conv2d_forward(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w,
-                    ConstView bias, View y) {
-  const Columns geometry(config, x.shape, w.shape);
-  if (geometry.is_identity()) {
-    portable::linear_forward(as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
-    return;
+/// A window of one pixel: x, w and y are matrices with a row for each pixel or output.
+void multiply_pixels(const Conv2dCall& c) {
+  const View x = as_matrix(c.x), w = as_matrix(c.w), y = as_matrix(c.y);
+  switch (c.pass) {
+    case Conv2dPass::forward:
+      return portable::linear_forward(x, w, c.bias, c.config.relu, y);
+    case Conv2dPass::backward_data:
+      return portable::linear_backward_data(y, w, x);
+    case Conv2dPass::backward_weight:
+      return portable::linear_backward_weight(x, y, w, c.bias, c.mode);
   }
-  const Blocking blocking = block_workspace(ctx, "conv2d_forward", workspace, geometry, x.shape, geometry.rows);
-  const int64_t outputs = w.shape[0];
+}
+
+void forward(const Columns& geometry, const Blocking& blocking, const Conv2dCall& c) {
+  const int64_t outputs = c.w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     float* columns = blocking.arena + part * blocking.rows * geometry.count;
     const Range rows = part_of(geometry.rows, part, blocking.parts);
     for (int64_t row = rows.begin; row < rows.end; row += blocking.rows) {
       const int64_t n = std::min(blocking.rows, rows.end - row);
-      gather(geometry, x.as<float>(), row, n, {0, geometry.count}, columns);
-      float* block = y.as<float>() + row * outputs;
-      multiply(n, outputs, geometry.count, {columns, geometry.count, false}, {w.as<float>(), geometry.count, true},
+      gather(geometry, c.x.as<float>(), row, n, {0, geometry.count}, columns);
+      float* block = c.y.as<float>() + row * outputs;
+      multiply(n, outputs, geometry.count, {columns, geometry.count, false}, {c.w.as<float>(), geometry.count, true},
                block, outputs, false);
-      add_bias_relu(block, n, outputs, bias.as<float>(), config.relu);
+      add_bias_relu(block, n, outputs, c.bias.as<float>(), c.config.relu);
     }
   });
 }
 
-void conv2d_backward_data(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y,
-                          ConstView w, View grad_x) {
-  const Columns geometry(config, grad_x.shape, w.shape);
-  if (geometry.is_identity()) {
-    portable::linear_backward_data(as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
-    return;
-  }
-  // One thread handles a whole image: windows overlap, and their sums must have a fixed order.
-  const int64_t images = grad_x.shape[0];
-  const Blocking blocking = block_workspace(ctx, "conv2d_backward_data", workspace, geometry, grad_x.shape, images);
-  const int64_t outputs = w.shape[0];
-  const int64_t image_rows = geometry.out_height * geometry.out_width;
-  const int64_t image_size = grad_x.numel() / images;
+/// One thread handles a whole image: windows overlap, and their sums must have a fixed order.
+void backward_data(const Columns& geometry, const Blocking& blocking, const Conv2dCall& c) {
+  const int64_t images = c.x.shape[0], outputs = c.w.shape[0];
+  const int64_t image_rows = geometry.out_height * geometry.out_width, image_size = c.x.numel() / images;
   for_each_part(blocking.parts, [&](int64_t part) {
     float* columns = blocking.arena + part * blocking.rows * geometry.count;
     const Range range = part_of(images, part, blocking.parts);
-    std::fill(grad_x.as<float>() + range.begin * image_size, grad_x.as<float>() + range.end * image_size, 0.0F);
+    std::fill(c.x.as<float>() + range.begin * image_size, c.x.as<float>() + range.end * image_size, 0.0F);
     const int64_t end = range.end * image_rows;
     for (int64_t row = range.begin * image_rows; row < end; row += blocking.rows) {
       const int64_t n = std::min(blocking.rows, end - row);
-      multiply(n, geometry.count, outputs, {grad_y.as<float>() + row * outputs, outputs, false},
-               {w.as<float>(), geometry.count, false}, columns, geometry.count, false);
-      scatter_add(geometry, columns, row, n, grad_x.as<float>());
+      multiply(n, geometry.count, outputs, {c.y.as<float>() + row * outputs, outputs, false},
+               {c.w.as<float>(), geometry.count, false}, columns, geometry.count, false);
+      scatter_add(geometry, columns, row, n, c.x.as<float>());
     }
   });
 }
 
-void conv2d_backward_weight(const ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x,
-                            ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  const Columns geometry(config, x.shape, grad_w.shape);
-  if (geometry.is_identity()) {
-    portable::linear_backward_weight(as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
-    return;
-  }
-  // Each thread owns some columns of grad_w and walks through all rows: no partial sums to reduce.
-  const Blocking blocking =
-      block_workspace(ctx, "conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
-  const int64_t outputs = grad_w.shape[0];
+/// Each thread owns some columns of the gradient and walks through all rows: no partial sums to reduce.
+void backward_weight(const Columns& geometry, const Blocking& blocking, const Conv2dCall& c) {
+  const int64_t outputs = c.w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     const Range owned = part_of(geometry.count, part, blocking.parts);
     float* columns = blocking.arena + owned.begin * blocking.rows;
-    float* target = grad_w.as<float>() + owned.begin;
+    float* target = c.w.as<float>() + owned.begin;
     for (int64_t row = 0; row < geometry.rows; row += blocking.rows) {
       const int64_t n = std::min(blocking.rows, geometry.rows - row);
-      gather(geometry, x.as<float>(), row, n, owned, columns);
-      multiply(outputs, owned.size(), n, {grad_y.as<float>() + row * outputs, outputs, true},
-               {columns, owned.size(), false}, target, geometry.count, row > 0 || mode == GradMode::accumulate);
+      gather(geometry, c.x.as<float>(), row, n, owned, columns);
+      multiply(outputs, owned.size(), n, {c.y.as<float>() + row * outputs, outputs, true},
+               {columns, owned.size(), false}, target, geometry.count, row > 0 || c.mode == GradMode::accumulate);
     }
   });
-  if (grad_bias) column_sums(grad_y, grad_bias.as<float>(), mode);
+  if (c.bias) column_sums(c.y, c.bias.as<float>(), c.mode);
 }
 
-Conv2dBytes conv2d_bytes(const Conv2dConfig& config, const Shape& x, const Shape& w) {
-  const Columns geometry(config, x, w);
+}  // namespace
+
+void conv2d(const ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
+  const Columns geometry(c.config, c.x.shape, c.w.shape);
+  if (geometry.is_identity()) return multiply_pixels(c);
+  const int64_t most_parts = c.pass == Conv2dPass::forward         ? geometry.rows
+                             : c.pass == Conv2dPass::backward_data ? c.x.shape[0]
+                                                                   : geometry.count;
+  const Blocking blocking = block_workspace(ctx, pass_name(c.pass), workspace, geometry, c.x.shape, most_parts);
+  constexpr std::array kPasses{&forward, &backward_data, &backward_weight};
+  kPasses[static_cast<size_t>(c.pass)](geometry, blocking, c);
+}
+
+Conv2dBytes conv2d_bytes(const RecordedConv2d& convolution) {
+  const Columns geometry(convolution.config, convolution.x, convolution.w);
   if (geometry.is_identity()) return {0, 0};
   const int64_t row = geometry.count * size_of(DType::f32);
   return {row, team_size() * std::max(row, kBlockFloats * size_of(DType::f32))};

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/conv2d.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/gemm.h"
-#include "kernels/recorded_operations.h"
 
 /// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened
 /// to f32 in ctx.workspace(), computed in f32, and each complete result is rounded once. Contracts as of the
@@ -15,13 +13,9 @@ namespace vitrine::cpu::widened {
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// Compute some images at a time, as many as fit beside the weights and into the caches; throw OutOfMemory when not
+/// Computes some images at a time, as many as fit beside the weights and into the caches; throws OutOfMemory when not
 /// even one fits into the workspace.
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                            View grad_bias, GradMode mode);
-
+void conv2d(ExecContext& ctx, const Conv2dCall& call);
 /// Bytes of workspace with which one image can be computed, and with which the pass runs at full speed.
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
 /// Bytes of workspace beyond which a product does not use more.

@@ -33,18 +33,10 @@ struct Bytes {
 };
 
 Bytes bytes_of(ExecContext& ctx, const RecordedConv2d& c) {
-  if (onednn::computes(c.dtype)) {
-    const int64_t bytes = onednn::conv2d_bytes(ctx, c.pass, c.config, c.x, c.w, c.bias, c.dtype);
-    if (bytes >= 0 && c.dtype != DType::f32)
-      return {bytes, widened::conv2d_bytes(ctx, c).most, widened::conv2d_bytes(ctx, c).least};
-    const portable::Conv2dBytes other = portable::conv2d_bytes(c.config, c.x, c.w);
-    if (bytes >= 0) return {bytes, other.most, other.least};
-  }
-  const portable::Conv2dBytes own =
-      c.dtype == DType::f32 ? portable::conv2d_bytes(c.config, c.x, c.w) : widened::conv2d_bytes(ctx, c);
-  return {own.most, own.most, own.least};
+  const portable::Conv2dBytes own = c.dtype == DType::f32 ? portable::conv2d_bytes(c) : widened::conv2d_bytes(ctx, c);
+  const int64_t bytes = onednn::computes(c.dtype) ? onednn::conv2d_bytes(ctx, c) : -1;
+  return {bytes >= 0 ? bytes : own.most, own.most, own.least};
 }
-
 Bytes bytes_of(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
   const int64_t bytes = onednn::product_bytes(ctx, p, allowed);
   if (bytes >= 0) return {bytes, bytes, 0};

@@ -19,6 +19,7 @@
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/settings.h"
 
 namespace vitrine::cuda {
@@ -163,7 +164,7 @@ std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, cons
 
 /// "matmul m 64 n 10 k 512 b transposed, f32 to f32, bias, scratch 33554432".
 std::string signature(const Matmul& product, const Key& key, bool tf32) {
-  constexpr std::array<const char*, 5> kEpilogues{"", ", bias", ", ReLU", ", bias and ReLU", ", row sums"};
+  constexpr std::array<const char*, 3> kEpilogues{"", ", bias", ", row sums"};
   return fmt::format("matmul m {} n {} k {}{}{}, {} to {}{}{}{}, scratch {}", product.m, product.n, product.k,
                      product.transpose_a ? " a transposed" : "", product.transpose_b ? " b transposed" : "",
                      dtype_name(product.dtype), dtype_name(product.c_dtype),
@@ -223,11 +224,8 @@ bool choose_algorithm(ExecContext& ctx, const Library& library, Plan& plan, cons
   return true;
 }
 
-bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::bias_relu; }
-bool uses_bias(Epilogue epilogue) { return has_bias(epilogue) || epilogue == Epilogue::row_sums; }
-
 std::unique_ptr<Plan> make_plan(ExecContext& ctx, const Library& library, const Matmul& product, const Key& key,
-                                const RunAlgorithm& run) {
+                                const void* bias, const RunAlgorithm& run) {
   auto plan = std::make_unique<Plan>();
   const cudaDataType_t type = cuda_type(product.dtype);
   const cudaDataType_t c_type = cuda_type(product.c_dtype);
@@ -236,14 +234,17 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, const Library& library, const 
       plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias        ? CUBLASLT_EPILOGUE_BIAS
-                                      : product.epilogue == Epilogue::relu      ? CUBLASLT_EPILOGUE_RELU
-                                      : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+  const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias       ? CUBLASLT_EPILOGUE_BIAS
                                       : product.epilogue == Epilogue::row_sums ? CUBLASLT_EPILOGUE_BGRADB  // its B is a
                                                                                : CUBLASLT_EPILOGUE_DEFAULT;
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (uses_bias(product.epilogue))
+  if (product.epilogue != Epilogue::none) {
     set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
+    // The heuristic may look at the pointer; every product sets its own.
+    set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    plan->epilogue_refused = !why_off(GpuFeature::fused_epilogues).empty();
+    if (plan->epilogue_refused) return plan;
+  }
   make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m,
               product.transpose_a ? product.m : product.k);
   make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k,
@@ -270,12 +271,10 @@ void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const
     return column_sum(ctx, ConstView(a, {product.k, product.m}, product.dtype, ctx.device()), sums,
                       GradMode::overwrite);
   }
-  const bool relu = product.epilogue == Epilogue::relu || product.epilogue == Epilogue::bias_relu;
-  const ConstView added =
-      has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
+  const ConstView added(bias, {product.n}, product.c_dtype, ctx.device());
   product.epilogue = Epilogue::none;
   matmul(ctx, product, a, b, c, nullptr, scratch);
-  add_bias_relu(ctx, added, relu, View{c, {product.m, product.n}, product.c_dtype, ctx.device()});
+  add_bias_relu(ctx, added, false, View{c, {product.m, product.n}, product.c_dtype, ctx.device()});
 }
 
 }  // namespace
@@ -289,6 +288,7 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
                               cublaslt().GetStatusString(status), device, file, line);
   if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED)
     reason += {"; the GPU's memory may be full: leave some outside the pools (", settings::kMemoryBytes, ")"};
+  reason += gpu_safe_hint();
   throw CudaError(reason);
 }
 
@@ -304,7 +304,7 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   }
   // The heuristic has no parameter for the alignment of the bias, and may choose an algorithm that reads it in 16
   // bytes: the scratch gets a copy.
-  if (has_bias(product.epilogue) && alignment_of(bias) < 16) {
+  if (product.epilogue == Epilogue::bias && alignment_of(bias) < 16) {
     constexpr int64_t kAlignment = 256;
     const int64_t bytes = product.n * size_of(product.c_dtype),
                   copied = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -327,13 +327,13 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
   const auto run = [&](const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
-    if (uses_bias(product.epilogue)) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (product.epilogue != Epilogue::none) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan.operation.get(), &alpha, b, plan.b.get(), a,
                                            plan.a.get(), &beta, c, plan.c.get(), c, plan.c.get(), &algorithm,
                                            scratch.data, static_cast<size_t>(scratch_bytes), stream));
   };
   std::unique_ptr<Plan>& plan = library.plan(key);
-  if (plan == nullptr) plan = make_plan(ctx, library, product, key, run);
+  if (plan == nullptr) plan = make_plan(ctx, library, product, key, bias, run);
   if (plan->epilogue_refused) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
   run(*plan, plan->algorithm);
 }

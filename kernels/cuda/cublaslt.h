@@ -11,12 +11,11 @@ namespace vitrine::cuda {
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line);
 #define VITRINE_CUBLAS_CHECK(expression) ::vitrine::cuda::check_cublas((expression), #expression, __FILE__, __LINE__)
 
-enum class Epilogue { none, bias, relu, bias_relu, row_sums };
+enum class Epilogue { none, bias, row_sums };
 
-/// A product of row-major matrices: c (m, n) = op(a) op(b) [+ c], then bias (n) added to each row, then ReLU. op(a) is
-/// (m, k): a is (m, k), or (k, m) when transposed; op(b) is (k, n) likewise. With Epilogue::row_sums, `bias` (m) of c's
-/// dtype is instead overwritten with the sums over the rows of op(a): the gradient of a bias, where a is a transposed
-/// gradient.
+/// A product of row-major matrices: c (m, n) = op(a) op(b) [+ c], then bias (n) added to each row. op(a) is (m, k): a
+/// is (m, k), or (k, m) when transposed; op(b) is (k, n) likewise. With Epilogue::row_sums, `bias` (m) of c's dtype is
+/// instead overwritten with the sums over the rows of op(a): the gradient of a bias, where a is a transposed gradient.
 struct Matmul {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;

@@ -3,6 +3,8 @@
 
 #include <cublasLt.h>
 
+#include "runtime/cuda/shared_library.h"
+
 namespace vitrine::cuda {
 
 // The functions of cuBLASLt that we call, without their prefix.
@@ -13,7 +15,7 @@ namespace vitrine::cuda {
               use(MatmulPreferenceSetAttribute) use(MatrixLayoutCreate) use(MatrixLayoutDestroy)
 
 struct CublasLt {
-#define VITRINE_CUBLASLT_MEMBER(name) decltype(&::cublasLt##name) name;
+#define VITRINE_CUBLASLT_MEMBER(name) VITRINE_LIBRARY_MEMBER(cublasLt, name)
   VITRINE_CUBLASLT_FUNCTIONS(VITRINE_CUBLASLT_MEMBER)
 #undef VITRINE_CUBLASLT_MEMBER
 };

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "kernels/cuda/plan_timing.h"
@@ -17,6 +18,7 @@
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -68,16 +70,16 @@ class CudnnLibrary {
  public:
   ~CudnnLibrary() {
     choices_.clear();
-    if (handle_ != nullptr) cudnnDestroy(handle_);
+    if (handle_ != nullptr) cudnn().Destroy(handle_);
   }
   cudnnHandle_t handle(ExecContext& ctx) {
     if (handle_ == nullptr) {
       const OutsideMeter meter(ctx, "cudnn");
-      VITRINE_CUDNN_CHECK(cudnnCreate(&handle_));
+      VITRINE_CUDNN_CHECK(cudnn().Create(&handle_));
       ctx.plans().get<PlanTuner>().on_change([this] { choices_.clear(); });
     }
     const cudaStream_t stream = native_stream(ctx);
-    if (!stream_set_ || stream != stream_) VITRINE_CUDNN_CHECK(cudnnSetStream(handle_, stream));
+    if (!stream_set_ || stream != stream_) VITRINE_CUDNN_CHECK(cudnn().SetStream(handle_, stream));
     stream_ = stream;
     stream_set_ = true;
     return handle_;
@@ -131,6 +133,7 @@ struct Summand {
 /// Runs the convolution, or returns why there is no plan.
 Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y,
                 const Summand& bias = {}) {
+  if (std::string none = why_no_cudnn(); !none.empty()) return none;
   convolution.tf32 = ctx.tf32();
   convolution.alignment = alignment_of({x, w, y, bias.data});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
@@ -171,6 +174,13 @@ CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, c
 
 Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
                             View y) {
+  if ((bias || config.relu) && !why_off(GpuFeature::fused_epilogues).empty()) {
+    Conv2dConfig product = config;
+    product.relu = false;
+    Reason refusal = cudnn_conv2d_forward(ctx, product, x, w, {}, y);
+    if (refusal.empty()) add_bias_relu(ctx, bias, config.relu, y.reshape({y.numel() / w.shape[0], w.shape[0]}));
+    return refusal;
+  }
   CudnnConv2d convolution = describe(Conv2dPass::forward, config, y.dtype, x.shape, w.shape, y.shape);
   convolution.relu = config.relu;
   convolution.bias = bias || config.relu;
@@ -222,9 +232,12 @@ Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig
 }
 
 std::optional<LibraryInfo> cudnn_library() {
-  const size_t version = cudnnGetVersion();
-  return LibraryInfo{"cuDNN", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100),
-                     "convolution on GPUs"};
+  std::string state = why_no_cudnn();
+  if (state.empty()) {
+    const size_t version = cudnn().GetVersion();
+    state = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
+  return LibraryInfo{"cuDNN", state, "convolution on GPUs"};
 }
 
 }  // namespace vitrine::cuda

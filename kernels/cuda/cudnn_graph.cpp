@@ -13,6 +13,7 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/settings.h"
 
 namespace vitrine::cuda {
@@ -247,10 +248,10 @@ std::optional<CudnnDescriptor> configure_engine(const CudnnDescriptor& graph, co
 
 std::string cudnn_message(cudnnStatus_t status) {
   std::array<char, 1024> text{};
-  cudnnGetLastErrorString(text.data(), text.size());
+  cudnn().GetLastErrorString(text.data(), text.size());
   text.back() = '\0';
-  return text.front() == '\0' ? cudnnGetErrorString(status)
-                              : fmt::format("{}: {}", cudnnGetErrorString(status), text.data());
+  return text.front() == '\0' ? cudnn().GetErrorString(status)
+                              : fmt::format("{}: {}", cudnn().GetErrorString(status), text.data());
 }
 
 void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line) {
@@ -259,15 +260,16 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
   const std::string message = cudnn_message(status);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{})", expression, message, device, file, line) + remedy(status));
+  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{})", expression, message, device, file, line) + remedy(status) +
+                  gpu_safe_hint());
 }
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) {
-  VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_));
+  VITRINE_CUDNN_CHECK(cudnn().BackendCreateDescriptor(type, &descriptor_));
 }
 
 CudnnDescriptor::~CudnnDescriptor() {
-  if (descriptor_ != nullptr) cudnnBackendDestroyDescriptor(descriptor_);
+  if (descriptor_ != nullptr) cudnn().BackendDestroyDescriptor(descriptor_);
 }
 
 CudnnDescriptor::CudnnDescriptor(CudnnDescriptor&& other) noexcept
@@ -298,11 +300,11 @@ std::vector<CudnnDescriptor> CudnnDescriptor::get_descriptors(cudnnBackendAttrib
   return result;
 }
 
-void CudnnDescriptor::finalize() { VITRINE_CUDNN_CHECK(cudnnBackendFinalize(descriptor_)); }
+void CudnnDescriptor::finalize() { VITRINE_CUDNN_CHECK(cudnn().BackendFinalize(descriptor_)); }
 
 void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                               const void* values) {
-  if (const cudnnStatus_t status = cudnnBackendSetAttribute(descriptor_, name, type, count, values);
+  if (const cudnnStatus_t status = cudnn().BackendSetAttribute(descriptor_, name, type, count, values);
       status != CUDNN_STATUS_SUCCESS) {
     check_cudnn(status,
                 fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name),
@@ -315,7 +317,7 @@ void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttr
 int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room,
                                  void* values) const {
   int64_t count = 0;
-  if (const cudnnStatus_t status = cudnnBackendGetAttribute(descriptor_, name, type, room, &count, values);
+  if (const cudnnStatus_t status = cudnn().BackendGetAttribute(descriptor_, name, type, room, &count, values);
       status != CUDNN_STATUS_SUCCESS) {
     check_cudnn(status,
                 fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name),
@@ -347,6 +349,7 @@ CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor
   CudnnDescriptor function(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   function.set(CUDNN_ATTR_POINTWISE_MODE, mode);
   function.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  if (mode == CUDNN_POINTWISE_RELU_FWD) function.set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
   function.finalize();
   CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
@@ -381,7 +384,7 @@ void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std:
     made.finalize();
     pack = packs_.emplace(std::move(places), std::move(made)).first;
   }
-  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack->second.get()));
+  VITRINE_CUDNN_CHECK(cudnn().BackendExecute(handle, plan_.get(), pack->second.get()));
 }
 
 std::string CudnnPlan::text() const {

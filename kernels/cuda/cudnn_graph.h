@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <cudnn.h>
-
+#include "kernels/cuda/cudnn_library.h"
 #include "runtime/dtype.h"
 #include "runtime/reason.h"
 
@@ -39,6 +38,9 @@ constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnConvolutio
 }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnPointwiseMode_t*) {
   return CUDNN_TYPE_POINTWISE_MODE;
+}
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnNanPropagation_t*) {
+  return CUDNN_TYPE_NAN_PROPOGATION;
 }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendHeurMode_t*) {
   return CUDNN_TYPE_HEUR_MODE;
@@ -98,7 +100,7 @@ class CudnnDescriptor {
 
   void finalize();
   /// The same for calls that cuDNN may refuse.
-  cudnnStatus_t try_finalize() { return cudnnBackendFinalize(descriptor_); }
+  cudnnStatus_t try_finalize() { return cudnn().BackendFinalize(descriptor_); }
 
  private:
   void set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values);
@@ -117,7 +119,7 @@ struct CudnnTensor {
 };
 CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor);
 
-/// y = x + b (broadcast), or y = max(x, 0) if b is absent; computes in f32.
+/// y = x + b (broadcast), or y = max(x, 0) if b is absent; computes in f32. NaN stays NaN.
 CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                                 const CudnnDescriptor& y);
 

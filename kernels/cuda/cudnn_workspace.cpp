@@ -69,7 +69,8 @@ struct GpuProperties {
 
 GpuProperties properties_of(const DeviceId& gpu) {
   if (gpu.index >= cuda_device_count()) return {std::nullopt, fmt::format("{} is not in this machine", gpu.str())};
-  const auto version = static_cast<int>(cudnnGetVersion());
+  if (const std::string none = why_no_cudnn(); !none.empty()) return {std::nullopt, none};
+  const auto version = static_cast<int>(cudnn().GetVersion());
 #if CUDNN_VERSION >= 90800
   if (version >= kFirstWithoutHandle) {
     try {

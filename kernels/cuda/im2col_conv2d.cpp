@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
+#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/im2col.h"
 #include "runtime/cuda/check.h"
@@ -92,24 +93,25 @@ const void* at(const ConstView& v, int64_t element) { return v.as<char>() + elem
 void im2col_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
                            View y) {
   const ConvSizes sizes(config, x.shape, w.shape, y.shape);
-  const Epilogue epilogue =
-      bias ? (config.relu ? Epilogue::bias_relu : Epilogue::bias) : (config.relu ? Epilogue::relu : Epilogue::none);
   Matmul product{.n = sizes.K,
                  .k = sizes.column_length(),
                  .transpose_b = true,
                  .dtype = x.dtype,
                  .c_dtype = y.dtype,
-                 .epilogue = epilogue};
+                 .epilogue = bias ? Epilogue::bias : Epilogue::none};
+  const int64_t rows = sizes.output_lines() * sizes.Q;
   if (is_matrix_product(sizes)) {
-    product.m = sizes.output_lines() * sizes.Q;
-    return matmul(ctx, product, x.data, w.data, y.data, bias.data, ctx.workspace());
+    product.m = rows;
+    matmul(ctx, product, x.data, w.data, y.data, bias.data, ctx.workspace());
+  } else {
+    const Ranges ranges(ctx, "conv2d_forward", sizes, x.dtype, 1);
+    for_each_range(sizes, ranges.lines_at_once, [&](int64_t begin, int64_t end) {
+      im2col(native_stream(ctx), sizes, x, begin, end, ranges.columns);
+      product.m = (end - begin) * sizes.Q;
+      matmul(ctx, product, ranges.columns, w.data, at(y, begin * sizes.Q * sizes.K), bias.data, ranges.scratch);
+    });
   }
-  const Ranges ranges(ctx, "conv2d_forward", sizes, x.dtype, 1);
-  for_each_range(sizes, ranges.lines_at_once, [&](int64_t begin, int64_t end) {
-    im2col(native_stream(ctx), sizes, x, begin, end, ranges.columns);
-    product.m = (end - begin) * sizes.Q;
-    matmul(ctx, product, ranges.columns, w.data, at(y, begin * sizes.Q * sizes.K), bias.data, ranges.scratch);
-  });
+  if (config.relu) add_bias_relu(ctx, {}, true, y.reshape({rows, sizes.K}));
 }
 
 void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w,

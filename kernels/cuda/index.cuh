@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 
 #include "kernels/cuda/device.cuh"
@@ -11,7 +12,11 @@
 namespace vitrine::cuda {
 
 /// True when int32_t holds `largest`; sums of two such numbers then fit uint32_t.
-inline bool fits_int32(int64_t largest) { return largest <= std::numeric_limits<int32_t>::max(); }
+/// VITRINE_WIDE_INDICES, which tests set, makes it false: kernels with 64-bit indices then run on tensors of any size.
+inline bool fits_int32(int64_t largest) {
+  static const bool never = std::getenv("VITRINE_WIDE_INDICES") != nullptr;
+  return !never && largest <= std::numeric_limits<int32_t>::max();
+}
 
 /// Divides numbers >= 0 by a divisor > 0 that is known at launch.
 template <class Index>

@@ -45,9 +45,7 @@ void run(ExecContext& ctx, const RecordedConv2d& c) {
 
 void run(ExecContext& ctx, const RecordedProduct& p) {
   using cuda::Epilogue;
-  const Epilogue epilogue = p.row_sums ? Epilogue::row_sums
-                            : p.bias   ? (p.relu ? Epilogue::bias_relu : Epilogue::bias)
-                                       : (p.relu ? Epilogue::relu : Epilogue::none);
+  const Epilogue epilogue = p.row_sums ? Epilogue::row_sums : p.bias ? Epilogue::bias : Epilogue::none;
   const cuda::Matmul product{p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.dtype, p.c_dtype, p.accumulate, epilogue};
   const Tensor a = scratch(ctx, {p.m, p.k}, p.dtype), b = scratch(ctx, {p.k, p.n}, p.dtype),
                c = scratch(ctx, {p.m, p.n}, p.c_dtype);

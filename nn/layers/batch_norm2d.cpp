@@ -71,6 +71,100 @@ void BatchNorm2d::finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows
                         updates ? buffers[kRunningMean] : View{}, updates ? buffers[kRunningVar] : View{});
 }
 
+namespace {
+
+/// Element i of dimension 0 without that dimension.
+View at(const View& views, int64_t i) {
+  const Shape& s = views.shape;
+  const View row = views.rows(i, i + 1);
+  return s.rank() == 3 ? row.reshape({s[1], s[2]}) : row.reshape({s[1]});
+}
+
+int64_t count_of(const Leaves& leaves) { return static_cast<int64_t>(leaves.own.size()); }
+int64_t group_count(const Leaves& leaves) { return static_cast<int64_t>(leaves.group_samples.size()); }
+
+}  // namespace
+
+View BatchNorm2d::leaf_statistics(ExecContext& ctx, const Tensor& x, const Shape& shape, const Pass& pass,
+                                  BufferViews buffers, Saved& saved) const {
+  const Leaves& leaves = *pass.leaves;
+  const int64_t count = count_of(leaves), groups = group_count(leaves), channels = channels_;
+  View statistics = buffers[kStatistics].reshape({1, 2, channels});
+  if (groups > 1) {
+    const Tensor& kept = saved.tensors.emplace_back(allocate_sums(ctx, {groups, 2, channels}, "batch_norm2d.groups"));
+    statistics = kept;
+  }
+  if (pass.recomputes) return statistics;
+  const int64_t pixels = shape[1] * shape[2];
+  const auto rows_of_group = [&](int64_t group) {
+    Pass whole = pass;
+    whole.batch_sum = nullptr;
+    return rows_of_batch({leaves.group_samples[static_cast<size_t>(group)], shape[1], shape[2], channels}, whole);
+  };
+  Tensor moments, by_leaf;
+  if (count > 0) {
+    moments = allocate_sums(ctx, {count, 2, channels}, "batch_norm2d.moments");
+    by_leaf = allocate_sums(ctx, {count, channels}, "batch_norm2d.sums");
+  }
+  const auto for_each_leaf = [&](const auto& work) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Leaf& leaf = leaves.own[static_cast<size_t>(i)];
+      work(leaf, at(moments, i), at(by_leaf, i));
+    }
+  };
+  for_each_leaf([&](const Leaf& leaf, const View& own, const View& sums) {
+    batch_norm_moments(ctx, x.rows(leaf.rows.begin, leaf.rows.end), own);
+    batch_norm_sums(ctx, leaf.rows.size() * pixels, own, sums);
+  });
+  const Tensor sums = allocate_sums(ctx, {groups, channels}, "batch_norm2d.sums of groups");
+  leaves.sums->sum_groups(ctx, by_leaf, sums);
+  for_each_leaf([&](const Leaf& leaf, const View& own, const View& deviations) {
+    batch_norm_recenter(ctx, leaf.rows.size() * pixels, rows_of_group(leaf.group), at(sums, leaf.group), own);
+    copy(ctx, own.rows(1, 2).reshape({channels}), deviations);
+  });
+  const Tensor all = allocate_sums(ctx, {groups, channels}, "batch_norm2d.deviations of groups");
+  leaves.sums->sum_groups(ctx, by_leaf, all);
+  const Tensor of_group = allocate_sums(ctx, {2, channels}, "batch_norm2d.moments of a group");
+  for (int64_t g = 0; g < groups; ++g) {
+    if (leaves.group_samples[static_cast<size_t>(g)] == 0) continue;
+    const int64_t rows = rows_of_group(g);
+    zero(ctx, of_group);
+    batch_norm_recenter(ctx, 0, rows, at(sums, g), of_group);  // the mean
+    copy(ctx, at(all, g), of_group.view().rows(1, 2).reshape({channels}));
+    const bool updates = pass.updates_buffers;
+    batch_norm_statistics(ctx, config_, rows, of_group, at(statistics, g), updates ? buffers[kRunningMean] : View{},
+                          updates ? buffers[kRunningVar] : View{});
+  }
+  return statistics;
+}
+
+void BatchNorm2d::backward_by_leaf(const BackwardCall& call) const {
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const Leaves& leaves = *pass.leaves;
+  const Tensor& x = saved.tensors[0];
+  const int64_t count = count_of(leaves), groups = group_count(leaves), pixels = x.shape()[1] * x.shape()[2];
+  const View statistics = groups > 1 ? saved.tensors.back().view() : buffers[kStatistics].reshape({1, 2, channels_});
+  const auto rows = [](const Tensor& tensor, const Leaf& leaf) { return tensor.rows(leaf.rows.begin, leaf.rows.end); };
+  const Tensor by_leaf = allocate_sums(ctx, {count, 2, channels_}, "batch_norm2d.gradient_sums");
+  const Tensor weights = allocate_sums(ctx, {count, channels_}, "gradients of leaves");
+  const Tensor biases = allocate_sums(ctx, {count, channels_}, "gradients of leaves");
+  for (int64_t i = 0; i < count; ++i) {
+    const Leaf& leaf = leaves.own[static_cast<size_t>(i)];
+    batch_norm_backward_sums(ctx, rows(x, leaf), rows(grad_y, leaf), at(statistics, leaf.group), at(by_leaf, i),
+                             at(weights, i), at(biases, i), GradMode::overwrite);
+  }
+  if (grad_params[0]) leaves.sums->add_gradient(ctx, weights, grad_params[0]);
+  if (grad_params[1]) leaves.sums->add_gradient(ctx, biases, grad_params[1]);
+  const Tensor sums = allocate_sums(ctx, {groups, 2, channels_}, "batch_norm2d.gradient_sums of groups");
+  leaves.sums->sum_groups(ctx, by_leaf.reshape({count, 2 * channels_}), sums.reshape({groups, 2 * channels_}));
+  if (!grad_x) return;
+  for (const Leaf& leaf : leaves.own) {
+    batch_norm_backward_data(ctx, rows(x, leaf), rows(grad_y, leaf), at(statistics, leaf.group), params[0],
+                             at(sums, leaf.group), leaves.group_samples[static_cast<size_t>(leaf.group)] * pixels,
+                             rows(grad_x, leaf));
+  }
+}
+
 Saved BatchNorm2d::forward(const ForwardCall& call) const {
   const auto& [ctx, params, x, y, pass, buffers] = call;
   VITRINE_ASSERT(buffers.size() == kBuffers, "a layer gets views of its buffers");
@@ -80,6 +174,18 @@ Saved BatchNorm2d::forward(const ForwardCall& call) const {
     batch_norm_forward(ctx, config_, x, statistics, params[0], params[1], y);
     return {};
   }
+  Saved saved;
+  saved.tensors.push_back(x);
+  if (config_.relu) saved.tensors.push_back(y);
+  if (pass.leaves != nullptr) {
+    const View statistics = leaf_statistics(ctx, x, x.shape(), pass, buffers, saved);
+    for (const Leaf& leaf : pass.leaves->own) {
+      const auto& [begin, end] = leaf.rows;
+      batch_norm_forward(ctx, config_, x.rows(begin, end), at(statistics, leaf.group), params[0], params[1],
+                         y.rows(begin, end));
+    }
+    return saved;
+  }
   if (!pass.recomputes) {
     const int64_t all_rows = rows_of_batch(x.shape(), pass);
     const Tensor moments = allocate_sums(ctx, {2, channels_}, "batch_norm2d.moments");
@@ -87,9 +193,6 @@ Saved BatchNorm2d::forward(const ForwardCall& call) const {
     finish_statistics(ctx, x.numel() / channels_, all_rows, moments, pass, buffers);
   }
   batch_norm_forward(ctx, config_, x, buffers[kStatistics], params[0], params[1], y);
-  Saved saved;
-  saved.tensors.push_back(x);
-  if (config_.relu) saved.tensors.push_back(y);
   return saved;
 }
 
@@ -98,6 +201,7 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
   const Tensor& x = saved.tensors[0];
   const View& statistics = buffers[kStatistics];
   if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
+  if (pass.leaves != nullptr) return backward_by_leaf(call);
   const Tensor sums = allocate_sums(ctx, {2, channels_}, "batch_norm2d.gradient_sums");
   // A frozen parameter's gradient goes to scratch memory: it is one of the sums that the gradient of x needs.
   const auto gradient = [&](size_t i, Tensor& scratch) -> View {
@@ -118,12 +222,22 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
 
 void BatchNorm2d::forward_empty(const EmptyCall& call) const {
   const auto& [ctx, x, pass, buffers] = call;
+  if (pass.leaves != nullptr) {
+    Saved saved;
+    leaf_statistics(ctx, {}, x, pass, buffers, saved);
+    return;
+  }
   const Tensor moments = allocate_sums(ctx, {2, channels_}, "batch_norm2d.moments");
   zero(ctx, moments);
   finish_statistics(ctx, 0, rows_of_batch(x, pass), moments, pass, buffers);
 }
 
 void BatchNorm2d::backward_empty(const EmptyCall& call) const {
+  if (const Leaves* leaves = call.pass.leaves; leaves != nullptr) {
+    const int64_t groups = group_count(*leaves);
+    return leaves->sums->sum_groups(call.ctx, {},
+                                    allocate_sums(call.ctx, {groups, 2 * channels_}, "batch_norm2d.gradient_sums"));
+  }
   const Tensor sums = allocate_sums(call.ctx, {2, channels_}, "batch_norm2d.gradient_sums");
   zero(call.ctx, sums);
   call.pass.batch_sum->sum(call.ctx, sums);

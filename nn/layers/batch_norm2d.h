@@ -22,6 +22,7 @@ class BatchNorm2d final : public Layer {
   std::vector<BufferSpec> buffers() const override;
   std::vector<std::string> counters() const override { return {"num_batches_tracked"}; }
   Shape output_shape(const Shape& x) const override;
+  bool handles_leaves() const override { return true; }
   bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return config_.relu ? OutputNeed::sign : OutputNeed::nothing; }
   bool backward_in_place() const override { return true; }
@@ -36,6 +37,12 @@ class BatchNorm2d final : public Layer {
   /// Adds up the moments of this device's `rows` over all devices, and writes the layer's buffers.
   void finish_statistics(ExecContext& ctx, int64_t rows, int64_t rows_of_batch, const Tensor& moments, const Pass& pass,
                          BufferViews buffers) const;
+
+  /// The same for Pass::leaves: statistics (groups, 2, C), of each group over its leaves on all devices.
+  ///   x  empty: this device has no leaf
+  View leaf_statistics(ExecContext& ctx, const Tensor& x, const Shape& shape, const Pass& pass, BufferViews buffers,
+                       Saved& saved) const;
+  void backward_by_leaf(const BackwardCall& call) const;
 
   int64_t channels_;
   BatchNormConfig config_;

@@ -18,6 +18,7 @@ class Residual final : public Layer {
   std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   Work forward_work(const Shape& x) const override;
+  bool handles_leaves() const override { return true; }
   bool can_be_replayed() const override {
     return body_->can_be_replayed() && (shortcut_ == nullptr || shortcut_->can_be_replayed());
   }

@@ -161,7 +161,18 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   const int64_t step = s.passes.step();
   const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
                           r.batch.first_sample};
-  if (s.graphs->run({place.section, place.slot, step % 2}, place.position, values, work)) return;
+  const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
+    s.outputs.forget_scattered();
+    r.forget_micro_batch();
+    r.batch.targets = targets;
+    r.model.has_gradients = had_gradients;
+    r.scaler->reset();
+    r.reducer->begin_step(step);
+    r.device.pool().restart_section();
+    s.stager.prepare_input(r);
+    s.facts.cuda_graphs = fmt::format("off since step {}: {}", step + 1, s.graphs->failure());
+  };
+  if (s.graphs->run({place.section, place.slot, step % 2}, place.position, values, {work, start_again})) return;
   // What issuing the work would have left on the host.
   r.model.has_gradients = true;
   r.forget_micro_batch();

@@ -25,7 +25,8 @@ struct EngineFacts {
   BatchPlan batch;                // of a full batch
   ImageForm input_form;           // see input_form()
   std::string communicator;       // that moves gradients, "NCCL 2.28.9, 2 ranks, ..."; empty with one device
-  /// Whether steps are replayed as CUDA graphs, "after two steps of a shape" or "off: REASON"; empty without GPUs.
+  /// Whether steps are replayed as CUDA graphs, "after two steps of a shape", "off: REASON", or, when a
+  /// graph could not be captured or launched, "off since step N: REASON"; empty without GPUs.
   std::string cuda_graphs;
   /// The plans in use by EngineConfig::autotune, the same on all processes; null without it.
   std::shared_ptr<const TunedPlans> tuned_plans;

@@ -99,6 +99,12 @@ struct EngineConfig {
   /// those that cost least time.
   std::vector<std::string> recompute;
   BatchStatistics batch_statistics = BatchStatistics::exact;
+  /// Exact mode (Split::leaves above 0): every leaf of the batch is computed alone, on a team of leaf_threads threads
+  /// of a CPU device, and results are added along one tree over leaf numbers: parameters get the same bits on any
+  /// devices, under any scheme. Batch norm takes its statistics over groups of batch_norm_leaves consecutive leaves; 0:
+  /// over all of the step. A micro-batch holds whole groups.
+  int leaf_threads = 1;
+  int batch_norm_leaves = 0;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory
   /// of its own.
   bool loss_gradient_in_place = true;
@@ -162,6 +168,9 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
+  bool exact() const { return scheme.split.leaves > 0; }
+  /// Leaves that share batch statistics, in exact mode.
+  int leaf_group() const { return batch_norm_leaves > 0 ? batch_norm_leaves : scheme.split.leaves; }
   /// Whether training changes images at random.
   bool augments() const { return augmentation.any() && !forward_only; }
   /// Whether training batches bring the index of each sample to the devices.

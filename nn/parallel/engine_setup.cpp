@@ -26,7 +26,11 @@ EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workloa
       layout(parameters_of(m), kTailElements),
       trained(layout.trained()),
       buffer_layout(*m.net),
-      update_ranges(make_update_ranges(trained, config.parameter_groups, config.optimizer.weight_decay())) {}
+      update_ranges(make_update_ranges(trained, config.parameter_groups, config.optimizer.weight_decay())) {
+  if (!config.exact()) return;
+  for (const int64_t samples : workload.train_batches)
+    leaf_plans.emplace(samples, LeafPlan(config.scheme.split, samples, config.accumulate, devices.world_size()));
+}
 
 void EngineSetup::require_training(const char* operation) const {
   if (!config.forward_only) return;

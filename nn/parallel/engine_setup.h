@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+
 #include "kernels/optimizer.h"
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
 #include "nn/parallel/plan/workload.h"
 #include "nn/parallel/process_part.h"
+#include "nn/parallel/reduce/leaf_plan.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 
@@ -25,7 +28,8 @@ struct EngineSetup {
   FlatLayout layout;
   FlatLayout trained;  // of gradients and optimizer states: layout.trained()
   BufferLayout buffer_layout;
-  UpdateRanges update_ranges;  // of parameter groups; null without them
+  UpdateRanges update_ranges;              // of parameter groups; null without them
+  std::map<int64_t, LeafPlan> leaf_plans;  // exact mode: of training batches, by samples
 
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
   /// The group of processes; null if this process trains alone, and on meta devices.

@@ -31,6 +31,11 @@ std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfi
   return find_segments(*model.net, config.recompute);
 }
 
+/// Whether layers of a replica without samples take part in sums over the micro-batch.
+bool takes_part_empty(const Pass& pass) {
+  return pass.batch_sum != nullptr || (pass.training && pass.leaves != nullptr);
+}
+
 }  // namespace
 
 ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs)
@@ -47,6 +52,7 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
   stager_.begin(Stager::kTraining, samples);
   replicas_.for_each([&](Replica& r) {
     r.scaler->reset();
+    if (r.exact != nullptr) r.exact->begin_batch(samples);
     r.reducer->begin_step(step);
     for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
     r.compute().mark_step();
@@ -66,9 +72,11 @@ Pass ModelPasses::pass_of(const Replica& r, bool training) const {
   Pass pass{training, setup_.config.seed, step_, r.batch.first_sample};
   pass.updates_buffers = !searches_non_finite_;
   pass.input_form = stager_.input_form();
+  if (setup_.config.exact()) pass.leaves = &r.batch.leaves;
   if (!training) return pass;
   pass.step_values = r.scalars.captured_values;
-  if (r.exchange && setup_.config.batch_statistics == BatchStatistics::exact && stager_.micro_batch_samples() > 0) {
+  if (!setup_.config.exact() && r.exchange && setup_.config.batch_statistics == BatchStatistics::exact &&
+      stager_.micro_batch_samples() > 0) {
     pass.batch_sum = r.exchange.get();
     pass.batch_samples = stager_.micro_batch_samples();
   }
@@ -80,7 +88,7 @@ void ModelPasses::forward(bool training) {
     ExecContext& ctx = r.compute();
     const Pass pass = pass_of(r, training);
     if (r.batch.samples == 0) {
-      if (pass.batch_sum == nullptr) return;
+      if (!takes_part_empty(pass)) return;
       const PhaseScope phase(ctx, Phase::forward);
       setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views});
       return;
@@ -122,7 +130,7 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
     const PhaseScope phase(r.compute(), Phase::reduce);
     zero_unwritten_gradients(r);
   }
-  if (pass.batch_sum == nullptr) {
+  if (!takes_part_empty(pass)) {
     const PhaseScope phase(r.compute(), Phase::reduce);
     gradients_ready(0);
     return;

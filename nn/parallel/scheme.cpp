@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,8 +20,8 @@ namespace {
 constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split is set
 
 [[noreturn]] void throw_bad_split(std::string_view text, std::string_view why) {
-  throw ConfigError(
-      fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
+  throw ConfigError({given(settings::kSplit, std::string(text)),
+                     fmt::format(": it {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", why)});
 }
 
 /// The sizes of one micro-batch.
@@ -104,23 +105,24 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
     }
     if (std::all_of(split.weights.begin(), split.weights.end(), [](double w) { return w == 0.0; })) {
       throw ConfigError(
-          fmt::format("split: '{}' gives no device a sample; make at least one weight positive", split.str()));
+          {given(settings::kSplit, split.str()), ": it gives no device a sample; make at least one weight positive"});
     }
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ",
-                       propose(settings::kSplit, "gpu0=N"), ", N samples per step"});
+    throw ConfigError({"the mode 'balanced' needs the share of device 0; set ", propose(settings::kSplit, "gpu0=N"),
+                       ", N samples per step"});
   }
   if (split.gpu0 > batch_size) {
-    throw ConfigError(fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples",
-                                  split.gpu0, batch_size, batch_size));
+    throw ConfigError(
+        {given(settings::kSplit, split.str()),
+         fmt::format(": it is more than the batch size {0}; give device 0 at most {0} samples", batch_size)});
   }
   if (device_count == 1 && split.gpu0 < batch_size) {
     throw ConfigError(
-        {fmt::format(
-             "split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ",
-             split.gpu0, batch_size - split.gpu0, batch_size),
+        {given(settings::kSplit, split.str()),
+         fmt::format(": it leaves {} of {} samples to other devices, but there is only one; add devices or use ",
+                     batch_size - split.gpu0, batch_size),
          propose(settings::kSplit, "equal")});
   }
 }
@@ -168,7 +170,30 @@ std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& we
   return sizes;
 }
 
+namespace {
+
+/// plan_batch() with leaves in place of samples.
+BatchPlan plan_leaves(Split split, int64_t batch_size, int accumulate, int device_count) {
+  const int leaves = std::exchange(split.leaves, 0);
+  split.gpu0 = std::min<int64_t>(split.gpu0 * leaves / batch_size, leaves);
+  BatchPlan plan = plan_batch(split, leaves, accumulate, device_count);
+  plan.batch_size = batch_size;
+  for (size_t k = 0; k < plan.sizes.size(); ++k) {
+    auto& ranges = plan.leaves.emplace_back();
+    for (size_t d = 0; d < plan.sizes[k].size(); ++d) {
+      int64_t &size = plan.sizes[k][d], &first = plan.first[k][d];
+      ranges.push_back({first, first + size});
+      size = leaf_begin(batch_size, leaves, first + size) - leaf_begin(batch_size, leaves, first);
+      first = leaf_begin(batch_size, leaves, first);
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
 BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int device_count) {
+  if (split.leaves > 0) return plan_leaves(split, batch_size, accumulate, device_count);
   BatchPlan plan;
   plan.batch_size = batch_size;
   const std::vector<int64_t> micro_batches = equal_parts(batch_size, accumulate);

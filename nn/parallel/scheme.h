@@ -16,6 +16,9 @@ struct Split {
   enum class Kind { equal, weights, gpu0 } kind = Kind::equal;
   std::vector<double> weights;  // Kind::weights: one for each device, >= 0
   int64_t gpu0 = 0;  // Kind::gpu0: samples of device 0 per optimizer step; the rest is split equally over the others
+  /// Exact mode: the batch is cut into this many leaves (leaf_begin()), and devices and micro-batches get whole ones;
+  /// device 0's share of Kind::gpu0 is rounded down to leaves. 0: samples are split.
+  int leaves = 0;
   std::string str() const;  // "equal", "2,3,3", "gpu0=4"
 };
 
@@ -54,6 +57,8 @@ struct BatchPlan {
   /// sizes[k][d]: samples of device d in micro-batch k; first[k][d]: position of its first one in the global batch.
   /// Slices are contiguous, in device order within a micro-batch, micro-batches one after the other.
   std::vector<std::vector<int64_t>> sizes, first;
+  /// leaves[k][d]: numbers of the leaves of device d in micro-batch k; empty without Split::leaves.
+  std::vector<std::vector<RowRange>> leaves;
 
   int micro_batches() const { return static_cast<int>(sizes.size()); }
   int64_t micro_batch_size(int k) const;
@@ -69,6 +74,9 @@ int64_t row_count(const std::vector<RowRange>& rows);
 std::vector<int64_t> equal_parts(int64_t total, int parts);
 /// `total` by largest remainder, ties to the lower index.
 std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& weights);
+
+/// First sample of leaf `leaf` of `leaves`: a leaf is a fixed range of samples, shorter or empty in a short batch.
+inline int64_t leaf_begin(int64_t batch_size, int leaves, int64_t leaf) { return leaf * batch_size / leaves; }
 
 /// Cuts a batch into micro-batches whose sizes differ by at most one, larger first, and splits each. A batch smaller
 /// than gpu0=N (a short last one) goes to device 0 as a whole.

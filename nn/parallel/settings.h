@@ -20,8 +20,13 @@ inline constexpr Setting kStaging{"Scheme::staging"};
 inline constexpr Setting kLossAt{"Scheme::loss_at"};
 inline constexpr Setting kReduce{"Scheme::reduce"};
 
-inline constexpr Setting kEngineSettings[] = {
-    kBatchSize, kAccumulate, kRecomputeSegments, kRecompute, kResidentImages, kWorkspaceBytes, kOptimizer, kMomentum,
-    kScheme,    kSplit,      kStaging,           kLossAt,    kReduce};
+inline constexpr Setting kLeaves{"Split::leaves"};
+inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
+inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
+
+inline constexpr Setting kEngineSettings[] = {kBatchSize,      kAccumulate,     kRecomputeSegments, kRecompute,
+                                              kResidentImages, kWorkspaceBytes, kOptimizer,         kMomentum,
+                                              kScheme,         kSplit,          kStaging,           kLossAt,
+                                              kReduce,         kLeaves,         kLeafThreads,       kBatchNormLeaves};
 
 }  // namespace vitrine::settings

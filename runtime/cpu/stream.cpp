@@ -163,6 +163,7 @@ void CpuStream::Worker::fail_in(const Origin& origin) {
 
 void CpuStream::Worker::execute(Task& task) noexcept {
   if (!error || task.runs_after_error) {
+    const DeclaredScope scope(task.origin.declared.get());
     try {
       task.run();
     } catch (const DtypeError&) {

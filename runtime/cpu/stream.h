@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <vitrine/runtime/order_checker.h>
 #include <vitrine/runtime/stream.h>
 
 namespace vitrine {
@@ -34,10 +35,11 @@ class CpuStream final : public Stream {
   void set_error_handler(std::function<void(const Reason&)> handler) override;
   void begin_synchronize() override;
 
-  /// What a task belongs to, for messages. The names must outlive it.
+  /// What a task belongs to, for messages and checks. The names must outlive it.
   struct Origin {
     const char* operation = "";
     const char* layer = "";
+    std::unique_ptr<const DeclaredMemory> declared = {};  // null: its accesses are not checked
   };
   /// Queues a callable without arguments. If it throws, the stream goes into error (see Stream).
   template <class F>
@@ -47,7 +49,7 @@ class CpuStream final : public Stream {
   template <class F>
   void enqueue(F f, Origin origin) {
     Task* const task = make_task(std::move(f));
-    task->origin = origin;
+    task->origin = std::move(origin);
     push(task);
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 
@@ -47,8 +48,8 @@ void check(cudaError_t code, const char* expression, const char* file, int line,
   if (code == cudaSuccess) return;
   cudaGetLastError();
   if (device < 0 && cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cudaGetErrorName(code),
-                              cudaGetErrorString(code), device, file, line, remedy(code)));
+  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}{}", expression, cudaGetErrorName(code),
+                              cudaGetErrorString(code), device, file, line, remedy(code), gpu_safe_hint()));
 }
 
 void check_device(const char* expression, const char* file, int line) {

@@ -20,15 +20,14 @@ std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devic
         "make_communicators: with several processes every device needs a separate GPU, because NCCL does not support "
         "two ranks on one GPU");
   }
-  const bool nccl = !nccl_version().empty();
-  if (distinct && nccl) return make_nccl_communicators(devices);
-  const char* const reason = distinct ? "this build has no NCCL" : "NCCL does not support two ranks on one GPU";
+  const std::string no_nccl = why_no_nccl();
+  if (distinct && no_nccl.empty()) return make_nccl_communicators(devices);
+  const std::string reason = distinct ? no_nccl : "NCCL does not support two ranks on one GPU";
   if (!devices.options().nccl_communicators.empty()) {
     throw UnsupportedError(fmt::format("make_communicators: nccl_communicators are set, but {}", reason));
   }
   if (devices.process_count() > 1)
-    throw UnsupportedError(
-        "make_communicators: GPUs of several processes need NCCL, which this build does not include");
+    throw UnsupportedError("make_communicators: GPUs of several processes need NCCL: " + no_nccl);
   return make_peer_communicators(devices, reason);
 }
 

@@ -163,22 +163,22 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const size_t bytes = count * static_cast<size_t>(size_of(call.dtype));
   switch (call.operation) {
     case Operation::all_reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype),
-                                                    nccl_op(call.reduction.op), comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().AllReduce(call.input, call.output, count, nccl_type(call.dtype),
+                                                       nccl_op(call.reduction.op), comm, stream));
     case Operation::reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype),
-                                                 nccl_op(call.reduction.op), call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().Reduce(call.input, call.output, count, nccl_type(call.dtype),
+                                                    nccl_op(call.reduction.op), call.root, comm, stream));
     case Operation::broadcast:
-      return VITRINE_NCCL_CHECK(comm, ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes,
-                                                    ncclInt8, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().Broadcast(rank() == call.root ? call.input : call.output, call.output,
+                                                       bytes, ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
-      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype),
-                                                        nccl_op(call.reduction.op), comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().ReduceScatter(call.input, call.output, count, nccl_type(call.dtype),
+                                                           nccl_op(call.reduction.op), comm, stream));
     case Operation::all_gather:
-      return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().AllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {
       void* const word = group_->word(device_);
-      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(word, word, 1, ncclFloat32, ncclSum, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, nccl().AllReduce(word, word, 1, ncclFloat32, ncclSum, comm, stream));
     }
     case Operation::scatter:
     case Operation::gather:
@@ -196,42 +196,42 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const auto place = [&](int r) {
     return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0;
   };
-  VITRINE_NCCL_CHECK(comm, ncclGroupStart());
+  VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
   for (int r = 0; r < size(); ++r) {
     if (sends_to(r))
       VITRINE_NCCL_CHECK(
-          comm, ncclSend(static_cast<const std::byte*>(call.input) + place(r), bytes, ncclInt8, r, comm, stream));
+          comm, nccl().Send(static_cast<const std::byte*>(call.input) + place(r), bytes, ncclInt8, r, comm, stream));
     if (receives_from(r))
-      VITRINE_NCCL_CHECK(comm,
-                         ncclRecv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
+      VITRINE_NCCL_CHECK(
+          comm, nccl().Recv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
   }
-  VITRINE_NCCL_CHECK(comm, ncclGroupEnd());
+  VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
 }
 
 void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm) {
   const cudaStream_t stream = native_stream(ctx);
   const bool scatters = call.operation == Operation::scatter;
   const auto part = [&](int r) { return static_cast<size_t>(part_bytes(call, r)); };
-  VITRINE_NCCL_CHECK(comm, ncclGroupStart());
+  VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
   if (rank() == call.root) {
     for (int r = 0; r < size(); ++r) {
       if (r == rank() || part(r) == 0) continue;
       if (scatters) {
-        VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + part_offset(call, r), part(r),
-                                          ncclInt8, r, comm, stream));
+        VITRINE_NCCL_CHECK(comm, nccl().Send(static_cast<const std::byte*>(call.input) + part_offset(call, r), part(r),
+                                             ncclInt8, r, comm, stream));
       } else {
-        VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + part_offset(call, r), part(r),
-                                          ncclInt8, r, comm, stream));
+        VITRINE_NCCL_CHECK(comm, nccl().Recv(static_cast<std::byte*>(call.output) + part_offset(call, r), part(r),
+                                             ncclInt8, r, comm, stream));
       }
     }
   } else if (part(rank()) > 0) {
     if (scatters) {
-      VITRINE_NCCL_CHECK(comm, ncclRecv(call.output, part(rank()), ncclInt8, call.root, comm, stream));
+      VITRINE_NCCL_CHECK(comm, nccl().Recv(call.output, part(rank()), ncclInt8, call.root, comm, stream));
     } else {
-      VITRINE_NCCL_CHECK(comm, ncclSend(call.input, part(rank()), ncclInt8, call.root, comm, stream));
+      VITRINE_NCCL_CHECK(comm, nccl().Send(call.input, part(rank()), ncclInt8, call.root, comm, stream));
     }
   }
-  VITRINE_NCCL_CHECK(comm, ncclGroupEnd());
+  VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
 }
 
 }  // namespace
@@ -250,10 +250,21 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& 
   return communicators;
 }
 
+std::string why_no_nccl() {
+  try {
+    nccl();
+    return {};
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+}
+
 }  // namespace vitrine::cuda
 
 std::string vitrine::nccl_version() {
+  if (!cuda::why_no_nccl().empty()) return {};
+  using cuda::nccl;
   int version = 0;
-  VITRINE_NCCL_CHECK(nullptr, ncclGetVersion(&version));
+  VITRINE_NCCL_CHECK(nullptr, nccl().GetVersion(&version));
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }

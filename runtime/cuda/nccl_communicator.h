@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -14,5 +15,8 @@ namespace vitrine::cuda {
 /// those too, and collectives then fail until new ones are passed. throws CommError naming the ranks that did not join
 /// in time, CudaError, ConfigError if a communicator does not match its device.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices);
+
+/// Why there is no NCCL: it is not built in, or cannot be loaded; empty if there is.
+std::string why_no_nccl();
 
 }  // namespace vitrine::cuda

@@ -33,23 +33,23 @@ constexpr std::chrono::milliseconds kReturnsWithin{100};
 constexpr std::chrono::seconds kLongestFarewell{2};
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
-  const char* const detail = ncclGetLastError(comm);
-  return fmt::format("{}{}{}", ncclGetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "",
+  const char* const detail = nccl().GetLastError(comm);
+  return fmt::format("{}{}{}", nccl().GetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "",
                      detail != nullptr ? detail : "");
 }
 
 /// Between ncclGroupStart and ncclGroupEnd, even if an exception is thrown.
 class GroupCalls {
  public:
-  GroupCalls() { VITRINE_NCCL_CHECK(nullptr, ncclGroupStart()); }
+  GroupCalls() { VITRINE_NCCL_CHECK(nullptr, nccl().GroupStart()); }
   ~GroupCalls() {
-    if (!ended_) ncclGroupEnd();
+    if (!ended_) nccl().GroupEnd();
   }
   GroupCalls(const GroupCalls&) = delete;
   GroupCalls& operator=(const GroupCalls&) = delete;
   void end() {
     ended_ = true;
-    VITRINE_NCCL_CHECK(nullptr, ncclGroupEnd());
+    VITRINE_NCCL_CHECK(nullptr, nccl().GroupEnd());
   }
 
  private:
@@ -89,7 +89,7 @@ NcclGroup::~NcclGroup() {
   for (Rank& rank : ranks_) {
     avoid_unused_gpu(rank.gpu);
     if (rank.comm != nullptr && owned_)
-      ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
+      nccl().CommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
     if (rank.word != nullptr) cudaFree(rank.word);
   }
   cudaGetLastError();
@@ -148,7 +148,7 @@ bool NcclGroup::in_progress(Rank& rank) {
   const std::lock_guard lock(rank.mutex);
   throw_if_aborted();
   ncclResult_t state = ncclSuccess;
-  VITRINE_NCCL_CHECK(rank.comm, ncclCommGetAsyncError(rank.comm, &state));
+  VITRINE_NCCL_CHECK(rank.comm, nccl().CommGetAsyncError(rank.comm, &state));
   if (state == ncclInProgress) return true;
   if (state != ncclSuccess) throw CommError(fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm)));
   return false;
@@ -203,16 +203,16 @@ void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
 
 void NcclGroup::leave_peers() noexcept {
   for (Rank& rank : ranks_) {
-    if (rank.comm != nullptr) ncclCommFinalize(rank.comm);
+    if (rank.comm != nullptr) nccl().CommFinalize(rank.comm);
   }
   const Clock::time_point deadline = Clock::now() + kLongestFarewell;
   for (Rank& rank : ranks_) {
     ncclResult_t state = ncclInProgress;
-    while (rank.comm != nullptr && ncclCommGetAsyncError(rank.comm, &state) == ncclSuccess && state == ncclInProgress &&
-           Clock::now() < deadline)
+    while (rank.comm != nullptr && nccl().CommGetAsyncError(rank.comm, &state) == ncclSuccess &&
+           state == ncclInProgress && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     if (rank.comm == nullptr || state != ncclSuccess) continue;
-    ncclCommDestroy(rank.comm);
+    nccl().CommDestroy(rank.comm);
     rank.comm = nullptr;
   }
 }
@@ -254,9 +254,9 @@ void NcclGroup::adopt(DeviceGroup& devices) {
     auto* const comm = static_cast<ncclComm_t>(devices.options().nccl_communicators[static_cast<size_t>(i)]);
     if (comm == nullptr) throw ConfigError(fmt::format("{}: its NCCL communicator is null", devices[i].name()));
     int count = 0, rank = 0, gpu = 0;
-    VITRINE_NCCL_CHECK(comm, ncclCommCount(comm, &count));
-    VITRINE_NCCL_CHECK(comm, ncclCommUserRank(comm, &rank));
-    VITRINE_NCCL_CHECK(comm, ncclCommCuDevice(comm, &gpu));
+    VITRINE_NCCL_CHECK(comm, nccl().CommCount(comm, &count));
+    VITRINE_NCCL_CHECK(comm, nccl().CommUserRank(comm, &rank));
+    VITRINE_NCCL_CHECK(comm, nccl().CommCuDevice(comm, &gpu));
     if (count != world_size_ || rank != first_rank_ + i || gpu != devices[i].id().index) {
       throw ConfigError(
           fmt::format("{}: its NCCL communicator is rank {} of {} on cuda:{}, expected rank {} of {} on {}",
@@ -286,7 +286,7 @@ void NcclGroup::abort(const Reason& reason) {
     int previous = 0;
     const bool known = cudaGetDevice(&previous) == cudaSuccess;
     cudaSetDevice(rank.gpu);  // NCCL restores the current device, which must be one that is in use
-    ncclCommAbort(comm);
+    nccl().CommAbort(comm);
     if (known) set_device_back(previous);
   }
 }
@@ -300,7 +300,7 @@ Reason NcclGroup::failure() {
     const std::lock_guard lock(rank.mutex);
     if (rank.comm == nullptr) continue;
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(rank.comm, &state);
+    const ncclResult_t asked = nccl().CommGetAsyncError(rank.comm, &state);
     if (asked != ncclSuccess) state = asked;
     if (state != ncclSuccess && state != ncclInProgress)
       return fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm));

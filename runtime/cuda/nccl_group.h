@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <nccl.h>
-
+#include "runtime/cuda/nccl_library.h"
 #include "runtime/device.h"
 #include "runtime/process_group/process_group.h"
 

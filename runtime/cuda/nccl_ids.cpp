@@ -17,7 +17,7 @@ namespace {
 
 std::string new_id() {
   ncclUniqueId id{};
-  VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  VITRINE_NCCL_CHECK(nullptr, nccl().GetUniqueId(&id));
   return {id.internal, sizeof id.internal};
 }
 

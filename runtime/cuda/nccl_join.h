@@ -3,8 +3,7 @@
 
 #include <span>
 
-#include <nccl.h>
-
+#include "runtime/cuda/nccl_library.h"
 /// The call that depends on NCCL's version: CMake chooses nccl_join_several.cpp for NCCL 2.23 and newer,
 /// nccl_join_one.cpp for older ones.
 namespace vitrine::cuda {

@@ -10,5 +10,6 @@ std::vector<std::unique_ptr<Communicator>> cuda::make_nccl_communicators(DeviceG
 }
 
 std::string nccl_version() { return {}; }
+std::string cuda::why_no_nccl() { return "this build has no NCCL"; }
 
 }  // namespace vitrine

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <cstdlib>
-#include <string>
-#include <string_view>
 
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/overlap.h"
-#include "runtime/error.h"
+#include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -18,14 +15,7 @@ constexpr int kMostGpus = 64;      // beyond them launches do not overlap
 __global__ void any_kernel() { wait_for_earlier_work(); }
 
 bool is_turned_off() {
-  static const bool off = [] {
-    const char* const value = std::getenv("VITRINE_OVERLAP_LAUNCHES");
-    const std::string_view text = value == nullptr ? "" : value;
-    if (text != "" && text != "on" && text != "off") {
-      throw ConfigError("VITRINE_OVERLAP_LAUNCHES is '" + std::string(text) + "'; expected on or off");
-    }
-    return text == "off";
-  }();
+  static const bool off = !why_off(GpuFeature::overlapping_launches).empty();
   return off;
 }
 

@@ -7,9 +7,12 @@
 #include <sstream>
 #include <string_view>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "runtime/control_groups.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
 
 namespace vitrine {
 namespace {
@@ -87,6 +90,14 @@ AvailableMemory available_memory(const std::string& root) {
 
 int64_t less_reserve(int64_t available, int64_t reserve) {
   return available - std::min(available / 2, std::max(reserve, available / 20));
+}
+
+void require_memory(int64_t bytes, const std::string& what, const char* remedy) {
+  const AvailableMemory available = available_memory();
+  if (bytes <= less_reserve(available.bytes)) return;
+  throw OutOfMemory(fmt::format("{} take {} of host memory, but only {} are available ({}); {}", what,
+                                format_bytes(bytes), format_bytes(less_reserve(available.bytes)), available.source,
+                                remedy));
 }
 
 }  // namespace vitrine

@@ -26,5 +26,9 @@ inline constexpr int64_t kGpuReserve = int64_t{3} << 29;
 /// Returns the part of `available` bytes that pools may use: all but 5 %, and at least `reserve` (at most half), which
 /// stay outside the pools.
 int64_t less_reserve(int64_t available, int64_t reserve = kCpuReserve);
+/// Call before data of this size is brought into host memory: Linux kills a process that takes more than there is.
+///   what    takes them, "FILE: pixels"      remedy  ends the message
+/// throws  OutOfMemory if less is available, with both sizes
+void require_memory(int64_t bytes, const std::string& what, const char* remedy);
 
 }  // namespace vitrine

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <vitrine/runtime/memory/category.h>
-#include <vitrine/runtime/trace/span.h>
+#include <vitrine/runtime/phase.h>
 
 namespace vitrine {
 

@@ -113,6 +113,12 @@ void Pool::begin_section(const SectionKey& key) {
   if (cursor_) cursor_->begin_section(key);
 }
 
+void Pool::restart_section() {
+  VITRINE_ASSERT(record_ == nullptr, "a record has each section once");
+  section_hash_ = 0;
+  if (cursor_) cursor_->restart_section();
+}
+
 void Pool::limit_sum() { blocks_->limit_sum(); }
 
 void Pool::set_position(Phase phase, const char* layer) { recorder_->set_position(phase, layer); }

@@ -82,6 +82,8 @@ class Pool {
   void follow(std::shared_ptr<const PoolPlacement> placement);
   /// Begins a part of the program that is recorded and placed as a whole.
   void begin_section(const SectionKey& key);
+  /// Begins the latest section again: what it has allocated was released.
+  void restart_section();
   /// Makes the limit apply to the sum of blocks in place of the extent, so that it is exceeded by the block for which
   /// there is no room in any placement. For meta devices.
   void limit_sum();

@@ -62,6 +62,7 @@ class PlacementCursor {
   explicit PlacementCursor(std::shared_ptr<const PoolPlacement> placement) : placement_(std::move(placement)) {}
 
   void begin_section(const SectionKey& key);
+  void restart_section() { next_ = 0; }
   /// Returns the offset of the section's next block if it has these bytes (aligned) and this stream, and moves on.
   /// Otherwise the section differs from its record here: returns nothing, and stays.
   std::optional<int64_t> take(int64_t bytes, StreamRole stream);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/clock.h"
+
 namespace vitrine {
 
 void MemoryRecorder::set_position(Phase phase, std::string_view layer) {

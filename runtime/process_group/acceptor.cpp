@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include "runtime/clock.h"
 #include "runtime/error.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine::process_group {
 
@@ -33,13 +33,13 @@ void Acceptor::wait(int wait_ms) const {
   poll(waiting.data(), waiting.size(), wait_ms);
 }
 
-std::vector<Acceptor::Guest> Acceptor::serve(int wait_ms) {
+std::vector<Acceptor::JoinRequest> Acceptor::serve(int wait_ms) {
   wait(wait_ms);
   for (const Descriptor& listener : listeners_) admit(listener);
-  std::vector<Guest> guests;
+  std::vector<JoinRequest> requests;
   const int64_t now_ns = steady_now_ns();
-  std::erase_if(peers_, [&](Peer& peer) { return !attend(peer, now_ns, guests); });
-  return guests;
+  std::erase_if(peers_, [&](Peer& peer) { return !serve_peer(peer, now_ns, requests); });
+  return requests;
 }
 
 void Acceptor::admit(const Descriptor& listener) {
@@ -50,17 +50,17 @@ void Acceptor::admit(const Descriptor& listener) {
     if (!socket && (error == EMFILE || error == ENFILE)) {
       if (peers_.empty())
         throw CommError(fmt::format("rank 0 cannot accept more processes: {}", describe_error(error)));
-      evict();
+      close_oldest_peer();
       continue;
     }
     if (!socket) return;
-    if (peers_.size() >= most_peers_) evict();
+    if (peers_.size() >= most_peers_) close_oldest_peer();
     peers_.push_back({Connection(std::move(socket)), std::move(address), steady_now_ns()});
     peers_.back().connection.limit(kLargestHello);
   }
 }
 
-void Acceptor::evict() {
+void Acceptor::close_oldest_peer() {
   std::map<std::string, int> counts;
   for (const Peer& peer : peers_) ++counts[peer.address];
   const auto most =
@@ -70,13 +70,13 @@ void Acceptor::evict() {
   peers_.erase(oldest == peers_.end() ? peers_.begin() : oldest);
 }
 
-bool Acceptor::attend(Peer& peer, int64_t now_ns, std::vector<Guest>& guests) try {
+bool Acceptor::serve_peer(Peer& peer, int64_t now_ns, std::vector<JoinRequest>& requests) try {
   if (now_ns - peer.since_ns > patience_ns_) return false;
   const bool open = peer.connection.receive();
   peer.connection.flush();
   if (peer.stage == Stage::refused) return open;
   while (const std::optional<std::string> bytes = peer.connection.take()) {
-    if (!handle(peer, decode(*bytes), guests)) return false;
+    if (!handle(peer, decode(*bytes), requests)) return false;
     if (peer.stage == Stage::refused) break;
   }
   return open;
@@ -84,7 +84,7 @@ bool Acceptor::attend(Peer& peer, int64_t now_ns, std::vector<Guest>& guests) tr
   return false;
 }
 
-bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
+bool Acceptor::handle(Peer& peer, Message message, std::vector<JoinRequest>& requests) {
   if (const auto* const hello = std::get_if<Hello>(&message); hello != nullptr && peer.stage == Stage::hello) {
     if (hello->magic != kMagic) {
       const std::optional<int> version = protocol_version(hello->magic);
@@ -112,7 +112,7 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
     return true;
   }
   if (auto* const join = std::get_if<Join>(&message); join != nullptr && peer.stage == Stage::join) {
-    guests.push_back({std::move(peer.connection), std::move(*join)});
+    requests.push_back({std::move(peer.connection), std::move(*join)});
   }
   return false;
 }
@@ -123,8 +123,8 @@ void Acceptor::refuse(Peer& peer, const std::string& reason) {
   peer.stage = Stage::refused;
 }
 
-void Acceptor::dismiss(Guest guest) {
-  peers_.push_back({std::move(guest.connection), "", steady_now_ns(), Stage::refused});
+void Acceptor::dismiss(JoinRequest request) {
+  peers_.push_back({std::move(request.connection), "", steady_now_ns(), Stage::refused});
 }
 
 }  // namespace vitrine::process_group

@@ -27,7 +27,7 @@ class Acceptor {
   static constexpr size_t kSparePeers = 128;
 
   /// A process that knows the key, with its identity.
-  struct Guest {
+  struct JoinRequest {
     Connection connection;
     Join join;
   };
@@ -35,9 +35,9 @@ class Acceptor {
   Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms = kPatienceMs);
   /// Waits up to `wait_ms` for activity and returns the processes that completed the handshake. throws CommError if the
   /// process has run out of file descriptors.
-  std::vector<Guest> serve(int wait_ms);
+  std::vector<JoinRequest> serve(int wait_ms);
   /// Keeps the connection of a refused process until it hangs up or its time is over, so that it can read the refusal.
-  void dismiss(Guest guest);
+  void dismiss(JoinRequest request);
   /// " 10.0.0.3 connected and was refused: ...", or empty.
   const std::string& last_refusal() const { return last_refusal_; }
   size_t peer_count() const { return peers_.size(); }
@@ -53,10 +53,10 @@ class Acceptor {
   };
   void wait(int wait_ms) const;
   void admit(const Descriptor& listener);
-  void evict();
+  void close_oldest_peer();
   /// Returns false if the connection is to be closed.
-  bool attend(Peer& peer, int64_t now_ns, std::vector<Guest>& guests);
-  bool handle(Peer& peer, Message message, std::vector<Guest>& guests);
+  bool serve_peer(Peer& peer, int64_t now_ns, std::vector<JoinRequest>& requests);
+  bool handle(Peer& peer, Message message, std::vector<JoinRequest>& requests);
   void refuse(Peer& peer, const std::string& reason);
 
   std::vector<Descriptor> listeners_;

@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/error.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine::process_group {
 namespace {
@@ -30,15 +30,6 @@ void prepare(int fd) {
 }
 
 }  // namespace
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
 
 Connection::Connection(Descriptor socket) : socket_(std::move(socket)) { prepare(socket_.get()); }
 

@@ -5,28 +5,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "runtime/descriptor.h"
 #include "runtime/process_group/handshake.h"
 
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
-
-/// An open file descriptor, closed on destruction.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// A TCP socket that carries messages, each as its length and its bytes. Never blocks. Buffers received data up to a
 /// limit; the rest stays in the system's buffers.

@@ -138,14 +138,14 @@ void FailureDetector::compare_counts() {
     return member(place.first).devices[static_cast<size_t>(place.second)].begun;
   };
   const Place odd = wrong.front();
-  const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
+  const auto missed = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
     const std::vector<Part>& parts = round.second.parts;
     return std::none_of(parts.begin(), parts.end(),
                         [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
   });
-  const std::string which = lacked == rounds_.end()
+  const std::string which = missed == rounds_.end()
                                 ? position(odd.first)
-                                : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
+                                : fmt::format("it did not begin {}", missed->second.parts.front().record.str());
   decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", device_name(odd.first, odd.second),
                      count(odd), ranks_text(right), count(right.front()), which, kSameCollectives));
 }

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -25,13 +24,9 @@ std::string content_of(const fs::path& path) {
 }
 
 /// The value of a variable in /proc/PID/environ; empty if it is not set, or if the process is another user's.
-std::string variable_of(const std::string& environment, std::string_view name) {
-  for (size_t begin = 0; begin < environment.size();) {
-    const size_t end = std::min(environment.find('\0', begin), environment.size());
-    const std::string_view entry = std::string_view(environment).substr(begin, end - begin);
-    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=')
-      return std::string(entry.substr(name.size() + 1));
-    begin = end + 1;
+std::string variable_of(const std::string& environment, const std::string& name) {
+  for (const std::string& entry : split_text(environment, '\0')) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
   }
   return {};
 }

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
 #include "runtime/settings.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 

@@ -308,20 +308,8 @@ std::string run_id_of(Launch::Launcher launcher, const Environment& env) {
 }  // namespace
 
 const char* launcher_name(Launch::Launcher launcher) {
-  switch (launcher) {
-    case Launch::Launcher::single:
-      return "single";
-    case Launch::Launcher::flags:
-      return "flags";
-    case Launch::Launcher::torchrun:
-      return "torchrun";
-    case Launch::Launcher::open_mpi:
-      return "Open MPI";
-    case Launch::Launcher::slurm:
-      return "Slurm";
-  }
-  VITRINE_ASSERT(false, "not a launcher");
-  return "";
+  static constexpr const char* kNames[] = {"single", "flags", "torchrun", "Open MPI", "Slurm"};
+  return kNames[static_cast<int>(launcher)];
 }
 
 Launch detect_launch(const LaunchFlags& flags, const Environment& env) {

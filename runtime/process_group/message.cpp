@@ -50,13 +50,13 @@ Progress read_progress(Reader& reader) {
   return progress;
 }
 
+/// Braces read their values from left to right.
 Message read_message(Reader& reader) {
   switch (reader.number<MessageKind>()) {
     case MessageKind::hello:
       return read_hello(reader);
-    case MessageKind::refused: {
+    case MessageKind::refused:
       return Refused{reader.shown()};
-    }
     case MessageKind::accepted:
       return Accepted{};
     case MessageKind::welcome:
@@ -67,15 +67,10 @@ Message read_message(Reader& reader) {
       return read_devices(reader);
     case MessageKind::progress:
       return read_progress(reader);
-    case MessageKind::waiting: {
-      std::string what = reader.shown();
-      return Overdue{std::move(what), reader.amount<int64_t>()};
-    }
-    case MessageKind::gather: {
-      const auto sequence = reader.number<uint64_t>();
-      std::string what = reader.shown();
-      return Gather{sequence, std::move(what), reader.text()};
-    }
+    case MessageKind::waiting:
+      return Overdue{reader.shown(), reader.amount<int64_t>()};
+    case MessageKind::gather:
+      return Gather{reader.number<uint64_t>(), reader.shown(), reader.text()};
     case MessageKind::gathered:
       return Gathered{reader.text()};
     case MessageKind::error:
@@ -88,11 +83,8 @@ Message read_message(Reader& reader) {
       return Challenge{reader.raw(kKeyBytes)};
     case MessageKind::proof:
       return Proof{reader.raw(kKeyBytes)};
-    case MessageKind::join: {
-      const auto rank = reader.number<int>();
-      const auto size = reader.number<int>();
-      return Join{rank, size, reader.shown()};
-    }
+    case MessageKind::join:
+      return Join{reader.number<int>(), reader.number<int>(), reader.shown()};
   }
   throw CommError("a message between processes has an unknown kind");
 }
@@ -174,18 +166,16 @@ void Reader::finish() const {
 }
 
 CollectiveRecord Reader::record() {
-  CollectiveRecord record;
-  record.sequence = number<uint64_t>();
-  record.signature = number<uint64_t>();
-  record.operation = shown();
-  record.label = shown();
-  record.phase = shown();
-  record.step = number<int64_t>();
-  record.bytes = amount<int64_t>();
-  record.group = amount<int>();
-  record.end_is_reported = flag();
-  record.in_graph = flag();
-  return record;
+  return {.sequence = number<uint64_t>(),
+          .signature = number<uint64_t>(),
+          .operation = shown(),
+          .label = shown(),
+          .phase = shown(),
+          .step = number<int64_t>(),
+          .bytes = amount<int64_t>(),
+          .group = amount<int>(),
+          .end_is_reported = flag(),
+          .in_graph = flag()};
 }
 
 Reason Reader::reason() {

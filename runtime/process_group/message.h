@@ -19,7 +19,7 @@ inline constexpr uint32_t kMagic = 0x56495436;
 /// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 
-/// The numbers of the kinds are part of the protocol; those of hello and refused are the same in every version.
+/// The numbers of the kinds are part of the protocol; hello and refused have the same number in every version.
 enum class MessageKind : uint8_t {
   hello,      // member -> server: the protocol's version and a nonce
   refused,    // server -> member: why it may not join, and whether it may try again

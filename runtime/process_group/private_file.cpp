@@ -34,17 +34,11 @@ std::string read_private_file(const std::string& path, size_t most_bytes, std::s
     problem = fmt::format("it has {} bytes, expected at most {}", status.st_size, most_bytes);
   }
   if (!problem.empty()) return {};
-  std::string content(most_bytes, '\0');
-  size_t size = 0;
-  for (ssize_t count = 1; count != 0 && size < content.size();) {
-    count = read(file.get(), content.data() + size, content.size() - size);
-    if (count > 0) size += static_cast<size_t>(count);
-    if (count < 0 && errno != EINTR) {
-      problem = fmt::format("cannot read it ({})", describe_error(errno));
-      return {};
-    }
+  std::string content;
+  if (!read_content(file, most_bytes, content)) {
+    problem = fmt::format("cannot read it ({})", describe_error(errno));
+    return {};
   }
-  content.resize(size);
   return content;
 }
 

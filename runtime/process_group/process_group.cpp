@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/clock.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/process_group_state.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 

@@ -41,7 +41,7 @@ struct ProcessGroup::State {
   /// Opens the listeners and sets the address and key that members must know.
   process_group::Acceptor open_acceptor(process_group::Address& address);
   /// Accepts or refuses a process.
-  void admit(process_group::Acceptor::Guest guest, process_group::Acceptor& acceptor);
+  void admit(process_group::Acceptor::JoinRequest request, process_group::Acceptor& acceptor);
   /// Forgets processes that disconnected before all had joined.
   void drop_disconnected();
   void find_server();
@@ -120,7 +120,7 @@ struct ProcessGroup::State {
   std::string machine;
   int host_count = 1;
   std::unique_ptr<process_group::MpiSession> mpi;
-  process_group::Descriptor wake_up = process_group::make_event();
+  Descriptor wake_up = process_group::make_event();
   std::thread thread, exit_thread;
 
   // Guarded by the mutex: data that other threads exchange with the process group's thread.
@@ -151,11 +151,11 @@ struct ProcessGroup::State {
   std::string last_refusal;  // on the server of a process that knows the key, on members of this one
   std::string server_name, server_position = "nothing is known of its collectives";
   int64_t server_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
-  process_group::Descriptor poll_set;      // of the connections, by the rank at their other end
+  Descriptor poll_set;                     // of the connections, by the rank at their other end
   std::vector<int> ready;                  // ranks whose connection has data or accepts more
   std::vector<char> listened, wants_more;  // by rank: it is in the set; it is watched for accepting more
   int64_t watched_ns = 0;                  // when the thread last looked
-  uint64_t complaint = 0;                  // the wait reported to the server
+  uint64_t reported_wait = 0;              // the wait reported to the server
   bool said_bye = false, server_said_bye = false;
 };
 

@@ -27,8 +27,6 @@ namespace vitrine::process_group {
 namespace {
 
 constexpr size_t kLongestAddress = 65536;
-// A number of 8 bytes instead of a key.
-constexpr size_t kEarlierTokenDigits = 16;
 
 }  // namespace
 
@@ -44,11 +42,9 @@ Address Address::parse(const std::string& text) {
   Address address;
   const bool whole = (in >> magic >> digits >> address.port >> address.host_name) && magic == "vitrine";
   address.key = from_hex(digits);
-  if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() ||
-      address.port < 1 || address.port > 65535) {
+  if (!whole || address.key.size() != kKeyBytes || address.port < 1 || address.port > 65535) {
     throw CommError("'" + printable(text.substr(0, 80)) + "' is not the address of a Vitrine run");
   }
-  if (address.key.size() != kKeyBytes) address.key.clear();
   for (std::string host; in >> host;) address.hosts.push_back(host);
   return address;
 }
@@ -91,15 +87,8 @@ std::string read_address(const std::string& path) {
     throw CommError({given(settings::kRendezvous, "file:" + path),
                      ": it is not a regular file; give a new file in a folder that all processes share"});
   }
-  std::string text(kLongestAddress, '\0');
-  size_t size = 0;
-  for (ssize_t count = 1; count != 0 && size < text.size();) {
-    count = read(file.get(), text.data() + size, text.size() - size);
-    if (count > 0) size += static_cast<size_t>(count);
-    if (count < 0 && errno != EINTR) return {};
-  }
-  text.resize(size);
-  return text;
+  std::string text;
+  return read_content(file, kLongestAddress, text) ? text : std::string();
 }
 
 std::string read_private_address(const std::string& path, std::string& problem) {

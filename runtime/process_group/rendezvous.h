@@ -11,7 +11,7 @@ namespace vitrine::process_group {
 
 /// Where rank 0 listens.
 struct Address {
-  std::string key;  // kKeyBytes, generated for this run; required to join. Empty in files of earlier versions
+  std::string key;  // kKeyBytes, generated for this run; required to join
   int port = 0;
   std::string host_name;
   std::vector<std::string> hosts;  // names or addresses to try, in order

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 
@@ -99,7 +99,7 @@ void ProcessGroup::State::wait_for_members() {
   detector.join(0, process_name(0), steady_now_ns());
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   while (true) {
-    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) admit(std::move(guest), acceptor);
+    for (Acceptor::JoinRequest& request : acceptor.serve(kServeMs)) admit(std::move(request), acceptor);
     const bool late = steady_now_ns() > deadline_ns;
     if (late || detector.complete()) drop_disconnected();
     if (detector.complete()) break;
@@ -120,8 +120,8 @@ void ProcessGroup::State::wait_for_members() {
   send_to_members(Writer(MessageKind::welcome).text(process_name(0)).bytes());
 }
 
-void ProcessGroup::State::admit(Acceptor::Guest guest, Acceptor& acceptor) {
-  const Join& join = guest.join;
+void ProcessGroup::State::admit(Acceptor::JoinRequest request, Acceptor& acceptor) {
+  const Join& join = request.join;
   const bool known = join.rank >= 1 && join.rank < size;
   // Its predecessor may have exited.
   if (known && members[static_cast<size_t>(join.rank)]) drop_disconnected();
@@ -135,11 +135,11 @@ void ProcessGroup::State::admit(Acceptor::Guest guest, Acceptor& acceptor) {
   }
   if (!refusal.empty()) {
     last_refusal = fmt::format(" {} connected and was refused: {}.", join.name, refusal);
-    guest.connection.send(Writer(MessageKind::refused).text(refusal).bytes());
-    return acceptor.dismiss(std::move(guest));
+    request.connection.send(Writer(MessageKind::refused).text(refusal).bytes());
+    return acceptor.dismiss(std::move(request));
   }
-  guest.connection.send(Writer(MessageKind::accepted).bytes());
-  members[static_cast<size_t>(join.rank)].emplace(std::move(guest.connection));
+  request.connection.send(Writer(MessageKind::accepted).bytes());
+  members[static_cast<size_t>(join.rank)].emplace(std::move(request.connection));
   detector.join(join.rank, join.name, steady_now_ns());
 }
 

@@ -10,8 +10,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 
@@ -246,8 +246,8 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
       what = wait.what;
     }
   }
-  if (longest != complaint) send_to_server(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
-  complaint = longest;
+  if (longest != reported_wait) send_to_server(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
+  reported_wait = longest;
   if (is_server() || longest == 0 || now_ns - server_heard_ns < kServerSilentNs) return;
   declare(
       fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "

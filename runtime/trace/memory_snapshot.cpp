@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/trace/memory_snapshot.h"
 
-#include <array>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/trace/pickle_writer.h"
 
 namespace vitrine {
 namespace {
+
+using OrderedJson = nlohmann::ordered_json;
 
 /// An entry of a trace; a segment has no holder.
 struct TraceEntry {
@@ -68,118 +70,78 @@ DeviceTrace follow(const SnapshotDevice& device) {
   return trace;
 }
 
-class SnapshotWriter {
- public:
-  explicit SnapshotWriter(std::ostream& out) : pickle_(out) {}
+int64_t address(size_t device, int64_t offset) { return (static_cast<int64_t>(device + 1) << 40) + offset; }
 
-  void write(std::span<const SnapshotDevice> devices, const std::vector<DeviceTrace>& traces) {
-    std::vector<size_t> indices;
-    for (size_t d = 0; d < devices.size(); ++d) indices.push_back(d);
-    pickle_.dict([&] {
-      pickle_.text("segments");
-      pickle_.list(indices, [&](size_t d) { segment(d, devices[d].reserved_bytes, traces[d].ranges); });
-      pickle_.text("device_traces");
-      pickle_.list(indices,
-                   [&](size_t d) { pickle_.list(traces[d].entries, [&](const TraceEntry& e) { entry(d, e); }); });
-      pickle_.text("allocator_settings");
-      pickle_.dict([] {});
-      pickle_.text("external_annotations");
-      pickle_.list(std::array<int, 0>{}, [](int) {});
-    });
-    pickle_.finish();
+OrderedJson frames(const MemoryEvent* holder, const MemoryEvent* release) {
+  OrderedJson lines = OrderedJson::array();
+  const auto add = [&](const char* file, const std::string& name) {
+    lines.push_back({{"name", name}, {"filename", file}, {"line", 0}});
+  };
+  if (holder != nullptr) {
+    add("tensor", holder->tensor);
+    add("category", category_name(holder->category));
+    add("layer", holder->layer.empty() ? "none" : holder->layer);
+    add("phase", phase_name(holder->phase));
   }
+  if (release != nullptr) add("freed in phase", phase_name(release->phase));
+  return lines;
+}
 
- private:
-  static int64_t address(size_t device, int64_t offset) { return (static_cast<int64_t>(device + 1) << 40) + offset; }
+OrderedJson entry(size_t device, const TraceEntry& e) {
+  return {{"action", e.action}, {"addr", address(device, e.offset)}, {"size", e.bytes},
+          {"stream", 0},        {"time_us", e.time_ns / 1000},       {"frames", frames(e.holder, e.release)}};
+}
 
-  void text(const char* key, std::string_view value) {
-    pickle_.text(key);
-    pickle_.text(value);
+OrderedJson block(size_t device, const Range& range) {
+  OrderedJson json = {{"address", address(device, range.offset)},
+                      {"size", range.bytes},
+                      {"requested_size", range.bytes},
+                      {"state", range.holder != nullptr ? "active_allocated" : "inactive"},
+                      {"frames", frames(range.holder, nullptr)}};
+  // Older readers look for the frames here.
+  if (range.holder != nullptr) {
+    json["history"] = OrderedJson::array({{{"addr", address(device, range.offset)},
+                                           {"real_size", range.bytes},
+                                           {"frames", frames(range.holder, nullptr)}}});
   }
-  void number(const char* key, int64_t value) {
-    pickle_.text(key);
-    pickle_.number(value);
-  }
+  return json;
+}
 
-  void frames(const MemoryEvent* holder, const MemoryEvent* release) {
-    std::vector<std::pair<const char*, std::string>> lines;
-    if (holder != nullptr) {
-      lines = {{"tensor", holder->tensor},
-               {"category", category_name(holder->category)},
-               {"layer", holder->layer.empty() ? "none" : holder->layer},
-               {"phase", phase_name(holder->phase)}};
-    }
-    if (release != nullptr) lines.emplace_back("freed in phase", phase_name(release->phase));
-    pickle_.text("frames");
-    pickle_.list(lines, [&](const auto& line) {
-      pickle_.dict([&] {
-        text("name", line.second);
-        text("filename", line.first);
-        number("line", 0);
-      });
-    });
+OrderedJson segment(size_t device, int64_t reserved_bytes, const std::vector<Range>& ranges) {
+  int64_t held = 0;
+  OrderedJson blocks = OrderedJson::array();
+  for (const Range& range : ranges) {
+    held += range.holder != nullptr ? range.bytes : 0;
+    blocks.push_back(block(device, range));
   }
-
-  void entry(size_t device, const TraceEntry& e) {
-    pickle_.dict([&] {
-      text("action", e.action);
-      number("addr", address(device, e.offset));
-      number("size", e.bytes);
-      number("stream", 0);
-      number("time_us", e.time_ns / 1000);
-      frames(e.holder, e.release);
-    });
-  }
-
-  void segment(size_t device, int64_t reserved_bytes, const std::vector<Range>& ranges) {
-    int64_t held = 0;
-    for (const Range& range : ranges) held += range.holder != nullptr ? range.bytes : 0;
-    pickle_.dict([&] {
-      number("device", static_cast<int64_t>(device));
-      number("address", address(device, 0));
-      number("total_size", reserved_bytes);
-      for (const char* key : {"allocated_size", "active_size", "requested_size"}) number(key, held);
-      number("stream", 0);
-      text("segment_type", "large");
-      pickle_.text("segment_pool_id");
-      pickle_.pair(0, 0);
-      pickle_.text("is_expandable");
-      pickle_.boolean(false);
-      frames(nullptr, nullptr);
-      pickle_.text("blocks");
-      pickle_.list(ranges, [&](const Range& range) { block(device, range); });
-    });
-  }
-
-  void block(size_t device, const Range& range) {
-    pickle_.dict([&] {
-      number("address", address(device, range.offset));
-      number("size", range.bytes);
-      number("requested_size", range.bytes);
-      text("state", range.holder != nullptr ? "active_allocated" : "inactive");
-      frames(range.holder, nullptr);
-      if (range.holder == nullptr) return;
-      // Older readers look for the frames here.
-      pickle_.text("history");
-      pickle_.list(std::array{range}, [&](const Range& only) {
-        pickle_.dict([&] {
-          number("addr", address(device, only.offset));
-          number("real_size", only.bytes);
-          frames(only.holder, nullptr);
-        });
-      });
-    });
-  }
-
-  PickleWriter pickle_;
-};
+  return {{"device", device},
+          {"address", address(device, 0)},
+          {"total_size", reserved_bytes},
+          {"allocated_size", held},
+          {"active_size", held},
+          {"requested_size", held},
+          {"stream", 0},
+          {"segment_type", "large"},
+          {"segment_pool_id", {0, 0}},
+          {"is_expandable", false},
+          {"frames", OrderedJson::array()},
+          {"blocks", std::move(blocks)}};
+}
 
 }  // namespace
 
 void write_memory_snapshot(std::ostream& out, std::span<const SnapshotDevice> devices) {
-  std::vector<DeviceTrace> traces;
-  for (const SnapshotDevice& device : devices) traces.push_back(follow(device));
-  SnapshotWriter(out).write(devices, traces);
+  OrderedJson segments = OrderedJson::array(), traces = OrderedJson::array();
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const DeviceTrace trace = follow(devices[d]);
+    segments.push_back(segment(d, devices[d].reserved_bytes, trace.ranges));
+    OrderedJson& entries = traces.emplace_back(OrderedJson::array());
+    for (const TraceEntry& e : trace.entries) entries.push_back(entry(d, e));
+  }
+  PickleWriter(out).write({{"segments", std::move(segments)},
+                           {"device_traces", std::move(traces)},
+                           {"allocator_settings", OrderedJson::object()},
+                           {"external_annotations", OrderedJson::array()}});
 }
 
 }  // namespace vitrine

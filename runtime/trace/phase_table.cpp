@@ -68,7 +68,8 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
   }
 }
 
-/// A span's bytes include those of nested spans; bytes of nested spans of another phase belong to that phase.
+/// A span's bytes include the bytes of nested spans; if a nested span has another phase, its bytes belong to that
+/// phase.
 void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, PhaseSums& sums) {
   size_t step = 0;
   for (const NestedSpan& span : stream.spans) {

@@ -7,43 +7,22 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 /// Private to runtime/trace.
 namespace vitrine {
 
-/// Writes values in Python's pickle protocol 2: dicts, lists, integers, booleans, text. Repeated text refers to its
-/// first occurrence.
+/// Writes a JSON value of objects, arrays, integers, booleans and text in Python's pickle protocol 2. An array of two
+/// integers becomes a tuple. Repeated text refers to its first occurrence.
 class PickleWriter {
  public:
-  explicit PickleWriter(std::ostream& out) : out_(out) { put("\x80\x02"); }
-  void finish() { put("."); }
-
-  void text(std::string_view value);  // UTF-8
-  void number(int64_t value);
-  void boolean(bool value) { put(value ? "\x88" : "\x89"); }
-  void pair(int64_t first, int64_t second);
-
-  /// `fill` writes keys and values alternately.
-  template <class Fill>
-  void dict(Fill fill) {
-    put("}(");
-    fill();
-    put("u");
-  }
-  /// `write` writes one item.
-  template <class Items, class Write>
-  void list(const Items& items, Write write) {
-    put("](");
-    int in_batch = 0;
-    for (const auto& item : items) {
-      // Readers keep a batch on their stack.
-      if (in_batch++ == kBatch) put("e("), in_batch = 1;
-      write(item);
-    }
-    put("e");
-  }
+  explicit PickleWriter(std::ostream& out) : out_(out) {}
+  void write(const nlohmann::ordered_json& value);
 
  private:
-  static constexpr int kBatch = 1000;
+  void put_value(const nlohmann::ordered_json& value);
+  void put_text(std::string_view value);  // UTF-8
+  void put_number(int64_t value);
   void put(std::string_view bytes) { out_.write(bytes.data(), static_cast<std::streamsize>(bytes.size())); }
   /// The lowest bytes, little-endian.
   void put_integer(uint64_t value, int bytes);

@@ -14,7 +14,7 @@ namespace {
 
 // When a step begins, all work of the fourth step before it has ended on all streams: the host issues at most three
 // steps ahead, and a step's computation waits for its copies and for the collectives of the step before. Before a
-// step's spans are dropped, those of the next two steps are processed too, because a collective may open its span that
+// step's spans are dropped, the next two steps are processed too, because a collective may open its span that
 // early.
 constexpr size_t kStepsInFlight = 4, kStepsOfOverlap = 2;
 

@@ -8,7 +8,7 @@
 namespace vitrine {
 namespace {
 
-/// Copies the strings that a span points to: those of buckets and peers belong to the engine and the communicator.
+/// Copies the strings that a span points to: names of buckets and peers belong to the engine and the communicator.
 void own_strings(SpanInfo& info, std::set<std::string>& names) {
   for (const char** string : {&info.layer, &info.operation, &info.cause})
     *string = names.insert(*string).first->c_str();

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
-#include "data/host_memory.h"
 #include "runtime/error.h"
+#include "runtime/memory/available.h"
 #include "runtime/philox.h"
 #include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
@@ -178,8 +178,8 @@ TEST(Idx, AGzipFileThatClaimsMorePixelsThanItHasIsRefused) {
 }
 
 TEST(HostMemory, MoreThanIsAvailableIsRefused) {
-  EXPECT_NO_THROW(require_memory(1 << 20, "FILE: pixels"));
-  expect_contains(error_of<OutOfMemory>([&] { require_memory(int64_t{1} << 60, "FILE: pixels"); }),
+  EXPECT_NO_THROW(require_memory(1 << 20, "FILE: pixels", "use less"));
+  expect_contains(error_of<OutOfMemory>([&] { require_memory(int64_t{1} << 60, "FILE: pixels", "use less"); }),
                   "FILE: pixels take 1048576.0 TiB of host memory, but only ");
 }
 

@@ -16,38 +16,32 @@
 namespace vitrine::test {
 namespace {
 
-void portable_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}},
-               [=, &ctx] { cpu::portable::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y); });
+using Implementation = void (*)(ExecContext& ctx, const Conv2dCall& call);
+void portable(ExecContext& ctx, const Conv2dCall& call) { cpu::portable::conv2d(ctx, ctx.workspace(), call); }
+
+template <Implementation conv2d>
+void forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  const Conv2dCall call{Conv2dPass::forward, config, read_only(x), read_only(w), read_only(bias), y};
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { conv2d(ctx, call); });
 }
-void portable_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
-               [=, &ctx] { cpu::portable::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x); });
+template <Implementation conv2d>
+void backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  const Conv2dCall call{Conv2dPass::backward_data, config, grad_x, read_only(w), {}, read_only(grad_y)};
+  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}}, [=, &ctx] { conv2d(ctx, call); });
 }
-void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                              View grad_bias, GradMode mode) {
-  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [=, &ctx] {
-    cpu::portable::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode);
-  });
-}
-void widened_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}},
-               [=, &ctx] { cpu::widened::conv2d_forward(ctx, config, x, w, bias, y); });
-}
-void widened_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
-               [=, &ctx] { cpu::widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
-}
-void widened_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                             View grad_bias, GradMode mode) {
-  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode); });
+template <Implementation conv2d>
+void backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                     View grad_bias, GradMode mode) {
+  const Conv2dCall call{Conv2dPass::backward_weight, config, read_only(x), grad_w, grad_bias, read_only(grad_y), mode};
+  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [=, &ctx] { conv2d(ctx, call); });
 }
 
-constexpr Conv2dPath kFloatPaths[] = {
-    kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
-constexpr Conv2dPath kHalfPaths[] = {kDispatched,
-                                     {"widened", &widened_forward, &widened_backward_data, &widened_backward_weight}};
+template <Implementation conv2d>
+constexpr Conv2dPath path(const char* name) {
+  return {name, &forward<conv2d>, &backward_data<conv2d>, &backward_weight<conv2d>};
+}
+constexpr Conv2dPath kFloatPaths[] = {kDispatched, path<portable>("portable")};
+constexpr Conv2dPath kHalfPaths[] = {kDispatched, path<cpu::widened::conv2d>("widened")};
 /// The operation itself, and the implementation that it may hide: without oneDNN on the CPU, without cuDNN on GPUs.
 std::span<const Conv2dPath> paths(DType dtype) {
   if (on_gpu()) return gpu_conv2d_paths();
@@ -148,14 +142,17 @@ TEST_P(Conv2dTest, PropagatesNonFiniteNumbersToTheirWindowsOnly) {
   x.back() = std::numeric_limits<float>::infinity();
   const std::vector<float> w(static_cast<size_t>(w_shape.numel()), 1.0F);
   for (const Conv2dPath& path : paths(dtype())) {
-    const GuardedTensor y = guarded({2, 6, 6, 8});
-    path.forward(ctx(), {}, tensor(x_shape, x), tensor(w_shape, w), {}, y);
-    const std::vector<float> v = unchecked_values(y);
-    for (size_t i = 0; i < v.size(); ++i) {
-      if (i < 8) {
-        EXPECT_TRUE(std::isnan(v[i])) << path.name << " " << i;
-      } else {
-        EXPECT_EQ(v[i], i < v.size() - 8 ? 144.0F : std::numeric_limits<float>::infinity()) << path.name << " " << i;
+    for (const bool relu : {false, true}) {
+      if (relu && !on_gpu()) continue;  // oneDNN's ReLU turns NaN into 0
+      const GuardedTensor y = guarded({2, 6, 6, 8});
+      path.forward(ctx(), {.relu = relu}, tensor(x_shape, x), tensor(w_shape, w), {}, y);
+      const std::vector<float> v = unchecked_values(y);
+      for (size_t i = 0; i < v.size(); ++i) {
+        if (i < 8) {
+          EXPECT_TRUE(std::isnan(v[i])) << path.name << " " << i << " " << relu;
+        } else {
+          EXPECT_EQ(v[i], i < v.size() - 8 ? 144.0F : std::numeric_limits<float>::infinity()) << path.name << " " << i;
+        }
       }
     }
   }
@@ -255,10 +252,12 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
     pass();
     device.synchronize();
   };
-  refused("conv2d_forward", false, [&] { widened_forward(ctx(), layer.config, x, w, {}, y); });
-  refused("conv2d_backward_data", false, [&] { widened_backward_data(ctx(), layer.config, grad_y, w, grad_x); });
-  refused("conv2d_backward_weight", true,
-          [&] { widened_backward_weight(ctx(), layer.config, x, grad_y, grad_w, {}, GradMode::overwrite); });
+  refused("conv2d_forward", false, [&] { forward<cpu::widened::conv2d>(ctx(), layer.config, x, w, {}, y); });
+  refused("conv2d_backward_data", false,
+          [&] { backward_data<cpu::widened::conv2d>(ctx(), layer.config, grad_y, w, grad_x); });
+  refused("conv2d_backward_weight", true, [&] {
+    backward_weight<cpu::widened::conv2d>(ctx(), layer.config, x, grad_y, grad_w, {}, GradMode::overwrite);
+  });
 }
 
 /// AlexNet's first layer in the default arena of a CPU device; all images are equal.
@@ -341,12 +340,17 @@ TEST_F(DeviceTest, Conv2dUsesOneDnnWhenTheWorkspaceSuffices) {
   const View y_view = y, grad_x_view = grad_x, grad_w_view = grad_w;
   const ConstView x = c.x_device, w = c.w_device, grad_y = c.grad_y_device;
   ctx().dispatch({"conv2d", {x, w, grad_y}, {y_view, grad_x_view, grad_w_view}}, [&, this] {
-    served += cpu::onednn::conv2d_forward(ctx(), ctx().workspace(), c.config, x, w, {}, y_view) ? 1 : 0;
-    served += cpu::onednn::conv2d_backward_data(ctx(), ctx().workspace(), c.config, grad_y, w, grad_x_view) ? 1 : 0;
-    served += cpu::onednn::conv2d_backward_weight(ctx(), ctx().workspace(), c.config, x, grad_y, grad_w_view, {},
-                                                  GradMode::accumulate)
-                  ? 1
-                  : 0;
+    for (const Conv2dCall& call :
+         {Conv2dCall{Conv2dPass::forward, c.config, read_only(x), read_only(w), {}, y_view},
+          Conv2dCall{Conv2dPass::backward_data, c.config, grad_x_view, read_only(w), {}, read_only(grad_y)},
+          Conv2dCall{Conv2dPass::backward_weight,
+                     c.config,
+                     read_only(x),
+                     grad_w_view,
+                     {},
+                     read_only(grad_y),
+                     GradMode::accumulate}})
+      served += cpu::onednn::conv2d(ctx(), ctx().workspace(), call) ? 1 : 0;
   });
   device.synchronize();
   EXPECT_EQ(served, 3);

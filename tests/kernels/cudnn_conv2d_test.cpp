@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution by cuDNN, on its stand-in: results, the reasons for which it is not used, and the arena.
+#include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "kernels/conv2d_choice.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "kernels/cuda/cudnn_workspace.h"
 #include "kernels/tuned_plans.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "tests/kernels/conv2d_cases.h"
 #include "tests/kernels/expect_error.h"
 #include "tests/standins/controls.h"
@@ -82,6 +87,33 @@ TEST_P(CudnnConv2dTest, EveryPassEqualsTheReference) {
   EXPECT_EQ(implementations_of("conv2d_backward_weight"), Names{is_half() ? rounded_name() : "cuDNN"});
   EXPECT_EQ(reasons_of("conv2d_backward_weight"),
             Names{is_half() ? "for a gradient in f32 cuDNN proposes no engine" : ""});
+}
+
+TEST_P(CudnnConv2dTest, ReluKeepsNaN) {
+  reserve(kWorkspace);
+  const Conv2dCase c = small_case();
+  const std::vector<float> nans(static_cast<size_t>(c.g.x.numel()), std::numeric_limits<float>::quiet_NaN());
+  const GuardedTensor y = guarded(c.g.y);
+  conv2d_forward(ctx(), c.config, tensor(c.g.x, nans), c.w_device, c.bias_device, y);
+  for (const float value : unchecked_values(y)) EXPECT_TRUE(std::isnan(value));
+  EXPECT_EQ(implementations_of("conv2d_forward"), Names{"cuDNN"});
+}
+
+/// By the environment: without bias and ReLU in its graphs, and not at all.
+TEST_P(CudnnConv2dTest, CanBeTurnedOff) {
+  reserve(kWorkspace);
+  const Conv2dCase c = small_case();
+  for (const auto& [feature, convolutions, launches] :
+       {std::tuple{GpuFeature::fused_epilogues, 1, 1}, {GpuFeature::cudnn, 0, 2}}) {
+    setenv(variable_of(feature), "off: the driver is too old", 1);
+    device.synchronize();
+    standins::take_call_counts();
+    check_forward(device, c, kDispatched, is_half() ? false : true);
+    const standins::CallCounts counts = standins::take_call_counts();
+    EXPECT_EQ(counts.convolutions, convolutions);
+    EXPECT_EQ(counts.launches, launches) << "bias and ReLU; columns, then ReLU";
+    unsetenv(variable_of(feature));
+  }
 }
 
 TEST_P(CudnnConv2dTest, RunsAsOneCallAndGivesTheSameBitsEveryTime) {

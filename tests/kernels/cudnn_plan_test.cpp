@@ -501,7 +501,8 @@ TEST_P(CudnnPlanTest, ExecutesWithTheTensorsOfAPlan) {
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
   alignas(16) std::array<char, 64> memory{};
   const std::array<void*, 4> pointers{memory.data(), memory.data() + 16, memory.data() + 32, memory.data() + 48};
-  expect_error<CudaError>("cudnnBackendExecute", [&] { choice.plan->execute(nullptr, ids, pointers, memory.data()); });
+  expect_error<CudaError>("cudnn().BackendExecute",
+                          [&] { choice.plan->execute(nullptr, ids, pointers, memory.data()); });
 }
 
 TEST_P(CudnnPlanTest, RefusesEmptyTensors) {
@@ -514,7 +515,7 @@ TEST_P(CudnnPlanTest, RefusesEmptyTensors) {
 
 TEST_P(CudnnPlanTest, ErrorsNameTheCall) {
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  expect_error<CudaError>("cudnnBackendFinalize(descriptor_): CUDNN_STATUS_BAD_PARAM", [&] { tensor.finalize(); });
+  expect_error<CudaError>("cudnn().BackendFinalize(descriptor_): CUDNN_STATUS_BAD_PARAM", [&] { tensor.finalize(); });
   expect_error<CudaError>("cudnnBackendSetAttribute(100, type 1, 1 values)",
                           [&] { tensor.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT); });
 }

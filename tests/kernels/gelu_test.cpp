@@ -41,6 +41,16 @@ TEST_P(GeluTest, BackwardIsTheDerivative) {
   expect_close(values(grad_x), expected, 1e-6 + roundoff(), 6e-7 + underflow());
 }
 
+TEST_P(GeluTest, AcceptsAnyAlignment) {
+  const Shape shape{3, 43};
+  const std::vector<float> x = random(shape.numel(), 3, -4, 4);
+  const GuardedTensor expected = guarded(shape);
+  gelu_forward(ctx(), tensor(shape, x), expected);
+  const ShiftedStored y = shifted(shape, 3);
+  gelu_forward(ctx(), shifted(shape, 1, x), y);
+  expect_same_bits(y.bits(), bits(expected));
+}
+
 TEST_P(GeluTest, NanStaysNanAndInfinityStaysInfinity) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const GuardedTensor y = guarded({2});

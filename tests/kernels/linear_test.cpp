@@ -2,6 +2,8 @@
 // Linear layers: accumulated in f32, rounded once.
 #include "kernels/linear.h"
 
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include <fmt/format.h>
@@ -119,6 +121,26 @@ TEST_P(LinearTest, ABiasMayHaveAnyAlignment) {
     // On a GPU a misaligned bias is added to the product after that was rounded, which is below 7.
     expect_rounded(values(y), expected, dtype_name(dtype()) + fmt::format(", bias at {}", offset), roundoff(),
                    underflow() + 7 * roundoff());
+  }
+}
+
+TEST_P(LinearTest, ReluOnGpusKeepsNaN) {
+  if (!on_gpu()) GTEST_SKIP() << "oneDNN's ReLU turns NaN into 0";
+  if (is_half()) ctx().reserve_workspace(int64_t{1} << 20);
+  const int64_t n = 3, in = 7, out = 9;
+  std::vector<float> x(static_cast<size_t>(n * in), 1.0F);
+  x[0] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> w(static_cast<size_t>(out * in), 1.0F), bias(static_cast<size_t>(out), 1.0F);
+  for (const Path& path : paths()) {
+    for (const bool with_bias : {false, true}) {
+      const GuardedTensor y = guarded({n, out});
+      const Tensor bias_device = tensor({out}, bias);
+      path.forward(ctx(), tensor({n, in}, x), tensor({out, in}, w), with_bias ? ConstView(bias_device) : ConstView(),
+                   true, y);
+      const std::vector<float> v = unchecked_values(y);
+      for (size_t i = 0; i < v.size(); ++i)
+        EXPECT_EQ(std::isnan(v[i]), i < static_cast<size_t>(out)) << path.name << " " << i << " " << with_bias;
+    }
   }
 }
 

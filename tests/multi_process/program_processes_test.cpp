@@ -44,6 +44,20 @@ class Processes : public MpirunTest {
   TempFolder folder_;
 };
 
+TEST_F(Processes, HaveTheHashOfOneDeviceInExactMode) {
+  const Command training = {"--exact", "--steps", "5"};
+  const auto in_one = [&](const std::string& devices) {
+    const Command command = with(with({"train"}, kJob), with(training, {"--devices", devices, "--json"}));
+    return parse(run_vitrine(command))["state_hash"];
+  };
+  const Json expected = in_one("cpu:0");
+  ASSERT_TRUE(expected.is_string());
+  EXPECT_EQ(in_one("cpu:0-2"), expected);
+  EXPECT_EQ(in_processes(4, "train", training)["state_hash"], expected);
+  EXPECT_EQ(in_processes(2, "train", with(training, {"--devices", "cpu:0-2", "--accumulate", "2"}))["state_hash"],
+            expected);
+}
+
 TEST_F(Processes, TrainLikeOneProcess) {
   const Command training = {"--epochs", "2", "--accumulate", "2"};
   const Json one = in_one_process("train", training);

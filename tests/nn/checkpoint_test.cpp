@@ -261,6 +261,10 @@ TEST_F(Checkpoint, ADirectoryHasOneWriter) {
   expect_mentions(error_of<DataError>([&] { CheckpointDirectory(FileTest::write("x")); }), {"it is a file"});
   expect_mentions(error_of<DataError>([&] { CheckpointDirectory("/proc/no/such/folder"); }),
                   {"/proc/no/such/folder", "no checkpoints can be written there"});
+  fs::create_directory(folder_ / "linked");
+  fs::create_symlink(path("victim"), folder_ / "linked" / ".lock");
+  expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("linked")); }), {".lock is a symbolic link"});
+  EXPECT_FALSE(fs::exists(path("victim")));
   // A checkpoint in a checkpoint would never be the newest one of its run.
   Checkpoint::write("step-00000007", 1);
   expect_mentions(

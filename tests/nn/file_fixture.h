@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -58,6 +59,12 @@ inline HostTensor tensor_of(const Shape& shape, DType dtype, uint64_t seed) {
   HostTensor tensor{shape, dtype, std::vector<std::byte>(bytes.size())};
   if (!bytes.empty()) std::memcpy(tensor.data.data(), bytes.data(), bytes.size());
   return tensor;
+}
+
+inline LoadedWeights load_weights(const std::string& path, const FlatLayout& layout, std::span<float> flat,
+                                  const LoadOptions& options = {}) {
+  BufferValues none;
+  return load_parameters(path, layout, flat, BufferLayout(), none, options);
 }
 
 inline void expect_mentions(const std::string& message, const std::vector<std::string>& words) {

@@ -154,7 +154,7 @@ TEST_F(Safetensors, ListsOfNamesStayShort) {
     for (int i = 0; i < 20; ++i) tensors[std::to_string(i) + name] = tensor_of({1}, DType::f32, 1);
     write_safetensors(path(), tensors, {});
     std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-    const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
+    const std::string message = error_of<DataError>([&] { load_weights(path(), layout, flat); });
     expect_mentions(message, {"missing parameters: weight", "unexpected parameters: 0", "and 12 more"});
     EXPECT_LT(message.size(), 1200U) << message;
     EXPECT_EQ(message.find("bytes)...") != std::string::npos, name.size() != 90) << message;
@@ -172,7 +172,7 @@ TEST_F(Safetensors, AFileThatDoesNotFitIsRefusedBeforeItsDataAreRead) {
   };
   const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-  const auto load = [&] { load_parameters(path(), layout, flat); };
+  const auto load = [&] { load_weights(path(), layout, flat); };
   const int64_t gib = int64_t{1} << 28;  // elements
   if (kMemoryCanBeLimited) {
     write_sparse("x", 4 * gib);

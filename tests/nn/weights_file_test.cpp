@@ -66,9 +66,9 @@ TEST_F(WeightsFile, EveryModelSurvivesARoundTrip) {
     const FlatLayout layout(make_model(name, {.image_size = 20}).net->parameters(), 64);
     std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
     initialize(layout, 5, flat);
-    save_parameters(path(), layout, flat, {{"model", name}});
+    save_parameters(path(), layout, flat, BufferLayout(), {}, {{"model", name}});
     std::vector<float> loaded(flat.size(), 0.0F);
-    load_parameters(path(), layout, loaded);
+    load_weights(path(), layout, loaded);
     EXPECT_EQ(loaded, flat) << name;
   }
 }
@@ -223,7 +223,7 @@ TEST_F(WeightsFile, AFileOfPyTorchGivesPyTorchsLogits) {
   const Sequential net = tiny_net();
   const FlatLayout layout(net.parameters(), 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-  load_parameters(VITRINE_TEST_DATA "/tiny.safetensors", layout, flat);
+  load_weights(VITRINE_TEST_DATA "/tiny.safetensors", layout, flat);
 
   TestDevice device;
   device.ctx().reserve_workspace(int64_t{16} << 20);
@@ -233,7 +233,7 @@ TEST_F(WeightsFile, AFileOfPyTorchGivesPyTorchsLogits) {
   net.forward_from(device.ctx(), layout.views(weights), images, logits, {.training = false});
   expect_close(device.values(ConstView(logits)), record.at("logits").get<std::vector<float>>(), 1e-5, 1e-6, "logits");
 
-  save_parameters(path(), layout, flat, {});
+  save_parameters(path(), layout, flat, BufferLayout(), {}, {});
   const auto original = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
   const auto saved = read_safetensors(path());
   ASSERT_EQ(saved.size(), original.size());
@@ -249,7 +249,7 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
   const std::vector<float> before = flat;
   const auto load = [&](std::map<std::string, HostTensor> tensors) {
     write_safetensors(path(), tensors, {});
-    const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
+    const std::string message = error_of<DataError>([&] { load_weights(path(), layout, flat); });
     EXPECT_EQ(flat, before);
     return message;
   };
@@ -266,7 +266,7 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
   retyped["classifier.0.bias"] = tensor_of({4}, DType::f16, 1);
   expect_mentions(load(retyped), {"classifier.0.bias", "f16"});
   std::vector<float> too_short(3);
-  EXPECT_THROW(load_parameters(path(), layout, too_short), ShapeError);
+  EXPECT_THROW(load_weights(path(), layout, too_short), ShapeError);
 }
 
 TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
@@ -278,16 +278,16 @@ TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   };
   set("classifier.0.bias", 3, -std::numeric_limits<float>::infinity());
   write_safetensors(path(), tensors, {});
-  expect_mentions(error_of<DataError>([&] { load_parameters(path(), layout, flat); }),
+  expect_mentions(error_of<DataError>([&] { load_weights(path(), layout, flat); }),
                   {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
   // (2, 1, 0, 2) of (3, 2, 3, 3), in the file's order.
   set("features.0.weight", ((2 * 2 + 1) * 3 + 0) * 3 + 2, std::numeric_limits<float>::quiet_NaN());
   set("features.0.weight", 53, std::numeric_limits<float>::infinity());
   write_safetensors(path(), tensors, {});
-  expect_mentions(error_of<DataError>([&] { load_parameters(path(), layout, flat); }),
+  expect_mentions(error_of<DataError>([&] { load_weights(path(), layout, flat); }),
                   {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
   EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
-  load_parameters(path(), layout, flat, {.allow_non_finite = true});
+  load_weights(path(), layout, flat, {.allow_non_finite = true});
   EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
 }
 
@@ -297,7 +297,7 @@ TEST_F(WeightsFile, ThousandsOfUnexpectedNamesMakeAShortMessage) {
   std::map<std::string, HostTensor> tensors;
   for (int i = 0; i < 5000; ++i) tensors[std::string(300, 'x') + std::to_string(i)] = tensor_of({1}, DType::u8, 1);
   write_safetensors(path(), tensors, {});
-  const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
+  const std::string message = error_of<DataError>([&] { load_weights(path(), layout, flat); });
   expect_mentions(message, {"missing parameters: features.0.weight", "unexpected parameters:", "and 4992 more"});
   EXPECT_LT(message.size(), 2048U);
 }

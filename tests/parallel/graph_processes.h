@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/parallel/process_part.h"
+#include "runtime/gpu_features.h"
 #include "runtime/process_group/join_processes.h"
 #include "tests/parallel/random_model.h"
 #include "tests/runtime/processes.h"
@@ -74,10 +76,12 @@ class GraphProcesses : public ::testing::Test {
       const DeviceGroup warm_up(options);
     }
     standins::reset();
+    setenv(variable_of(GpuFeature::graph_collectives), "on", 1);
     check_.emplace();
   }
   ~GraphProcesses() override {
     check_.reset();
+    unsetenv(variable_of(GpuFeature::graph_collectives));
     EXPECT_EQ(standins::live_objects(), 0);
     EXPECT_EQ(standins::communicators_ended_before_graphs(), 0);
     standins::reset();

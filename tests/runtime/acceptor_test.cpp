@@ -36,15 +36,15 @@ class AcceptorTest : public ::testing::Test {
 
  protected:
   void open(size_t most_peers = 64, int64_t patience_ms = 60'000) {
-    std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
+    std::vector<Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
     port = process_group::port_of(listeners[0]);
     acceptor.emplace(std::move(listeners), kKey, most_peers, patience_ms);
     thread = std::thread([this] {
       while (!over) {
-        for (Acceptor::Guest& guest : acceptor->serve(5)) {
-          names.push_back(guest.join.name);
-          ++guests;
-          acceptor->dismiss(std::move(guest));
+        for (Acceptor::JoinRequest& request : acceptor->serve(5)) {
+          names.push_back(request.join.name);
+          ++requests;
+          acceptor->dismiss(std::move(request));
         }
         most_seen = std::max(most_seen, acceptor->peer_count());
       }
@@ -56,17 +56,17 @@ class AcceptorTest : public ::testing::Test {
   }
   FakeProcess connect() const {
     std::string problem;
-    process_group::Descriptor socket = process_group::connect_to("127.0.0.1", port, 60000, problem);
+    Descriptor socket = process_group::connect_to("127.0.0.1", port, 60000, problem);
     if (!socket) throw std::runtime_error(problem);
     return FakeProcess(std::move(socket));
   }
   /// A peer that knows the key completes the handshake.
   void expect_entry() {
-    const int before = guests;
+    const int before = requests;
     FakeProcess honest = connect();
     honest.join(kKey);
     honest.send(Writer(MessageKind::join).number(1).number(2).text("rank 1 (honest)"));
-    while (guests == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (requests == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static bool send_bytes(const FakeProcess& process, const std::string& bytes) {
     return ::send(process.connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
@@ -80,7 +80,7 @@ class AcceptorTest : public ::testing::Test {
   int port = 0;
   std::optional<Acceptor> acceptor;
   std::atomic<bool> over{false};
-  std::atomic<int> guests{0};
+  std::atomic<int> requests{0};
   size_t most_seen = 0;  // read after it is stopped
   std::vector<std::string> names;
   std::thread thread;
@@ -104,7 +104,7 @@ TEST_F(AcceptorTest, AWrongSecretIsReportedAndNothingElseIsRevealed) {
   expect_contains(impostor.wait_for(MessageKind::refused), "it does not know this run's secret");
   expect_entry();
   stop();
-  EXPECT_EQ(guests, 1);
+  EXPECT_EQ(requests, 1);
   expect_contains(
       acceptor->last_refusal(),
       "A process at 127.0.0.1 connected and was refused: it does not know this run's secret, or has another run id.");
@@ -122,7 +122,7 @@ TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
     expect_hang_up(impostor);
   }
   expect_entry();
-  EXPECT_EQ(guests, 1);
+  EXPECT_EQ(requests, 1);
 }
 
 TEST_F(AcceptorTest, RefusesAReplayedHandshake) {
@@ -142,7 +142,7 @@ TEST_F(AcceptorTest, RefusesAReplayedHandshake) {
     impostor.send(Writer(MessageKind::proof).raw(proof));
     expect_contains(impostor.wait_for(MessageKind::refused), "secret");
   }
-  EXPECT_EQ(guests, 0);
+  EXPECT_EQ(requests, 0);
 }
 
 TEST_F(AcceptorTest, AfterTheHandshakeOnlySealedMessagesAreAccepted) {
@@ -153,7 +153,7 @@ TEST_F(AcceptorTest, AfterTheHandshakeOnlySealedMessagesAreAccepted) {
   EXPECT_TRUE(
       send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
   expect_hang_up(honest);
-  EXPECT_EQ(guests, 0);
+  EXPECT_EQ(requests, 0);
 }
 
 TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
@@ -223,11 +223,11 @@ TEST_F(AcceptorTest, AnIdleConnectionIsClosedAfterItsTimeout) {
 }
 
 TEST_F(AcceptorTest, AFloodFromOneAddressDoesNotCloseConnectionsFromAnother) {
-  std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
+  std::vector<Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
   port = process_group::port_of(listeners[0]);
   Acceptor narrow(std::move(listeners), kKey, 4);
   // The honest peer comes first, from 127.0.0.2, and is the oldest of all.
-  process_group::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in own{}, there{};
   own.sin_family = there.sin_family = AF_INET;
   own.sin_addr.s_addr = htonl(0x7f000002);

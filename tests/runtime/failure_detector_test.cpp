@@ -306,7 +306,7 @@ TEST_F(FailureDetectorTest, TooFewCollectivesAtTheEndNameTheMissingOne) {
   for (const int rank : {0, 2}) begin(rank, record(1, 2, "bucket 9"));
   detector.compare_counts();
   expect_verdict({"rank 1 (pid 71 on node1) began 1 collectives, where ranks 0, 2 began 2",
-                  "it lacks collective 1 (all_reduce of bucket 9", "the same collectives"});
+                  "it did not begin collective 1 (all_reduce of bucket 9", "the same collectives"});
 }
 
 TEST_F(FailureDetectorTest, TooManyCollectivesAtTheEndNameTheLastOne) {

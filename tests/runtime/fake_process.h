@@ -18,7 +18,7 @@ namespace vitrine::test {
 
 class FakeProcess {
  public:
-  explicit FakeProcess(process_group::Descriptor socket) : connection(std::move(socket)) {}
+  explicit FakeProcess(Descriptor socket) : connection(std::move(socket)) {}
 
   void send(const process_group::Writer& message) {
     connection.send(message.bytes());
@@ -65,10 +65,9 @@ class FakeProcess {
 };
 
 /// Connects to the address in `text`.
-inline process_group::Descriptor connect_to_address(const std::string& text) {
+inline Descriptor connect_to_address(const std::string& text) {
   std::string problem;
-  process_group::Descriptor socket =
-      process_group::connect_to("127.0.0.1", process_group::Address::parse(text).port, 60000, problem);
+  Descriptor socket = process_group::connect_to("127.0.0.1", process_group::Address::parse(text).port, 60000, problem);
   if (!socket) throw std::runtime_error(problem);
   return socket;
 }
@@ -101,11 +100,11 @@ inline FakeProcess join_as(int rank, int size, const std::string& path, const st
 inline FakeProcess lead_one(const std::string& path) {
   using process_group::MessageKind;
   using process_group::Writer;
-  const process_group::Descriptor listener = process_group::listen_on(0);
+  const Descriptor listener = process_group::listen_on(0);
   const process_group::Address address{
       process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}};
   process_group::write_address(path, address);
-  process_group::Descriptor socket;
+  Descriptor socket;
   while (!(socket = process_group::accept_one(listener))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   FakeProcess process(std::move(socket));
   process.lead(process_group::run_key("", address.key));

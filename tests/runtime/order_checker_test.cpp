@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "runtime/copy.h"
@@ -42,6 +43,22 @@ TEST_P(OrderCheckerTest, FindsAWriteAfterReadWithoutAnEvent) {
   zero(a(), t);
   copy(a(), t, u);
   EXPECT_THROW(zero(b(), t), OrderError);
+}
+
+TEST_P(OrderCheckerTest, FindsMemoryThatAnOperationDoesNotDeclare) {
+  if (GetParam() == Backend::meta) GTEST_SKIP() << "operations do not run";
+  Tensor t = tensor(), u = tensor();
+  zero(a(), t);
+  const auto run = [&](std::initializer_list<ConstView> reads) {
+    a().dispatch({"my_op", reads, {u}}, [from = t.view(), to = u.view()] { to.as<float>()[0] = from.as<float>()[0]; });
+    group_->synchronize();
+  };
+  EXPECT_NO_THROW(run({t}));
+  EXPECT_NO_THROW(run({t.view().rows(50, 100), t.view().rows(0, 50)}));
+  for (const auto& [declared, missing] : {std::pair{ConstView(), "400 bytes"}, {t.view().rows(0, 50), "200 bytes"}}) {
+    expect_contains(error_of<OrderError>([&] { run({declared}); }),
+                    fmt::format("my_op: it accesses {} that it has not declared", missing));
+  }
 }
 
 TEST_P(OrderCheckerTest, AcceptsAnEventInBetween) {

@@ -31,7 +31,7 @@ class ProcessGroupAttack : public ::testing::Test {
   /// Connects to rank 0 as soon as it listens.
   FakeProcess unauthenticated() const {
     std::string problem;
-    process_group::Descriptor socket;
+    Descriptor socket;
     while (!(socket = process_group::connect_to("127.0.0.1", port_, 1000, problem)))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return FakeProcess(std::move(socket));
@@ -64,11 +64,11 @@ TEST_F(ProcessGroupAttack, AnImpostorThatClaimsToBeRankOneIsIgnored) {
 }
 
 TEST_F(ProcessGroupAttack, AnImpostorInPlaceOfRankZeroLearnsNothing) {
-  const process_group::Descriptor listener = std::move(process_group::listen_at("127.0.0.1", port_)[0]);
+  const Descriptor listener = std::move(process_group::listen_at("127.0.0.1", port_)[0]);
   std::atomic<bool> over{false};
   std::thread impostor([&] {
     while (!over) {
-      process_group::Descriptor socket = process_group::accept_one(listener);
+      Descriptor socket = process_group::accept_one(listener);
       if (!socket) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
@@ -119,10 +119,10 @@ TEST_F(ProcessGroupAttack, RunsOfOneSecretAndOneRendezvousStayApart) {
 
 // Anyone may listen where rank 0 is going to listen.
 TEST_F(ProcessGroupAttack, AListenerThatRefusesEndsNoMember) {
-  std::optional<process_group::Descriptor> listener = std::move(process_group::listen_at("127.0.0.1", port_).front());
+  std::optional<Descriptor> listener = std::move(process_group::listen_at("127.0.0.1", port_).front());
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
-      process_group::Descriptor socket;
+      Descriptor socket;
       while (!(socket = process_group::accept_one(*listener)))
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       FakeProcess impostor(std::move(socket));

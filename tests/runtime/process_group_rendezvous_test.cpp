@@ -198,14 +198,14 @@ class StaleAddress : public ProcessGroupRendezvous {
  protected:
   /// Rank 1 first, which is certain to find the stale address; `serve` gets its connection.
   void expect_rendezvous_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
-    const process_group::Descriptor listener = process_group::listen_on(0);
+    const Descriptor listener = process_group::listen_on(0);
     process_group::write_address(
         place.path(),
         {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});
     run_ranks(2, [&](int rank) {
       std::optional<FakeProcess> unauthenticated;
       if (rank == 0) {
-        process_group::Descriptor socket;
+        Descriptor socket;
         while (!(socket = process_group::accept_one(listener)))
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         unauthenticated.emplace(std::move(socket));
@@ -220,7 +220,7 @@ class StaleAddress : public ProcessGroupRendezvous {
 TEST_F(StaleAddress, WithoutAListenerIsReplaced) {
   int port = 0;
   {
-    const process_group::Descriptor listener = process_group::listen_on(0);
+    const Descriptor listener = process_group::listen_on(0);
     port = process_group::port_of(listener);
   }
   process_group::write_address(place.path(), {process_group::random_bytes(), port, process_group::host_name(), {}});

@@ -87,8 +87,8 @@ TEST(RendezvousAddress, NamesAMissingFolder) {
   expect_contains(text, "No such file or directory");
 }
 
-TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) {
-  EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, "");
+TEST(RendezvousAddress, NeedsAWholeKey) {
+  EXPECT_THROW(Address::parse("vitrine 1111222233334444 80 node1"), CommError);
 }
 
 TEST(RendezvousAddress, ShowsOtherTextWithoutControlCharacters) {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "runtime/size_argument.h"
 
 namespace vitrine {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -81,7 +82,7 @@ void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t
         value +=
             p.beta * load_element(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
       if (p.bias != nullptr) value += load_element(p.bias, p.d.type, row + i);
-      if (p.relu && value <= 0) value = 0;  // NaN stays
+      if (p.relu && !(value > 0) && !(p.relu_keeps_nan && std::isnan(value))) value = 0;
       store(const_cast<void*>(p.d.data), p.d.type, (row + i) * p.d.row_stride + (column + j) * p.d.column_stride,
             value);
     }

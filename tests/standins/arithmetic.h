@@ -28,9 +28,9 @@ float load_element(const void* data, cudaDataType_t type, int64_t i);
 struct Product {
   MatrixAt a, b, c, d;  // shapes in the product: (m, k), (k, n), (m, n); d's data is written
   float alpha = 1, beta = 0;
-  const void* bias = nullptr;   // (m), of d's type, added to each column
-  void* column_sums = nullptr;  // (n) of d's type: receives the sums of b's columns
-  bool relu = false;
+  const void* bias = nullptr;                 // (m), of d's type, added to each column
+  void* column_sums = nullptr;                // (n) of d's type: receives the sums of b's columns
+  bool relu = false, relu_keeps_nan = false;  // otherwise it turns NaN into 0
   bool tf32 = false;
   int64_t more_parts = 0;  // in which the terms are summed, beyond those for the sizes
 };

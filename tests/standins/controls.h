@@ -65,6 +65,12 @@ void fail_next_malloc(int device);
 /// stays until configure().
 void fail_launch(int device, int64_t n);
 
+/// Lets one of this thread's calls that capture, instantiate or launch a graph fail, the n-th from now on: a capture in
+/// progress becomes invalid. n = 0: none. VITRINE_STANDIN_FAIL_CAPTURE=N is the n with which each thread begins.
+void fail_capture_call(int64_t n);
+/// Such calls of this thread since fail_capture_call().
+int64_t capture_calls();
+
 /// Whether cuBLASLt's heuristic refuses every epilogue, or finds no algorithm for any product, on all devices.
 void refuse_epilogues(bool refuse);
 void refuse_products(bool refuse);

@@ -102,6 +102,7 @@ void convolve(const Convolution& c) {
   p.beta = c.beta;
   p.bias = c.bias ? c.bias_data : nullptr;
   p.relu = c.relu;
+  p.relu_keeps_nan = c.relu_keeps_nan;
   p.tf32 = c.tf32;
   p.more_parts = c.more_parts;
   multiply(p);

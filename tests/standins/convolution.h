@@ -18,7 +18,7 @@ struct Convolution {
   std::array<int64_t, 2> strides{1, 1}, pads{};
   cudaDataType_t x_type = CUDA_R_32F, w_type = CUDA_R_32F, y_type = CUDA_R_32F;
   float alpha = 1, beta = 0;  // result = alpha * sums + beta * its content
-  bool bias = false, relu = false;
+  bool bias = false, relu = false, relu_keeps_nan = false;
   bool tf32 = false;
   int64_t more_parts = 0;  // in which the terms of each sum are added, beyond those for the sizes
   // The data of the result is written.

@@ -343,6 +343,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (products_refused) return CUBLAS_STATUS_SUCCESS;  // and returned none
   if (epilogues_refused && get<Operation>(operation).epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (const Operation o = get<Operation>(operation);
+      o.bias == nullptr && (o.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB)) != 0) {
+    explain("cublasLtMatmulAlgoGetHeuristic: the epilogue needs a bias, whose pointer is not set");
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   const auto preference = wanted == nullptr ? Preference{0, {256, 256, 256, 256}} : get<Preference>(wanted);
   Algorithm algorithm{kMark,
                       static_cast<uint64_t>(product.d.rows),

@@ -2,6 +2,7 @@
 // Stand-in for the CUDA runtime: captures. Streams that are captured keep their work instead of running it;
 // graph_launch.cpp runs it.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "tests/standins/machine.h"
@@ -21,8 +22,33 @@ namespace {
 std::atomic<int> active_captures{0};
 std::mutex captures_mutex;
 std::vector<Capture*> captures;  // guarded by captures_mutex
+thread_local int own_captures = 0;
+
+struct CaptureCalls {
+  int64_t made = 0, failing = 0;  // failing: the one that fails; 0: none
+};
+CaptureCalls& calls_of_this_thread() {
+  thread_local CaptureCalls calls = [] {
+    const char* const failing = std::getenv("VITRINE_STANDIN_FAIL_CAPTURE");
+    return CaptureCalls{0, failing == nullptr ? 0 : std::atoll(failing)};
+  }();
+  return calls;
+}
 
 }  // namespace
+
+void fail_capture_call(int64_t n) { calls_of_this_thread() = {0, n}; }
+int64_t capture_calls() { return calls_of_this_thread().made; }
+bool is_capturing() { return own_captures > 0; }
+
+bool fails_in_capture() {
+  CaptureCalls& calls = calls_of_this_thread();
+  if (++calls.made != calls.failing) return false;
+  const std::lock_guard lock(captures_mutex);
+  for (Capture* capture : captures)
+    capture->invalid = capture->invalid || capture->thread == std::this_thread::get_id();
+  return true;
+}
 
 bool capture_forbids(const char* call) {
   if (active_captures.load(std::memory_order_relaxed) == 0) return false;
@@ -119,6 +145,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamBeginCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (stream->capture != nullptr) return set_last_error(cudaErrorIllegalState);
+  if (standins::fails_in_capture()) return set_last_error(cudaErrorStreamCaptureUnsupported);
+  ++standins::own_captures;
   stream->capture = std::make_shared<Capture>();
   stream->capture->mode = mode;
   stream->capture->thread = std::this_thread::get_id();
@@ -145,6 +173,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     explain("cudaStreamEndCapture: another thread began the capture");
     return set_last_error(cudaErrorStreamCaptureWrongThread);
   }
+  --standins::own_captures;
   const std::shared_ptr<Capture> capture = stream->capture;
   const standins::CapturedBefore joined = stream->captured_before;
   const bool all_joined = standins::leave_capture(*capture, joined);

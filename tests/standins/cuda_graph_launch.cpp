@@ -133,6 +133,7 @@ bool launch(CUgraphExec_st& executable, CUstream_st& stream) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   note_call(Call::other);
+  if (standins::fails_in_capture()) return set_last_error(cudaErrorMemoryAllocation);
   const std::unique_lock lock(state().mutex);
   if (!state().graphs.contains(graph)) {
     explain("cudaGraphInstantiate: %p is no graph, or a destroyed one", static_cast<void*>(graph));
@@ -182,6 +183,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   }
   if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess)
     return set_last_error(static_cast<cudaError_t>(code));
+  if (standins::fails_in_capture()) return set_last_error(cudaErrorMemoryAllocation);
   const std::lock_guard launching(stream->launching);
   return standins::launch(*executable, *stream) ? cudaSuccess : set_last_error(cudaErrorLaunchFailure);
 }

@@ -133,6 +133,9 @@ cudnnStatus_t add_pointwise(const Object& operation, Graph& graph, Tensor& last)
   const auto mode = function.value<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
   if (mode == CUDNN_POINTWISE_RELU_FWD && summand.empty() && !c.relu) {
     c.relu = true;
+    c.relu_keeps_nan =
+        function.has(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION) &&
+        function.value<cudnnNanPropagation_t>(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION) == CUDNN_PROPAGATE_NAN;
     return CUDNN_STATUS_SUCCESS;
   }
   if (mode != CUDNN_POINTWISE_ADD || c.bias || c.relu)

@@ -103,6 +103,7 @@ void note_call(Call call) {
   call_counts[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   cudaError_t ignored = cudaSuccess;
   if (call != Call::query) current_device(ignored);
+  if (call != Call::query && is_capturing()) fails_in_capture();
 }
 
 CallCounts take_call_counts() {

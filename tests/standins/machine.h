@@ -115,6 +115,10 @@ void make_context(Device& device);
 /// memory.
 std::optional<Allocation> find_allocation(const void* p, bool end_counts = false);
 
+/// Counts a call that captures or launches a graph, or is made while this thread captures. Whether fail_capture_call()
+/// has it fail; then this thread's capture has become invalid.
+bool fails_in_capture();
+
 /// False, with a message, if the handle is not a stream. `call` is the name of the called function.
 bool is_live(cudaStream_t stream, const char* call);
 /// Waits for all work of a device.
@@ -168,6 +172,9 @@ struct GraphWork {
 };
 /// requires  a capture whose streams are joined; `joined` is what comes before the end of its origin. Takes its nodes.
 GraphWork graph_work(Capture& capture, const CapturedBefore& joined);
+
+/// Whether this thread captures.
+bool is_capturing();
 
 /// Adds a node to the stream's capture.
 void add_node(cudaStream_t stream, GraphNode node);

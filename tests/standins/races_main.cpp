@@ -81,6 +81,7 @@ void run(std::string_view left_out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  run(argc > 1 ? argv[1] : "");
+  // Locks of the stand-ins order the two accesses by chance in some rounds.
+  for (int round = 0; round < 10; ++round) run(argc > 1 ? argv[1] : "");
   return 0;
 }

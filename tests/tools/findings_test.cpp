@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/record/findings.h"
 
+#include <algorithm>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -61,6 +62,13 @@ void grow(RunRecord& in, size_t device, Category category, int64_t bytes) {
   in.devices[device].pool.peak_bytes += bytes;
 }
 
+/// Gives all devices half as much capacity again as the fuller one needs.
+RunRecord tight(RunRecord in) {
+  const int64_t peak = std::max(in.devices[0].pool.peak_bytes, in.devices[1].pool.peak_bytes);
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = peak * 3 / 2;
+  return in;
+}
+
 /// A finding with its remedy.
 std::string text_of(const std::optional<Finding>& finding) {
   return finding ? finding->text + " " + finding->remedy : "nothing";
@@ -92,16 +100,17 @@ TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   RunRecord staged = calm();
   staged.scheme = scheme_preset("criterion");
   grow(staged, 0, Category::staging, 50 * kMiB);
-  EXPECT_TELLS(uneven_memory(staged), "`--staging host`");
+  EXPECT_TELLS(uneven_memory(tight(staged)), "`--staging host`");
   RunRecord updates = calm();
   updates.scheme = scheme_preset("dp");
   grow(updates, 0, Category::optimizer, 80 * kMiB);
-  EXPECT_TELLS(uneven_memory(updates), "`--split gpu0=16` would give it fewer samples, and about 30 MiB less to hold.");
+  EXPECT_TELLS(uneven_memory(tight(updates)),
+               "`--split gpu0=16` would give it fewer samples, and about 30 MiB less to hold.");
   RunRecord larger = calm();
   larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
   EXPECT_TELLS(uneven_memory(larger), "cpu:1 holds 30 MiB more");
-  EXPECT_TELLS(uneven_memory(larger), "`--split equal`");
+  EXPECT_TELLS(uneven_memory(tight(larger)), "`--split equal`");
   RunRecord little = calm();
   grow(little, 1, Category::activations, 2 * kMiB);
   EXPECT_FALSE(uneven_memory(little).has_value());
@@ -115,7 +124,78 @@ TEST(Findings, ReportLittleHeadroomAndLargeWorkspaces) {
   EXPECT_FALSE(large_workspace(in).has_value());
   grow(in, 0, Category::workspace, 256 * kMiB);
   EXPECT_TELLS(large_workspace(in), "72 % of cpu:0's memory");
-  EXPECT_TELLS(large_workspace(in), "`--workspace 64MiB`");
+  EXPECT_TELLS(large_workspace(tight(in)), "`--workspace 64MiB`");
+}
+
+TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
+  RunRecord in = calm();
+  in.scheme = scheme_preset("dp");
+  grow(in, 0, Category::optimizer, 80 * kMiB);
+  const Finding spare = uneven_memory(in).value(), binding = uneven_memory(tight(in)).value();
+  EXPECT_EQ(spare.remedy, "Nothing needs to change: 820 MiB of 1000 MiB are free.");
+  EXPECT_EQ(describe_cost(spare), "small, 8.0 % of its capacity");
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 1000 * 1024 * kMiB;
+  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small") << "not 0.0 %";
+  EXPECT_TELLS(std::optional(binding), "`--split gpu0=16`");
+  EXPECT_EQ(describe_cost(binding), "large, 30 % of its capacity");
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 0;
+  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "large, 44 % of its memory");
+}
+
+/// The second of two devices computes a third of the time of the first.
+RunRecord idling() {
+  RunRecord in = calm();
+  in.devices[1].phases.rows = {{Phase::forward, 1, 0.1, 0.1, 0, 10, 0},
+                               {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0},
+                               {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
+  for (DeviceRecord& device : in.devices) device.communication.rows[1].exposed_seconds = 0.3;
+  return in;
+}
+
+TEST(Findings, NoiseIsNoReasonForAdvice) {
+  RunRecord in = idling();
+  EXPECT_TRUE(idle_device(in) && exposed_communication(in));
+  in.rates.rounds = {100, 101, 99, 100};
+  EXPECT_TRUE(idle_device(in) && exposed_communication(in));
+  in.rates.rounds = {100, 170, 60, 100};
+  EXPECT_FALSE(idle_device(in) || exposed_communication(in)) << "rounds differ by more than the device idles";
+  in.rates.rounds = {100, 101, 99};
+  EXPECT_FALSE(idle_device(in) || exposed_communication(in)) << "three rounds do not show the noise";
+  RunRecord equal = idling();
+  equal.equal_cpus = true;
+  EXPECT_FALSE(idle_device(equal)) << "no split helps equal devices";
+  equal.devices[1].samples_per_step = 16;
+  EXPECT_TRUE(idle_device(equal)) << "their work differs";
+}
+
+TEST(Findings, MoreThreadsThanCoresExplainAllTimes) {
+  RunRecord in = idling();
+  in.crowded = "2 CPU devices with 4 threads share 2 cores and slow each other down; use fewer devices";
+  const std::vector<Finding> all = find_findings(in);
+  ASSERT_EQ(all.size(), 1U) << all.back().text;
+  EXPECT_TELLS(std::optional(all[0]), "share 2 cores and slow each other down. The times and waits of single devices");
+  EXPECT_EQ(all[0].remedy, "To measure: use fewer devices.");
+  const std::vector<Finding> compared = comparison_findings({in, in});
+  ASSERT_EQ(compared.size(), 2U) << "that speeds cannot be told apart, and why";
+  EXPECT_EQ(compared[1].text, all[0].text);
+}
+
+TEST(Findings, OneSplitIsSuggestedAndDdpBeforeAny) {
+  RunRecord in = idling();
+  in.devices[0].samples_per_step = 40;
+  in.devices[1].samples_per_step = 24;
+  grow(in, 0, Category::activations, 30 * kMiB);
+  const auto splits = [](const RunRecord& run) {
+    std::string text;
+    for (const Finding& finding : find_findings(run)) {
+      if (finding.remedy.find("--split") != std::string::npos) text += finding.remedy;
+    }
+    return text;
+  };
+  EXPECT_EQ(splits(tight(in)), "`--split 23,41` would distribute them by speed.");
+  in.scheme = scheme_preset("dp");
+  EXPECT_TELLS(idle_device(in), "`--mode ddp`");
+  EXPECT_EQ(splits(tight(in)), "") << "it does not finish its samples earlier, it waits for device 0";
 }
 
 TEST(Findings, ReportWaitsForDataAndForTheHost) {
@@ -134,10 +214,7 @@ TEST(Findings, ReportWaitsForDataAndForTheHost) {
 }
 
 TEST(Findings, SuggestMoreSamplesForAnIdleDevice) {
-  RunRecord in = calm();
-  in.devices[1].phases.rows = {{Phase::forward, 1, 0.1, 0.1, 0, 10, 0},
-                               {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0},
-                               {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
+  RunRecord in = idling();
   EXPECT_TELLS(idle_device(in),
                "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 take 95 ms");
   EXPECT_TELLS(idle_device(in), "`--split 16,48`");
@@ -219,8 +296,8 @@ TEST(Findings, WhatCostsMostComesFirst) {
   EXPECT_EQ(all[0].cost, 0.4);
   EXPECT_NE(all[0].text.find("were skipped"), std::string::npos) << all[0].text;
   EXPECT_STREQ(all[0].cost_of, "the steps");
-  EXPECT_STREQ(all[1].cost_of, "its memory");
-  EXPECT_NEAR(all[1].cost.value(), 10.0 / 110, 1e-12);
+  EXPECT_STREQ(all[1].cost_of, "its capacity");
+  EXPECT_NEAR(all[1].cost.value(), 10.0 / 1000, 1e-12);
 }
 
 TEST(Findings, APlanHasThoseOfMemory) {
@@ -302,17 +379,20 @@ TEST(CompareFindings, NameTheFastestAndTheSmallest) {
 
 TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
   RunRecord dp = scheme("dp", {100, 98, 103, 100, 101}), ddp = scheme("ddp", {150, 160, 149, 150, 152});
-  grow(dp, 0, Category::activations, 100 * kMiB);
+  grow(dp, 0, Category::activations, 80 * kMiB);
+  ASSERT_EQ(comparison_findings({dp, ddp}).size(), 2U) << "what is small is left out";
+  dp = tight(dp);
   const std::vector<Finding> findings = comparison_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 3U);
   EXPECT_FALSE(findings[0].cost || findings[1].cost);
   EXPECT_EQ(findings[2].text, "dp: " + uneven_memory(dp)->text);
-  EXPECT_STREQ(findings[2].cost_of, "its memory");
+  EXPECT_STREQ(findings[2].cost_of, "its capacity");
 }
 
 TEST(Conclude, FillsWhatTheKindOfRecordReports) {
   RunRecord uneven = scheme("dp", {100, 98, 103, 100, 101});
   grow(uneven, 0, Category::activations, 100 * kMiB);
+  uneven = tight(uneven);
   Record run;
   run.runs = {uneven};
   conclude(run);

@@ -32,6 +32,7 @@ Json json_of(const Arguments& arguments, int exit_code = 0) {
 /// The name of a key in the documentation: a placeholder where names vary.
 std::string documented_name(const std::string& parent, const std::string& name) {
   if (parent == "modes") return "MODE";
+  if (parent == "cuda.features") return "VARIABLE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
   if (parent.ends_with("staging_bytes")) return "BUFFER";

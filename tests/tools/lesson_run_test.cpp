@@ -51,6 +51,18 @@ TEST(LessonCommand, PrintsTheAnswerOnly) {
   EXPECT_EQ(answer.output.find("What to look at"), std::string::npos);
 }
 
+TEST(LessonCommand, RunsTheCommandOfTheAnswer) {
+  const ChildResult answer = run_vitrine({"lesson", "1", "--answer"}),
+                    run = run_vitrine({"lesson", "1", "--answer", "--run"});
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  ASSERT_TRUE(run.output.starts_with(answer.output)) << run.output;
+  const std::string more = run.output.substr(answer.output.size());
+  EXPECT_TRUE(more.starts_with("$ vitrine plan --model wide-head")) << more;
+  expect_contains(more, "--mode criterion");
+  expect_contains(more, "What each device needs");
+  EXPECT_EQ(run_vitrine({"lesson", "1", "--run"}).exit_code, 2) << "without --answer there is nothing else to run";
+}
+
 TEST(LessonCommand, KeepsCommandsAndTheirOutputWhole) {
   const ChildResult answer =
       ChildProcess(vitrine_command({"lesson", "4", "--answer"}), ChildProcess::Streams::pipes, {"COLUMNS=60"}).wait();

@@ -57,9 +57,11 @@ TEST(LessonPage, HasACommandAndSections) {
   EXPECT_EQ(lesson.number, 3);
   EXPECT_EQ(lesson.title, "What is it?");
   EXPECT_EQ(plain_text(lesson.question), "A question in two lines?");
-  EXPECT_EQ(lesson.command, "vitrine plan --model mlp");
-  EXPECT_EQ(lesson.arguments(), (std::vector<std::string>{"plan", "--model", "mlp"}));
-  EXPECT_EQ(lesson.expected_status, 1);
+  EXPECT_EQ(lesson.command.line, "vitrine plan --model mlp");
+  EXPECT_EQ(lesson.command.arguments(), (std::vector<std::string>{"plan", "--model", "mlp"}));
+  EXPECT_EQ(lesson.command.expected_status, 1);
+  EXPECT_EQ(lesson.answer_command.line, "vitrine info");
+  EXPECT_EQ(lesson.answer_command.expected_status, 0);
   EXPECT_EQ(plain_text(lesson.look_at), "* a row of the table");
   EXPECT_EQ(plain_text(lesson.why), "See the page.");
   EXPECT_EQ(plain_text(lesson.answer), "Done:\n\n    $ vitrine info");
@@ -81,6 +83,7 @@ TEST(LessonPage, SaysWhatItLacks) {
   expect_contains(without("$ vitrine plan --model mlp\n"), "Run it");
   expect_contains(without("Do it.\n"), "'Exercise'");
   expect_contains(without("## Answer\n"), "'Answer'");
+  expect_contains(without("$ vitrine info\n"), "'Answer' has no block");
 }
 
 TEST(LessonPage, KeepsCodeAndTablesAsTheyAre) {
@@ -107,9 +110,11 @@ TEST(Lessons, AreNumberedAndTheirCommandsParse) {
   for (const std::string_view page : lesson_pages()) {
     const Lesson lesson = parse_lesson(page);
     EXPECT_EQ(lesson.number, ++number);
-    if (lesson.arguments().empty()) continue;
-    EXPECT_EQ(lesson.command.find_first_of("'\"$|;&<>*"), std::string::npos) << "needs a shell: " << lesson.command;
-    EXPECT_EQ(parse_command_line(lesson.arguments()).error, "") << lesson.command;
+    for (const LessonCommand& command : {lesson.command, lesson.answer_command}) {
+      if (command.arguments().empty()) continue;
+      EXPECT_EQ(command.line.find_first_of("'\"$|;&<>*"), std::string::npos) << "needs a shell: " << command.line;
+      EXPECT_EQ(parse_command_line(command.arguments()).error, "") << command.line;
+    }
   }
 }
 
@@ -124,6 +129,8 @@ TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
   expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp`");
   expect_contains(rows["--seed"], "| train, plan, compare, reproduce |");
   expect_contains(rows["--seed"], "[0]");
+  expect_contains(rows["--lr"], "[0.001]<br>reproduce: [0.0001] |");
+  expect_contains(rows["--data"], "[synthetic]<br>reproduce: [required] |");
   expect_contains(rows["--steps"], "<br>compare: ");
   expect_contains(rows["-b,--minbytes"], "| collectives |");
   expect_contains(rows["--weights"], "required");

@@ -62,7 +62,7 @@ class Fallbacks {
     for (const Conv2dPass pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
       if (first && pass == Conv2dPass::backward_data) continue;
       const bool bias = layer.bias && !(sums_bias_elsewhere && pass == Conv2dPass::backward_weight);
-      const int64_t bytes = onednn::conv2d_bytes(ctx(), pass, layer.conv, x, w, bias, dtype);
+      const int64_t bytes = onednn::conv2d_bytes(ctx(), {pass, layer.conv, dtype, x, w, {}, bias});
       const int64_t most = ctx().workspace().bytes();
       if (bytes < 0 ||
           (bytes > most &&
@@ -75,25 +75,25 @@ class Fallbacks {
 
   void check(const LinearConfig& layer, int64_t rows, DType dtype) {
     const int64_t in = layer.in_features, out = layer.out_features;
-    check({.m = rows,
-           .n = out,
-           .k = in,
-           .c_stride = out,
-           .dtype = dtype,
-           .c_dtype = dtype,
-           .transpose_b = true,
-           .bias = layer.bias,
-           .relu = layer.relu});
-    check({.m = rows, .n = in, .k = out, .c_stride = in, .dtype = dtype, .c_dtype = dtype});
+    check({{.m = rows,
+            .n = out,
+            .k = in,
+            .dtype = dtype,
+            .c_dtype = dtype,
+            .transpose_b = true,
+            .bias = layer.bias,
+            .relu = layer.relu},
+           out});
+    check({{.m = rows, .n = in, .k = out, .dtype = dtype, .c_dtype = dtype}, in});
     for (const bool accumulate : {false, true}) {
-      check({.m = out,
-             .n = in,
-             .k = rows,
-             .c_stride = in,
-             .dtype = dtype,
-             .c_dtype = DType::f32,
-             .transpose_a = true,
-             .accumulate = accumulate});
+      check({{.m = out,
+              .n = in,
+              .k = rows,
+              .dtype = dtype,
+              .c_dtype = DType::f32,
+              .transpose_a = true,
+              .accumulate = accumulate},
+             in});
     }
   }
 

@@ -303,7 +303,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "did you mean --epochs?");
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "Try 'vitrine train --help'");
   EXPECT_CONTAINS(usage_error("train --modle mlp"), "did you mean --model?");
-  EXPECT_CONTAINS(usage_error("train --batch 3"), "did you mean --batch-size or --batch-norm?");
+  EXPECT_CONTAINS(usage_error("train --batch 3"), "did you mean --batch-size or --batch-norm or --batch-norm-leaves?");
   EXPECT_CONTAINS(usage_error("train --batch_size 3"), "did you mean --batch-size?");
   EXPECT_CONTAINS(usage_error("train --gpus 2"), "there is no option --gpus");
   EXPECT_CONTAINS(usage_error("train -model mlp"), "did you mean --model?");

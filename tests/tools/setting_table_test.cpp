@@ -53,7 +53,7 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
   const Job job = open_job(options);
   const SettingContext context{options, job, devices};
   EXPECT_EQ(config_json(context, table).at("stochastic_depth"), 0.25);
-  expect_contains(configuration_reference(table), "| `config.stochastic_depth` | train plan | `--stochastic-depth` |");
+  expect_contains(configuration_reference(table), "first_bucket_mb,stochastic_depth}` | train plan | the flag |");
   // Checkpoints and reproductions.
   const auto settings = [&] { return run_settings(context, table); };
   std::vector<std::pair<std::string, std::string>> before;

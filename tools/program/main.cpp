@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/run/gpu_probes.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/processes.h"
 #include "tools/program/run/warnings.h"
@@ -49,7 +50,10 @@ int run_program(const std::vector<std::string>& arguments) {
   };
   try {
     if (options.command == Options::Command::info) return run_info(options);
+    if (options.command == Options::Command::verify) return run_verify(options);
+    if (options.command == Options::Command::explain) return run_explain(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
+    if (uses_gpus(options)) probe_gpus();
     processes.emplace(options);
     print_warnings(options, file_warnings(options));
     const int status = run(options, *processes);
@@ -68,6 +72,7 @@ int run_program(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   vitrine::tools::keep_standard_streams();
+  if (const std::optional<int> probed = vitrine::tools::run_probe(argc, argv)) return *probed;
   const int status = run_program({argv + 1, argv + argc});
   const std::string problem = vitrine::tools::finish_stdout();
   if (problem.empty()) return status;

@@ -12,6 +12,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -23,6 +24,7 @@ std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
   const EngineConfig& config = setup.config;
   DeviceGroup& devices = setup.devices;
   if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
+  if (const std::string off = why_off(GpuFeature::graphs); !off.empty()) return off;
   if (devices.size() > 1)
     return "several GPUs of one process train together; with one process for each GPU steps can be replayed";
   if (devices.checker() != nullptr) return "the order of operations is checked";
@@ -30,6 +32,9 @@ std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
   if (communicator != nullptr && CollectiveCapture::of(communicator) == nullptr)
     return "the caller has created the communicators";
+  if (config.exact()) return "exact mode computes leaf by leaf";
+  if (const std::string off = why_off(GpuFeature::graph_collectives); communicator != nullptr && !off.empty())
+    return "collectives are not captured: " + off;
   if (config.reducer) return "the reducer is custom";
   for (const Sequential::Part& part : setup.model.net->parts()) {
     if (!part.layer->can_be_replayed())
@@ -82,7 +87,8 @@ std::string GraphCounts::str() const {
   for (const auto& [count, reason] : {std::pair{first_uses, "first of their shape"},
                                       {recorded, "while the memory was recorded"},
                                       {moved, "because memory had moved"},
-                                      {beyond, "beyond the planned number of a step"}}) {
+                                      {beyond, "beyond the planned number of a step"},
+                                      {failed, "after a graph had failed"}}) {
     if (count == 0) continue;
     text += fmt::format("{}{} {}", separator, count, reason);
     separator = ", ";
@@ -91,6 +97,7 @@ std::string GraphCounts::str() const {
 }
 
 int64_t* StepGraphs::reason_to_issue(const Section& section, int64_t position) {
+  if (!failure_.empty()) return &counts_.failed;
   // A history of the memory contains what is allocated, so nothing is replayed meanwhile.
   if (records_history_) return &counts_.recorded;
   if (position >= most_micro_batches_) return &counts_.beyond;
@@ -121,25 +128,46 @@ void StepGraphs::agree_on_history() {
 
 bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& section) {
   const bool mine = std::exchange(section.blocks, pool().section_hash()) == pool().section_hash();
+  if (process_group_ == nullptr) return mine;
+  // Each rank says whether its blocks repeat, and why its capture has failed.
+  const auto combine = [](const std::vector<std::string>& parts) {
+    std::vector<std::string> failures;
+    char repeat = '1';
+    for (const std::string& part : parts) {
+      repeat = std::min(repeat, part[0]);
+      failures.push_back(part.substr(1));
+    }
+    std::vector<std::string> answers = first_reason(failures);
+    for (std::string& answer : answers) answer.insert(0, 1, repeat);
+    return answers;
+  };
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
-  return all_agree(fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}",
-                               position + 1, key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
-                   mine);
+  const std::string answer = process_group_->exchange(
+      fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}", position + 1,
+                  key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
+      (mine ? "1" : "0") + failure_, combine);
+  failure_ = answer.substr(1);
+  return answer[0] == '1';
 }
 
-bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue) {
+bool StepGraphs::issue_after_failure(Section& section, const Work& work) {
+  work.start_again();
+  issue_section(section, counts_.failed, work.issue);
+  return true;
+}
+
+bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const Work& work) {
   Section& section = sections_[key.section];
   const uint64_t in_use = pool().in_use_hash();
   agree_on_history();
   if (int64_t* const reason = reason_to_issue(section, position)) {
-    issue_section(section, *reason, issue);
+    issue_section(section, *reason, work.issue);
     return true;
   }
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
     send_values(position, values);
-    launch(found->second, values.step);
-    return false;
+    return launch(found->second, values.step) ? false : issue_after_failure(section, work);
   }
   if (found != graphs_.end()) {
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
@@ -152,15 +180,17 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
     }
     stream().synchronize();
     graphs_.erase(found);
-    issue_section(section, counts_.moved, issue);
+    issue_section(section, counts_.moved, work.issue);
     return true;
   }
   send_values(position, values);
-  Graph graph = capture(issue, in_use);
-  launch(graph, values.step);
+  std::optional<Graph> graph = capture(work.issue, in_use);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
-  if (blocks_repeat(key, position, section)) {
-    graphs_.emplace(key, std::move(graph));
+  const bool repeat = blocks_repeat(key, position, section);
+  if (!failure_.empty()) graph.reset();
+  if (!graph || !launch(*graph, values.step)) return issue_after_failure(section, work);
+  if (repeat) {
+    graphs_.emplace(key, std::move(*graph));
   } else {
     ++section.moves;
     std::optional<ProcessGroup::Waiting> waiting;
@@ -170,36 +200,46 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   return true;
 }
 
-void StepGraphs::launch(Graph& graph, int64_t step) {
+bool StepGraphs::launch(Graph& graph, int64_t step) {
   if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
-  stream().launch(*graph.work, step);
+  try {
+    stream().launch(*graph.work, step);
+  } catch (const CudaError& error) {
+    if (process_group_ != nullptr) throw;
+    failure_ = fmt::format("a step could not be launched as a CUDA graph: {}", error.what());
+    return false;
+  }
   ++counts_.launched;
+  return true;
 }
 
-StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
+std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
   Graph graph;
   graph.in_use = in_use;
   Stream* const communication = &replica_.communication().stream();
-  stream().begin_capture({&communication, 1});
-  replica_.scalars.captured_values = replica_.scalars.values;
-  try {
-    if (collective_capture() != nullptr) collective_capture()->begin_capture();
-    issue();
-  } catch (...) {
+  const auto abandon = [&] {
     replica_.scalars.captured_values = {};
     if (collective_capture() != nullptr) collective_capture()->end_capture();
     stream().abandon_capture();
+  };
+  try {
+    stream().begin_capture({&communication, 1});
+    replica_.scalars.captured_values = replica_.scalars.values;
+    if (collective_capture() != nullptr) collective_capture()->begin_capture();
+    issue();
+    replica_.scalars.captured_values = {};
+    if (collective_capture() != nullptr) graph.collectives = collective_capture()->end_capture();
+    graph.work = stream().end_capture();
+    return graph;
+  } catch (const Error& error) {
+    abandon();
+    if (error.kind() != ErrorKind::cuda && error.kind() != ErrorKind::comm) throw;
+    failure_ = fmt::format("a step could not be captured as a CUDA graph: {}", error.what());
+    return std::nullopt;
+  } catch (...) {
+    abandon();
     throw;
   }
-  replica_.scalars.captured_values = {};
-  if (collective_capture() != nullptr) graph.collectives = collective_capture()->end_capture();
-  try {
-    graph.work = stream().end_capture();
-  } catch (...) {
-    rethrow_with_prefix(std::current_exception(),
-                        "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
-  }
-  return graph;
 }
 
 }  // namespace vitrine

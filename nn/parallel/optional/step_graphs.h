@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator);
 /// uses, and positions. What could differ is agreed on by an exchange of the process group, which no rank passes alone:
 /// whether the history of the memory is recorded, when that changes, and whether a graph is kept, when it was captured.
 /// From then on a rank whose memory has moved throws, because the others launch the graph.
+///
+/// When a capture fails, its micro-batch is issued on all ranks, and no further one is captured.
 class StepGraphs {
  public:
   /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
@@ -51,12 +54,17 @@ class StepGraphs {
   /// replica: the only one of this process
   StepGraphs(const EngineSetup& setup, Replica& replica);
 
-  /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
+  /// A micro-batch after Engine::stage().
+  struct Work {
+    std::function<void()> issue;        // to the replica's compute stream alone
+    std::function<void()> start_again;  // undoes what `issue` has left on the host: the device has done nothing of it
+  };
+  /// Calls work.issue, or launches the graph of its key instead.
   ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
   ///             micro-batch
-  /// Returns false if it has not called `issue`. throws OrderError where ranks replay together and this one's memory
-  /// has moved; CommError
-  bool run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue);
+  /// Returns false if it has launched a graph without calling work.issue. throws OrderError where ranks replay together
+  /// and this one's memory has moved; CommError
+  bool run(const Key& key, int64_t position, const StepValues& values, const Work& work);
 
   /// Destroys the graphs. requires an idle stream
   void forget() {
@@ -64,6 +72,8 @@ class StepGraphs {
     graphs_.clear();
   }
   const GraphCounts& counts() const { return counts_; }
+  /// Why a graph could not be captured or launched, so that everything is issued since; empty if that has not happened.
+  const std::string& failure() const { return failure_; }
 
  private:
   static constexpr int kIssuedUses = 2;
@@ -88,15 +98,19 @@ class StepGraphs {
   /// Null: the rank is alone.
   CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reduction.communicator); }
   void send_values(int64_t position, const StepValues& values);
-  /// What `issue` queues on the compute and communication streams.
-  Graph capture(const std::function<void()>& issue, uint64_t in_use);
-  void launch(Graph& graph, int64_t step);
+  /// What `issue` queues on the compute and communication streams; nothing, with a failure(), where CUDA or NCCL
+  /// refuses that.
+  std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use);
+  /// False, with a failure(), where CUDA refuses the graph. Then it throws if other ranks have launched theirs.
+  bool launch(Graph& graph, int64_t step);
+  bool issue_after_failure(Section& section, const Work& work);
   /// Whether all ranks say yes.
   bool all_agree(const std::string& what, bool mine);
   /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must
   /// change on all of them.
   void agree_on_history();
-  /// Whether the blocks of the captured section lie as those of its previous use, on all ranks.
+  /// Whether the blocks of the captured section lie as those of its previous use, on all ranks. If a capture has
+  /// failed on one, failure() is set on all.
   bool blocks_repeat(const Key& key, int64_t position, Section& section);
 
   Replica& replica_;
@@ -106,6 +120,7 @@ class StepGraphs {
   std::map<Key, Graph> graphs_;
   ProcessGroup* process_group_;
   bool records_history_ = false;  // on all ranks
+  std::string failure_;
   GraphCounts counts_;
 };
 

@@ -24,7 +24,7 @@ OutputExchange::OutputExchange(const EngineSetup& setup, ReplicaGroup& replicas)
   }
   make_events();
   replicas_.on_recovery([this] {
-    scattered_ = Tensor();
+    forget_scattered();
     make_events();
   });
 }
@@ -49,6 +49,8 @@ const Tensor& OutputExchange::of(int device) const { return replicas_[device].ba
 
 void OutputExchange::add_totals(const Tensor& totals, int device) {
   Replica& r = replicas_[device];
+  if (r.exact != nullptr)
+    throw UnsupportedError("add_totals: exact mode adds up losses by leaf, so it has no custom loss; set leaves to 0");
   const PhaseScope phase(r.compute(), Phase::loss);
   add(r.compute(), totals, r.totals(), r.totals());
 }
@@ -129,33 +131,60 @@ void OutputExchange::release_scattered(Replica& r) {
   scattered_ = Tensor();
 }
 
-void OutputExchange::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
+void OutputExchange::compute_loss(Replica& r, const Tensor& logits, const Tensor& targets, const View& gradients,
+                                  const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
   const EngineConfig& config = setup_.config;
   const CrossEntropyConfig loss{config.ignore_index, 1.0F / static_cast<float>(setup_.nominal_targets()),
                                 gradients ? config.label_smoothing : 0.0F};
-  softmax_cross_entropy(r.compute(), loss, logits, r.batch.targets, gradients ? r.scaler->scale() : View(), gradients,
-                        totals);
+  softmax_cross_entropy(r.compute(), loss, logits, targets, gradients ? r.scaler->scale() : View(), gradients, totals);
+}
+
+template <class TotalsOf>
+void OutputExchange::compute_loss_by_leaf(Replica& r, int begin, int end, const Tensor& logits, const Tensor& gradients,
+                                          const TotalsOf& totals_of) {
+  int64_t at = 0;
+  for (int d = begin; d < end; ++d) {
+    for (const Leaf& leaf : replicas_[d].batch.leaves.own) {
+      const int64_t first = at, targets = leaf.rows.size() * setup_.model.targets_per_sample;
+      at += targets;
+      compute_loss(r, logits.rows(first, at), r.batch.targets.rows(first, at),
+                   gradients ? gradients.rows(first, at).view() : View(), totals_of(leaf.number));
+    }
+  }
+}
+
+void OutputExchange::evaluate_loss(Replica& r) {
+  const View totals = r.evaluate_totals;
+  const auto row = [&](int64_t i) { return totals.rows(i, i + 1).reshape({LossTotals::kCount}); };
+  if (!setup_.config.exact()) return compute_loss(r, r.batch.output, r.batch.targets, View(), row(0));
+  compute_loss_by_leaf(r, r.ordinal(), r.ordinal() + 1, r.batch.output, {}, row);
 }
 
 void OutputExchange::compute_loss() {
-  const auto compute_with_gradient = [&](Replica& r, const Tensor& logits) {
+  // Of the outputs of replicas [begin, end), on replica r.
+  const auto compute_with_gradient = [&](Replica& r, int begin, int end, const Tensor& logits) {
     Tensor gradient = logits;
     if (!gradient_over_output_) {
       const PhaseScope phase(r.compute(), Phase::loss);
       gradient = r.compute().allocate(logits.shape(), logits.dtype(), Category::activations, "gradient of outputs");
     }
-    compute_loss(r, logits, gradient, r.totals());
+    if (r.exact == nullptr) {
+      compute_loss(r, logits, r.batch.targets, gradient, r.totals());
+    } else {
+      compute_loss_by_leaf(r, begin, end, logits, gradient, [&](int leaf) { return r.exact->totals_of(leaf); });
+    }
     return gradient;
   };
   if (setup_.config.scheme.loss_at == LossAt::parallel) {
     return replicas_.for_each_at_once([&](Replica& r) {
-      if (r.batch.samples > 0) r.batch.output_gradient = compute_with_gradient(r, r.batch.output);
+      if (r.batch.samples > 0)
+        r.batch.output_gradient = compute_with_gradient(r, r.ordinal(), r.ordinal() + 1, r.batch.output);
     });
   }
   const int device = setup_.config.scheme.output_device;
   const Tensor all = gather(device);
-  scatter(compute_with_gradient(replicas_[device], all), device);
+  scatter(compute_with_gradient(replicas_[device], 0, replicas_.size(), all), device);
 }
 
 }  // namespace vitrine

@@ -44,10 +44,12 @@ class OutputExchange {
   Tensor allocate_output(Replica& r);
   /// The scheme's loss, on each device or on the output device.
   void compute_loss();
-  /// Cross-entropy of `logits`; gradients may be empty.
-  void compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals);
+  /// Cross-entropy of the replica's outputs in evaluation.
+  void evaluate_loss(Replica& r);
   /// On the device that scattered them: frees the gradients of all outputs once all devices have taken their rows.
   void release_scattered(Replica& r);
+  /// Drops the gradients of all outputs of a micro-batch that is not finished.
+  void forget_scattered() { scattered_ = Tensor(); }
 
  private:
   struct DeviceEvents {
@@ -56,6 +58,13 @@ class OutputExchange {
     std::unique_ptr<Event> outputs_read;     // compute of the output device: the outputs are gathered
     std::unique_ptr<Event> gradients_taken;  // compute: the gradients of its outputs have arrived
   };
+  /// Cross-entropy of `logits`; gradients may be empty.
+  void compute_loss(Replica& r, const Tensor& logits, const Tensor& targets, const View& gradients, const View& totals);
+  /// Calls compute_loss() for each leaf of the replicas [begin, end), in order.
+  ///   totals_of(leaf number)
+  template <class TotalsOf>
+  void compute_loss_by_leaf(Replica& r, int begin, int end, const Tensor& logits, const Tensor& gradients,
+                            const TotalsOf& totals_of);
   void make_events();
   DeviceEvents& events_of(const Replica& r);
   /// logits_shape() of the current micro-batch on all devices.

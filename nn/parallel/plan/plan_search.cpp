@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/plan/plan.h"
 #include "nn/parallel/settings.h"
 #include "nn/segments.h"
 #include "nn/settings.h"
@@ -75,7 +76,7 @@ std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std
 }  // namespace
 
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
-  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
+  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0, config.scheme.split.leaves};
   return config;
 }
 
@@ -88,6 +89,7 @@ PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig co
 Fit PlanSearch::plan(const EngineConfig& config) const {
   if (workload_.stop && workload_.stop()) throw SearchStopped();
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
+  validate(model_, devices_, config, fit.workload);
   try {
     EngineConfig sized = config;
     if (!sized.workspace_bytes) {
@@ -171,7 +173,8 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
 std::optional<Fit> PlanSearch::candidate(const EngineConfig& config, SearchSpace space) const {
   try {
     return best_of(config, space);
-  } catch (const ShapeError&) {
+  } catch (const Error& error) {  // in exact mode a micro-batch may cut leaves that belong together
+    if (error.kind() != ErrorKind::shape && !(config.exact() && error.kind() == ErrorKind::config)) throw;
     if (same_size(config, config_)) plan(config);  // throws what is wrong with the configuration itself
     return std::nullopt;
   }

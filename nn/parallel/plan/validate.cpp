@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/plan/plan.h"
+#include "nn/parallel/settings.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 
@@ -48,6 +49,42 @@ void validate_resident_images(const EngineConfig& config) {
         fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out",
                     dtype_name(config.image_dtype)));
   }
+}
+
+/// What exact mode cannot promise is refused.
+void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
+  const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
+  const auto refuse = [&](const Reason& why) { throw ConfigError(Reason("exact mode: ") + why); };
+  if (config.accumulate > leaves) {
+    refuse({given(settings::kAccumulate, std::to_string(config.accumulate)),
+            fmt::format(": a micro-batch has whole leaves, of which there are {}; use at most as many micro-batches",
+                        leaves)});
+  }
+  if (config.precision.reduce_dtype != DType::f32) {
+    refuse(Reason(fmt::format("gradients are reduced in f32, but the dtype of the reduction is {}; use f32",
+                              dtype_name(config.precision.reduce_dtype))));
+  }
+  if (config.reducer)
+    refuse(Reason("it has its own reduction, but EngineConfig::reducer replaces it; leave one of them out"));
+  for (int i = 0; i < devices.size(); ++i) {
+    const int count = devices[i].thread_count();
+    if (devices[i].id().backend != Backend::cpu || count == config.leaf_threads) continue;
+    refuse({given(settings::kLeafThreads, std::to_string(config.leaf_threads)),
+            fmt::format(": {} has {} threads; give each CPU device as many threads as a leaf has", devices[i].name(),
+                        count)});
+  }
+  if (model.net->buffers().empty()) return;
+  if (config.batch_statistics == BatchStatistics::local)
+    refuse(Reason("batch statistics of each device depend on the devices; use those of the whole micro-batch"));
+  if (leaves % config.accumulate != 0 || leaves % group != 0 || leaves / config.accumulate % group != 0) {
+    refuse({given(settings::kBatchNormLeaves, std::to_string(group)),
+            fmt::format(": each of the {} micro-batches of {} leaves must hold whole groups of leaves that share batch "
+                        "statistics; choose a group that divides the leaves of a micro-batch",
+                        config.accumulate, leaves)});
+  }
+  const bool recomputes = config.recompute_segments > 1 || !config.recompute.empty();
+  if (recomputes && leaves / config.accumulate > group)
+    refuse(Reason("recomputation needs one group of batch norm's leaves in each micro-batch; accumulate more"));
 }
 
 }  // namespace
@@ -121,6 +158,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
   }
   validate_precision(config.precision, devices);
+  if (config.exact()) validate_exact(model, devices, config);
 }
 
 }  // namespace vitrine

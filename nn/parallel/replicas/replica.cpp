@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/replicas/replica.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cast.h"
@@ -28,7 +29,13 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     model.gradients = allocate(setup.trained.total_elements(), DType::f32, Category::gradients, "gradients");
     model.gradient_views = layout.gradient_views(model.gradients);
     reduction.gradients = model.gradients;
-    reducer = make_configured_reducer(reduction);
+    if (config.exact()) {
+      auto made = std::make_unique<ExactReducer>(reduction, setup.leaf_plans);
+      exact = made.get();
+      reducer = std::move(made);
+    } else {
+      reducer = make_configured_reducer(reduction);
+    }
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
     reduction.loss_scale = scaler->state();
     scalars.memory = allocate(StepValues::kCount + 1, DType::i32, Category::staging, "step scalars");
@@ -61,7 +68,9 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     optimizer.updates_done = allocate(1, DType::i32, Category::optimizer, "step");
     if (config.ema_decay > 0.0) optimizer.average = state("parameter averages");
   }
-  evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
+  const int64_t parts = std::max(1, config.scheme.split.leaves);
+  evaluate_totals = allocate(parts * LossTotals::kCount, DType::f32, Category::staging, "evaluation totals")
+                        .reshape({parts, LossTotals::kCount});
   ctx.reserve_workspace(config.workspace_bytes.value(), settings::kWorkspaceBytes);
   make_events();
 }

@@ -8,7 +8,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/step_values.h"
 #include "nn/parallel/engine_setup.h"
-#include "nn/parallel/reduce/reducer.h"
+#include "nn/parallel/reduce/exact_reducer.h"
 #include "nn/parallel/replicas/batch_exchange.h"
 
 /// Private to nn/parallel.
@@ -52,6 +52,7 @@ struct StepScalars {
 struct ReplicaBatch {
   int64_t samples = 0;
   int64_t first_sample = 0;  // in the global batch
+  Leaves leaves;             // exact mode: of these samples
   Tensor input, targets;
   Saved saved;
   Tensor output;           // logits_shape() of its samples
@@ -87,12 +88,13 @@ struct Replica {
   ModelMemory model;
   OptimizerMemory optimizer;
   StepScalars scalars;
-  Tensor evaluate_totals;  // (LossTotals::kCount) f32
+  Tensor evaluate_totals;  // (1, LossTotals::kCount) f32; in exact mode a row for each leaf
   std::unique_ptr<LossScaler> scaler;
   ReducerContext reduction;
   /// Null where the model has no buffers, or there is one replica, or it only evaluates.
   std::unique_ptr<BatchExchange> exchange;
   std::unique_ptr<Reducer> reducer;
+  ExactReducer* exact = nullptr;  // the reducer, in exact mode
   ReplicaBatch batch;
 };
 

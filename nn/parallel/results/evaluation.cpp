@@ -22,12 +22,14 @@ void Evaluation::issue(const HostBatch& batch, const MicroBatch& part, int64_t s
   replicas_.for_each_at_once([&](Replica& r) {
     if (r.batch.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::evaluate);
-    outputs_.compute_loss(r, r.batch.output, View(), r.evaluate_totals);
+    outputs_.evaluate_loss(r);
   });
 }
 
 StepResult Evaluation::read(float* logits) {
-  std::vector<float> totals(static_cast<size_t>(replicas_.size()) * LossTotals::kCount);
+  // One row for each device; in exact mode one for each leaf, of which the devices have consecutive ones.
+  const int64_t parts = replicas_[0].evaluate_totals.shape()[0];
+  std::vector<float> totals(static_cast<size_t>(replicas_.size() * parts * LossTotals::kCount));
   const int64_t values = setup_.model.logits_shape(replicas_.samples_before(replicas_.size())).numel();
   const DType dtype = setup_.config.precision.compute;
   const bool widens = logits != nullptr && dtype != DType::f32;
@@ -37,7 +39,10 @@ StepResult Evaluation::read(float* logits) {
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
     copy(r.compute(), r.evaluate_totals,
-         View{totals.data() + r.ordinal() * LossTotals::kCount, {LossTotals::kCount}, DType::f32, DeviceId::host()});
+         View{totals.data() + r.ordinal() * parts * LossTotals::kCount,
+              {parts, LossTotals::kCount},
+              DType::f32,
+              DeviceId::host()});
     if (logits == nullptr || r.batch.samples == 0) return;
     copy(r.compute(), r.batch.output,
          View{target + at * size_of(dtype), r.batch.output.shape(), dtype, DeviceId::host()});
@@ -50,7 +55,8 @@ StepResult Evaluation::read(float* logits) {
     note_host_read(setup_.devices, "evaluate", ConstView(target, {values}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), values, logits);
   StepResult sum;
-  for (int d = 0; d < replicas_.size(); ++d) sum.add_totals(result_from(totals.data() + d * LossTotals::kCount));
+  for (int64_t i = 0; i < replicas_.size() * parts; ++i)
+    sum.add_totals(result_from(totals.data() + i * LossTotals::kCount));
   return sum;
 }
 

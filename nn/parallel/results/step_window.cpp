@@ -112,8 +112,8 @@ void StepWindow::finish_oldest() {
   in_flight_.pop_front();
   if (issued.step == progress_.first_step && setup_.peers() != nullptr) setup_.peers()->set_warm();
   finished_.push_back(step_result(issued));
-  const auto micro_batches = static_cast<int64_t>(batches_.training(issued.samples).micro_batches.size());
-  for (int64_t& counter : progress_.counters) counter += micro_batches;
+  const int64_t passes = batches_.statistics_per_step(issued.samples);
+  for (int64_t& counter : progress_.counters) counter += passes;
   if (finished_.back().diverged) stop_training(issued, finished_.back());
   throw_if_diverged(finished_.back());
 }

@@ -27,9 +27,10 @@ PlannedBatches::PlannedBatches(const EngineSetup& setup) : setup_(setup) {
     training_.emplace(samples, part_of_process(plan, devices.first_rank(), devices.size()));
   }
   for (const int64_t samples : setup.workload.evaluate_batches) {
-    const std::vector<int64_t> all = plan_batch(split, samples, 1, devices.world_size()).sizes[0];
-    const auto first = all.begin() + devices.first_rank();
-    evaluation_.emplace(samples, MicroBatch{{first, first + devices.size()}});
+    MicroBatch part = micro_batch_of_process(plan_batch(split, samples, 1, devices.world_size()), 0,
+                                             devices.first_rank(), devices.size(), 0);
+    part.position = part.global_samples = 0;  // a process evaluates alone
+    evaluation_.emplace(samples, part);
   }
 }
 
@@ -45,6 +46,16 @@ int64_t PlannedBatches::check_evaluation(const HostBatch& batch) const {
   const int64_t samples = global_samples(batch, setup_.workload.evaluate_batches, "evaluate");
   check_batch(batch, samples, evaluation(samples).samples(), "evaluate", false);
   return samples;
+}
+
+int64_t PlannedBatches::statistics_per_step(int64_t samples) const {
+  const EngineConfig& config = setup_.config;
+  if (!config.exact()) return static_cast<int64_t>(training(samples).micro_batches.size());
+  const int leaves = config.scheme.split.leaves, size = config.leaf_group();
+  int64_t groups = 0;
+  for (int i = 0; i < leaves; i += size)
+    groups += leaf_begin(samples, leaves, i) < leaf_begin(samples, leaves, i + size) ? 1 : 0;
+  return groups;
 }
 
 int64_t PlannedBatches::largest_slice(int d) const {

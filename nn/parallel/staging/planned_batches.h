@@ -36,6 +36,8 @@ class PlannedBatches {
   int64_t largest_slice(int d) const;
   int64_t largest_micro_batch() const;
   int64_t largest_evaluation() const;
+  /// How often a training step takes batch statistics: once in each micro-batch; in exact mode once for each group.
+  int64_t statistics_per_step(int64_t samples) const;
 
  private:
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;

@@ -112,6 +112,7 @@ void Stager::begin_micro_batch(const MicroBatch& next) {
     r->batch.samples = next.sizes[static_cast<size_t>(r->ordinal())];
     r->batch.first_sample = position;
     position += r->batch.samples;
+    if (setup_.config.exact()) begin_leaves(*r, next);
   }
   begin_section();
   ++micro_batch_;
@@ -119,6 +120,24 @@ void Stager::begin_micro_batch(const MicroBatch& next) {
   // alone, and all ranks must launch graphs that read the same slot.
   if (section_[0] == kTraining && micro_batch_ % 2 != ++trained_micro_batches_ % 2) ++micro_batch_;
   micro_batch_samples_ = next.global_samples > 0 ? next.global_samples : next.samples();
+}
+
+void Stager::begin_leaves(Replica& r, const MicroBatch& next) {
+  const int64_t samples = section_[1];
+  const int leaves = setup_.config.scheme.split.leaves, group_size = setup_.config.leaf_group();
+  const auto first_sample = [&](int64_t leaf) { return leaf_begin(samples, leaves, leaf); };
+  Leaves& of_batch = r.batch.leaves;
+  const RowRange& own = next.leaves[static_cast<size_t>(r.ordinal())];
+  for (int64_t i = own.begin; i < own.end; ++i) {
+    const RowRange rows{first_sample(i) - first_sample(own.begin), first_sample(i + 1) - first_sample(own.begin)};
+    const int64_t group = (i - next.all_leaves.begin) / group_size;
+    if (rows.size() > 0) of_batch.own.push_back({rows, static_cast<int>(i), static_cast<int>(group)});
+  }
+  if (section_[0] != kTraining) return;
+  for (int64_t i = next.all_leaves.begin; i < next.all_leaves.end; i += group_size)
+    of_batch.group_samples.push_back(first_sample(i + group_size) - first_sample(i));
+  of_batch.sums = r.exact;
+  r.exact->begin_micro_batch(next.index, of_batch);
 }
 
 Stager::Place Stager::take_place() {

@@ -66,6 +66,8 @@ class Stager {
   /// micro-batch.
   void begin_section();
   void begin_micro_batch(const MicroBatch& next);
+  /// Exact mode: which leaves of the next micro-batch the replica computes.
+  void begin_leaves(Replica& r, const MicroBatch& next);
   DeviceInput& input_of(const Replica& r) { return inputs_[static_cast<size_t>(r.ordinal())]; }
   /// The slot of the current micro-batch.
   StagingSlot& slot(const Replica& r) { return input_of(r).slots[static_cast<size_t>(micro_batch_ % 2)]; }

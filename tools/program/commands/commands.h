@@ -19,6 +19,8 @@ int run_plan(const Options& options);
 int run_collectives(const Options& options, const Processes& processes);
 int run_lab(const Options& options);
 int run_info(const Options& options);
+int run_verify(const Options& options);
+int run_explain(const Options& options);
 /// Runs the arguments after the program's name as a command of its own, and returns its exit status.
 using RunArguments = std::function<int(const std::vector<std::string>&)>;
 int run_lesson(const Options& options, const RunArguments& run_arguments);

@@ -9,6 +9,7 @@
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 #include "runtime/instruction_set.h"
 #include "runtime/memory/available.h"
@@ -16,6 +17,7 @@
 #include "tools/program/commands/commands.h"
 #include "tools/program/record/machine.h"
 #include "tools/program/render/json_report.h"
+#include "tools/program/run/gpu_probes.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"
 #include "vitrine_version.h"
@@ -87,7 +89,8 @@ Json gpus_json(const GpuReport& report) {
   Json json = {{"driver_version", report.driver_version},
                {"runtime_version", report.runtime_version},
                {"problem", report.problem}};
-  json["graphs"] = !report.gpus.empty();
+  json["features"] = Json::object();  // why each is off; empty: on
+  for (const GpuFeatureState& feature : gpu_features()) json["features"][feature.variable] = feature.off;
   json["gpus"] = Json::array();
   for (const GpuInfo& gpu : report.gpus) {
     json["gpus"].push_back({{"device", fmt::format("cuda:{}", gpu.index)},
@@ -125,8 +128,12 @@ void print_gpus(const GpuReport& report, const Style& style) {
                    fmt::format("{}{}", gpu.compute_major, gpu.compute_minor), fmt::format("{}", gpu.multiprocessors),
                    peers.empty() ? "no other GPU" : fmt::format("{}", fmt::join(peers, " "))});
   }
-  fmt::print("{}\n{}\n", table.str(style),
-             style.prose("CUDA graphs: available (train says whether it replays its steps, and why not)"));
+  Table features({{"feature", Table::Align::left}, {"variable", Table::Align::left}, {"", Table::Align::left}},
+                 "\nUse of the GPUs");
+  for (const GpuFeatureState& feature : gpu_features())
+    features.add_row({feature.use, feature.variable, feature.off.empty() ? "on" : "off: " + feature.off});
+  features.set_hint("VITRINE_CUDA_SAFE=1 turns off all but cuDNN, if a GPU misbehaves.");
+  fmt::print("{}\n{}", table.str(style), features.str(style));
 }
 
 Json info_json(const std::vector<int>& cores) {
@@ -195,6 +202,7 @@ void print_info(const std::vector<int>& cores) {
 }  // namespace
 
 int run_info(const Options& options) {
+  probe_gpus();
   const std::vector<int> cores = available_cores();
   if (options.json) {
     print_json(info_json(cores));

@@ -2,16 +2,15 @@
 // `vitrine lesson`: the list of lessons, a lesson with its command, or the answer to its exercise.
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/lessons.h"
+#include "tools/program/run/shell.h"
 #include "tools/program/text/terminal.h"
 
 namespace vitrine::tools {
@@ -40,16 +39,16 @@ void list_lessons(const Style& style) {
                style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
   }
   fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with "
-                                   "an exercise; --answer prints the answer."));
+                                   "an exercise; --answer prints the answer, and --run runs its command."));
 }
 
-/// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
-int run_in_shell(const Lesson& lesson) {
+/// Runs the lesson's line of the shell. Returns its exit status.
+int run_shell_line(int lesson, const std::string& line) {
   if (std::system("command -v mpirun >/dev/null") != 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
                     "install openmpi-bin",
-                    lesson.number));
+                    lesson));
   }
   // It refuses with status 1, which a lesson may expect of its command.
   const bool allowed =
@@ -57,14 +56,24 @@ int run_in_shell(const Lesson& lesson) {
   if (geteuid() == 0 && !allowed && std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as "
-                    "another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                    lesson.number));
+                    "another user, or set "
+                    "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    lesson));
   }
-  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  const char* const path = std::getenv("PATH");
-  setenv("PATH", path == nullptr ? folder.c_str() : fmt::format("{}:{}", folder, path).c_str(), 1);
-  const int status = std::system(lesson.command.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+  return run_in_shell(line);
+}
+
+/// Prints the command and runs it. Returns 0 if it ended with the status that the lesson expects.
+int run_command(int lesson, const LessonCommand& command, const RunArguments& run_arguments, const Style& style) {
+  fmt::print("{}\n\n", style.bold("$ " + command.line));
+  std::fflush(stdout);
+  const std::vector<std::string> arguments = command.arguments();
+  const int status = arguments.empty() ? run_shell_line(lesson, command.line) : run_arguments(arguments);
+  if (status == command.expected_status) return kExitOk;
+  std::fflush(stdout);
+  fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson, status,
+             command.expected_status);
+  return status == kExitOk ? kExitFailure : status;
 }
 
 }  // namespace
@@ -80,23 +89,17 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
   if (options.answer) {
     print_section("Exercise", lesson.exercise, style);
     print_section("Answer", lesson.answer, style);
-    return kExitOk;
+    return options.run_answer ? run_command(lesson.number, lesson.answer_command, run_arguments, style) : kExitOk;
   }
-  fmt::print("{}\n\n{}\n\n", wrapped_text(lesson.question, style), style.bold("$ " + lesson.command));
-  std::fflush(stdout);
-  const std::vector<std::string> arguments = lesson.arguments();
-  const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
-  if (status != lesson.expected_status) {
-    std::fflush(stdout);
-    fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number,
-               status, lesson.expected_status);
-    return status == kExitOk ? kExitFailure : status;
-  }
+  fmt::print("{}\n\n", wrapped_text(lesson.question, style));
+  if (const int status = run_command(lesson.number, lesson.command, run_arguments, style); status != kExitOk)
+    return status;
   fmt::print("\n");
   print_section("What to look at", lesson.look_at, style);
   print_section("Why", lesson.why, style);
   print_section("Exercise", lesson.exercise, style);
-  fmt::print("vitrine lesson {} --answer prints the answer.\n", lesson.number);
+  fmt::print("vitrine lesson {} --answer prints the answer; with --run it also runs the answer's command.\n",
+             lesson.number);
   return kExitOk;
 }
 

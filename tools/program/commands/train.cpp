@@ -29,6 +29,7 @@ int run_train(const Options& asked, const Processes& processes) {
     if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
     check_writable("--report", asked.report);
     check_writable("--log", asked.log);
+    check_writable("--hashes", asked.hashes);
     check_writable("--autotune", asked.autotune.value_or(""));
   }
   check_writable("--trace", path_of_rank(asked.trace, processes));

@@ -99,7 +99,11 @@ SettingValues agreed_settings(const SettingContext& configuration, const Setting
 }
 
 std::string configuration_reference(const SettingTable& table) {
-  std::string text = "| key | commands | meaning |\n| --- | --- | --- |\n";
+  struct Line {
+    std::vector<std::string> keys;
+    std::string commands, meaning;
+  };
+  std::vector<Line> lines;
   for (auto row = table.begin(); row != table.end(); ++row) {
     const auto same_key = [&](const SettingRow& other) {
       return other.json_commands() != 0 && other.json_key() == row->json_key();
@@ -108,14 +112,27 @@ std::string configuration_reference(const SettingTable& table) {
     Options defaults;
     const Json value = row->read ? Json(0) : field_value(*row, defaults);
     const std::string array = row->key.find('[') == std::string::npos && value.is_array() ? "[]" : "";
-    std::string meaning = row->meaning;
-    if (meaning.empty()) {
+    const bool of_flag = row->meaning.empty() && row->key.empty() && !row->negated();  // named like it
+    std::string meaning = of_flag ? "the flag" : row->meaning;
+    if (meaning.empty())
       meaning = row->negated() ? fmt::format("false with `{}`", row->flag) : fmt::format("`--{}`", row->name());
-      if (value.is_array()) meaning += "; empty without it";
-      if (value.is_null()) meaning += "; null without it";
+    if (row->meaning.empty() && value.is_array()) meaning += "; empty without it";
+    if (row->meaning.empty() && value.is_null()) meaning += "; null without it";
+    const std::string key = (row->key.empty() ? row->json_key() : row->key) + array;
+    const std::string commands = command_words(row->json_commands());
+    const auto same = std::ranges::find_if(
+        lines, [&](const Line& line) { return of_flag && line.meaning == meaning && line.commands == commands; });
+    if (same == lines.end()) {
+      lines.push_back({{key}, commands, meaning});
+    } else {
+      same->keys.push_back(key);
     }
-    text += fmt::format("| `config.{}{}` | {} | {} |\n", row->key.empty() ? row->json_key() : row->key, array,
-                        command_words(row->json_commands()), meaning);
+  }
+  std::string text = "| key | commands | meaning |\n| --- | --- | --- |\n";
+  for (const Line& line : lines) {
+    const std::string names = fmt::format("{}", fmt::join(line.keys, ","));
+    text += fmt::format("| `config.{}` | {} | {} |\n", line.keys.size() == 1 ? names : '{' + names + '}', line.commands,
+                        line.meaning);
   }
   return text;
 }

@@ -62,12 +62,22 @@ std::vector<FlagEntry> all_flags(const ProgramFlags& program) {
   return flags;
 }
 
+/// A meaning beside another one: its default alone, if nothing else differs.
+std::string what_differs(const std::string& meaning, const std::string& first) {
+  const size_t end = meaning.rfind(" [");
+  return end != std::string::npos && end == first.rfind(" [") && meaning.compare(0, end, first, 0, end) == 0
+             ? meaning.substr(end + 1)
+             : meaning;
+}
+
 std::string flag_row(const FlagEntry& flag) {
-  std::string meaning = table_cell(flag.variants.front().meaning);
+  const std::string& first = flag.variants.front().meaning;
+  std::string meaning = table_cell(first);
   std::vector<std::string> commands = flag.variants.front().commands;
   for (size_t i = 1; i < flag.variants.size(); ++i) {
     const FlagVariant& variant = flag.variants[i];
-    meaning += fmt::format("<br>{}: {}", fmt::join(variant.commands, ", "), table_cell(variant.meaning));
+    meaning +=
+        fmt::format("<br>{}: {}", fmt::join(variant.commands, ", "), table_cell(what_differs(variant.meaning, first)));
     commands.insert(commands.end(), variant.commands.begin(), variant.commands.end());
   }
   return fmt::format("| `{}` | {} | {} |\n", table_cell(flag.usage), meaning, fmt::join(commands, ", "));
@@ -138,7 +148,9 @@ std::string man_page(const SettingTable& table) {
         std::string meaning;
         for (const FlagVariant& variant : flag.variants)
           meaning +=
-              fmt::format("{}{} ({})", meaning.empty() ? "" : "; ", variant.meaning, fmt::join(variant.commands, ", "));
+              fmt::format("{}{} ({})", meaning.empty() ? "" : "; ",
+                          meaning.empty() ? variant.meaning : what_differs(variant.meaning, flag.variants[0].meaning),
+                          fmt::join(variant.commands, ", "));
         text += roff_item(flag.usage, meaning);
       });
   text += ".SH EXAMPLES\n.nf\n";

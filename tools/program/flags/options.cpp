@@ -97,7 +97,8 @@ void check_files(const Options& o) {
                                      {"--report", o.report},
                                      {"--trace", o.trace},
                                      {"--memory-history", o.memory_history},
-                                     {"--log", o.log}}) {
+                                     {"--log", o.log},
+                                     {"--hashes", o.hashes}}) {
     std::error_code error;
     // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)))
@@ -195,8 +196,8 @@ void check_combinations(const Options& o) {
     configurations(o);
   }
   using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info,
-                                          Command::lesson};
+  constexpr Command kWithoutTraining[] = {Command::eval,   Command::collectives, Command::lab,    Command::info,
+                                          Command::lesson, Command::verify,      Command::explain};
   if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
     check_training(o);
 }
@@ -244,6 +245,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
                     *o.broadcast));
   }
   if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
+  if (o.exact) scheme.split.leaves = o.leaves;
   const int64_t batch_size = o.choices.batch_size ? std::max(o.batch_size, scheme.split.gpu0) : o.batch_size;
   validate_split(scheme.split, batch_size, world_size.value_or(static_cast<int>(devices.size())));
   return scheme;
@@ -286,6 +288,7 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
     } else if (given.kind != Split::Kind::gpu0) {
       scheme.split = given;
     }
+    if (o.exact) scheme.split.leaves = o.leaves;
     validate_split(scheme.split, o.batch_size, device_count);
     schemes.emplace_back(name, scheme);
   }

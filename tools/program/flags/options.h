@@ -206,7 +206,8 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, explain, lesson, verify };
+  Command command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -250,6 +251,9 @@ struct Options {
   std::string recompute_segments = "1", loss_gradient = "in-place";
   std::string recompute;  // names of parts; empty: by recompute_segments
   std::string batch_norm = "exact";
+  bool exact = false;
+  int leaves = 8, leaf_threads = 1;
+  std::optional<int> batch_norm_leaves;  // nothing: all leaves of the step
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -286,11 +290,14 @@ struct Options {
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
   LabOptions lab;
-  bool frontier = false;  // plan
-  int lesson = 0;         // 0: the list
-  bool answer = false;    // print the lesson's answer instead of running its command
+  bool frontier = false;           // plan
+  std::string verify_a, verify_b;  // verify: flags of train, a command that trains, or a file of hashes
+  std::string snapshot;            // explain
+  int lesson = 0;                  // 0: the list
+  bool answer = false;             // print the lesson's answer instead of running its command
+  bool run_answer = false;         // run the answer's command as well
 
-  std::string trace, report, memory_history, tensorboard, log;
+  std::string trace, report, memory_history, tensorboard, log, hashes;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;

@@ -212,8 +212,8 @@ std::string option_meaning(const CLI::Option& option) {
   std::string meaning = option.get_description();
   if (const std::string value = option_value(option); value.size() > kLongestValue)
     meaning += fmt::format(": {}", fmt::join(split_text(value, '|'), ", "));
-  if (!option.get_default_str().empty()) meaning += fmt::format(" [{}]", option.get_default_str());
-  return option.get_required() ? meaning + "; required" : meaning;
+  if (option.get_required()) return meaning + " [required]";
+  return option.get_default_str().empty() ? meaning : fmt::format("{} [{}]", meaning, option.get_default_str());
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool /*positional*/) const {
@@ -272,11 +272,20 @@ const std::vector<CommandRow>& command_table() {
        "lab",
        "Plant known bugs and measure how wrong each makes a result",
        {"vitrine lab", "vitrine lab average-of-averages"}},
+      {Command::verify,
+       "verify",
+       "Find the first step and tensor in which two runs differ",
+       {"vitrine verify --a \"--devices cpu:0 --exact --steps 5\" --b \"--devices cpu:0-2 --exact --steps 5\"",
+        "vitrine verify --a one.jsonl --b \"mpirun -np 2 vitrine train --exact --steps 5\""}},
       {Command::info, "info", "Show devices, memory, libraries and what is built in", {"vitrine info --json"}},
+      {Command::explain,
+       "explain",
+       "Say whether the memory of a PyTorch job would pack better, from its memory snapshot",
+       {"vitrine explain snapshot.pickle"}},
       {Command::lesson,
        "lesson",
        "Lessons on data-parallel training: questions, commands that answer them, exercises",
-       {"vitrine lesson", "vitrine lesson 1", "vitrine lesson 1 --answer"}}};
+       {"vitrine lesson", "vitrine lesson 1", "vitrine lesson 1 --answer --run"}}};
   return table;
 }
 
@@ -306,6 +315,7 @@ ProgramFlags::ProgramFlags(const SettingTable& table)
   CLI::App& lesson = *app.get_subcommand("lesson");
   restrict_to(*lesson.get_option("number"), whole_number(1, std::ssize(lesson_pages())));
   lesson.get_option("--answer")->needs(lesson.get_option("number"));
+  lesson.get_option("--run")->needs(lesson.get_option("--answer"));
 }
 
 }  // namespace vitrine::tools

@@ -95,8 +95,10 @@ bool is_sgd(const OptimizerConfig& optimizer) { return optimizer.kind == Optimiz
 
 /// Layers with running statistics take them over a micro-batch or, on request, over the samples of a device.
 bool has_norms(const SettingContext& c) { return BufferLayout(*c.job.model.net).any_saved(); }
+/// Exact mode computes the same bits, however its leaves are distributed.
+Effect unless_exact(const SettingContext& c) { return c.options.exact ? Effect::none : Effect::rounding; }
 Effect of_devices(const SettingContext& c) {
-  return has_norms(c) && c.options.batch_norm == "local" ? Effect::result : Effect::rounding;
+  return has_norms(c) && c.options.batch_norm == "local" ? Effect::result : unless_exact(c);
 }
 /// A longer run makes the same steps at first, unless the schedule spans all of them.
 Effect of_length(const SettingContext& c) {
@@ -209,7 +211,7 @@ SettingTable device_settings() {
                }}),
           flag("--threads-per-device", kUsers, at(&Options::threads_per_device),
                "Threads of each CPU device: 2, or a list [the cores, divided]", whole_number(1, kMostThreadsPerDevice),
-               Type{"N"}, L::commas, Effect::rounding, Compared{[](const SettingContext& c) {
+               Type{"N"}, L::commas, EffectIf{unless_exact}, Compared{[](const SettingContext& c) {
                  return c.threads ? Json(*c.threads) : Json(c.options.threads_per_device);
                }},
                Ranks::local),
@@ -231,7 +233,7 @@ SettingTable scheme_settings() {
           flag("--mode", kRuns, at(&Options::mode),
                "Data-parallel scheme: a preset of --split, --staging, --loss-at and --reduce [ddp]",
                one_of(scheme_names()), Read{[](const SettingContext& c) { return c.options.mode_name(); }},
-               Meaning{"the scheme"}, Effect::rounding,
+               Meaning{"the scheme"}, EffectIf{unless_exact},
                Compared{[](const SettingContext& c) { return describe_axes(scheme_of(c)); }}),
           flag("--split", kRuns | kCompare, at(&Options::split),
                "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (samples per step on device 0)", Type{"SPLIT"},
@@ -260,9 +262,9 @@ SettingTable scheme_settings() {
                Read{[](const SettingContext& c) { return reduce_name(scheme_of(c).reduce); }},
                Meaning{"`gpu0` or `allreduce`"}, Effect::local),
           flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket",
-               number(1e-6, 1e6), InJson{kRuns}, Effect::rounding),
+               number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
           flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb), "MiB of gradients in the first bucket",
-               number(1e-6, 1e6), InJson{kRuns}, Effect::rounding),
+               number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
           flag("--output-device", kRuns, at(&Options::output_device),
                "Device on which outputs are gathered [the first]", Type{"DEVICE"}, Read{[](const SettingContext& c) {
                  const Scheme scheme = scheme_of(c);
@@ -291,8 +293,9 @@ SettingTable step_settings() {
           flag("--accumulate,--acc-grad", kTrainings, at(&Options::accumulate),
                "Micro-batches in each step (gradient accumulation)", whole_number(1, 1 << 20),
                SettingRow::Choice{"auto", &Choices::accumulate, "; auto: the fewest that fit"},
-               Meaning{"micro-batches in a step"},
-               EffectIf{[](const SettingContext& c) { return has_norms(c) ? Effect::result : Effect::rounding; }}),
+               Meaning{"micro-batches in a step"}, EffectIf{[](const SettingContext& c) {
+                 return has_norms(c) && !c.options.exact ? Effect::result : unless_exact(c);
+               }}),
           flag("--no-cuda-graph", kTrainings, at(&Options::cuda_graph), "Do not replay steps as CUDA graphs",
                Effect::none),
           flag("--recompute-segments", kTrainings, at(&Options::recompute_segments),
@@ -317,6 +320,17 @@ SettingTable step_settings() {
                "and ddp)",
                one_of({"exact", "local"}),
                Compared{[](const SettingContext& c) { return has_norms(c) ? Json(c.options.batch_norm) : Json(); }}),
+          flag("--exact", kRuns | kCompare, at(&Options::exact),
+               "Compute the same bits on any devices: by leaves, fixed parts of the batch (docs/exactness.md)"),
+          flag("--leaves", kRuns | kCompare, at(&Options::leaves), "Leaves of a batch, with --exact",
+               whole_number(1, 4096), SettingRow::Owner{"exact", {"on"}}),
+          flag("--leaf-threads", kRuns | kCompare, at(&Options::leaf_threads),
+               "Threads that compute a leaf on CPU devices, with --exact", whole_number(1, kMostThreadsPerDevice),
+               SettingRow::Owner{"exact", {"on"}}),
+          flag("--batch-norm-leaves", kRuns | kCompare, at(&Options::batch_norm_leaves),
+               "Consecutive leaves over which batch norm takes its statistics, with --exact [all]",
+               whole_number(1, 4096), Meaning{"`--batch-norm-leaves`; null: all leaves"},
+               SettingRow::Owner{"exact", {"on"}}),
       });
 }
 
@@ -495,8 +509,8 @@ SettingTable output_settings() {
   return in_group(
       "Output",
       {
-          flag("--json", kModels | kBench | kLab | kInfo, at(&Options::json), "Print one JSON object on stdout",
-               kNotInJson, Effect::local, Ranks::local),
+          flag("--json", kModels | kBench | kLab | kInfo | kExplain, at(&Options::json),
+               "Print one JSON object on stdout", kNotInJson, Effect::local, Ranks::local),
           flag("--save", kTrain, at(&Options::save), "Write the weights at the end", Type{"FILE.safetensors"},
                Meaning{"`--save`"}, Effect::local, Ranks::given),
           // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
@@ -509,6 +523,9 @@ SettingTable output_settings() {
                Type{"DIR"}, kNotInJson, Effect::local, Ranks::given),
           flag("--log", kTrain, at(&Options::log), "Write a row for each step and epoch to FILE.jsonl or FILE.csv",
                Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::local),
+          flag("--hashes", kTrain, at(&Options::hashes),
+               "Write a hash of the training state after each step to FILE.jsonl, for vitrine verify",
+               Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::given),
           flag("--confusion", kTrain | kEval, at(&Options::confusion), "Print the confusion matrix of the test set",
                kNotInJson, Effect::local),
           flag("--trace", kTrain, at(&Options::trace), "Write a trace for Perfetto to FILE.json", Type{"FILE.json"},
@@ -634,8 +651,8 @@ SettingTable checkpoint_settings() {
                  return o.directory.empty() ? Json() : Json(o.every.value_or("epoch"));
                }},
                Meaning{"`--checkpoint-every`; null without `--checkpoint-dir`"}, Effect::local),
-          flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest K checkpoints [all]",
-               HelpOf{kReproduce, "Keep the newest K checkpoints of each run [2]"}, whole_number(1, kMostSteps),
+          flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest N checkpoints [all]",
+               HelpOf{kReproduce, "Keep the newest N checkpoints of each run [2]"}, whole_number(1, kMostSteps),
                InJson{kReproduce}, Meaning{"`--keep-last`"}, Effect::local, Ranks::local),
           flag("--keep-best", kTrain, at_c(&C::keep_best),
                "Keep the checkpoint of the best epoch by test accuracy, as DIR/best", kNotInJson, Effect::local),
@@ -677,6 +694,9 @@ SettingTable other_settings() {
                         one_of(collective_names()), SettingRow::List::repeated),
                    flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
                         SettingRow::List::repeated),
+                   flag("SNAPSHOT", kExplain, at(&Options::snapshot),
+                        "What torch.cuda.memory._dump_snapshot() wrote, or the same as JSON", Type{"FILE.pickle"},
+                        Required{kExplain}, NoDefault{}),
                }),
       in_group("Sizes",
                {
@@ -705,10 +725,19 @@ SettingTable other_settings() {
                         "Shares of the ranks in scatter and gather: 8,19,19,18 [equal]", whole_number(0, 1 << 30),
                         SettingRow::List::commas, Type{"N,N"}),
                }),
+      in_group("Runs",
+               {
+                   flag("--a", kVerify, at(&Options::verify_a),
+                        "Flags of vitrine train, a command that runs it, or FILE.jsonl of train --hashes", Type{"RUN"},
+                        Required{kVerify}),
+                   flag("--b", kVerify, at(&Options::verify_b), "The run to compare it with", Type{"RUN"},
+                        Required{kVerify}),
+               }),
       in_group("Lesson",
                {
                    flag("number", kLesson, at(&Options::lesson), "The lesson to run [list the lessons]", NoDefault{}),
                    flag("--answer", kLesson, at(&Options::answer), "Print the exercise and its answer"),
+                   flag("--run", kLesson, at(&Options::run_answer), "With --answer: also run the answer's command"),
                }),
   };
   SettingTable all;

@@ -59,23 +59,23 @@ void read_title(const std::string& line, Lesson& lesson) {
     throw std::invalid_argument(fmt::format("a lesson begins with '# Lesson N: TITLE', not '{}'", line));
 }
 
-/// Reads the first block of "Run it".
-void read_command(const std::string& section, Lesson& lesson) {
-  const std::vector<std::string> lines = page_lines(section);
+/// Reads the first block of a section.
+LessonCommand read_command(int lesson, const char* section, const std::string& text) {
+  const std::vector<std::string> lines = page_lines(text);
   const auto block =
       std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("```console "); });
   if (block == lines.end() || block + 1 == lines.end() || !block[1].starts_with("$ ")) {
     throw std::invalid_argument(
-        fmt::format("lesson {}: 'Run it' has no block of '```console' with a line '$ COMMAND'", lesson.number));
+        fmt::format("lesson {}: '{}' has no block of '```console' with a line '$ COMMAND'", lesson, section));
   }
-  lesson.command = block[1].substr(2);
+  LessonCommand command{block[1].substr(2)};
   const size_t status = block->find("exit=");
   if (status != std::string::npos) {
     const std::optional<int> number = parse_number<int>(std::string_view(*block).substr(status + 5));
-    if (!number)
-      throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson.number, *block));
-    lesson.expected_status = *number;
+    if (!number) throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson, *block));
+    command.expected_status = *number;
   }
+  return command;
 }
 
 /// Text between the lines of code: "[words](target)" becomes words.
@@ -98,8 +98,8 @@ std::string without_marks(const std::string& line) {
 
 }  // namespace
 
-std::vector<std::string> Lesson::arguments() const {
-  std::istringstream stream(command);
+std::vector<std::string> LessonCommand::arguments() const {
+  std::istringstream stream(line);
   std::vector<std::string> words;
   for (std::string word; stream >> word;) words.push_back(word);
   if (words.empty() || words.front() != "vitrine") return {};
@@ -120,11 +120,12 @@ Lesson parse_lesson(std::string_view page) {
         fmt::format("lesson {} has no {}", lesson.number, name.empty() ? "question" : "section '" + name + "'"));
   };
   lesson.question = section("");
-  read_command(section("Run it"), lesson);
+  lesson.command = read_command(lesson.number, "Run it", section("Run it"));
   lesson.look_at = section("What to look at");
   lesson.why = section("Why");
   lesson.exercise = section("Exercise");
   lesson.answer = section("Answer");
+  lesson.answer_command = read_command(lesson.number, "Answer", lesson.answer);
   return lesson;
 }
 

@@ -8,8 +8,17 @@
 
 namespace vitrine::tools {
 
+/// A command of a lesson.
+struct LessonCommand {
+  std::string line;  // "vitrine plan --model ...", or a line for the shell that starts several processes
+  int expected_status = 0;
+
+  /// The arguments of the program, where the command is one of vitrine's; otherwise empty.
+  std::vector<std::string> arguments() const;
+};
+
 /// A page of docs/lessons: "# Lesson N: TITLE", the question, and the sections "Run it", "What to look at", "Why",
-/// "Exercise" and "Answer". The command is in the first block of "Run it":
+/// "Exercise" and "Answer". The commands are in the first blocks of "Run it" and of "Answer":
 ///   ```console exact           or "varies", where times or other figures of the machine are printed; then "exit=1" if
 ///     that is the expected status
 ///   $ vitrine plan --model ...
@@ -17,13 +26,8 @@ namespace vitrine::tools {
 ///   ```
 struct Lesson {
   int number = 0;
-  std::string title, question;
-  std::string command;      // "vitrine plan --model ...", or a line for the shell that starts several processes
-  int expected_status = 0;  // of the command
-  std::string look_at, why, exercise, answer;
-
-  /// The arguments of the program, where the command is one of vitrine's; otherwise empty.
-  std::vector<std::string> arguments() const;
+  std::string title, question, look_at, why, exercise, answer;
+  LessonCommand command, answer_command;
 };
 
 /// The pages, in order, as they were when the program was built.

@@ -25,7 +25,11 @@ using html::short_seconds;
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1,
                  kIdle = 0.1, kExposed = 0.1, kLateBucket = 0.5, kSkipped = 0.05;
 // What a finding's cost is a share of.
-constexpr const char *kItsMemory = "its memory", *kTheStep = "the step", *kTheSteps = "the steps";
+constexpr const char *kItsMemory = "its memory", *kItsCapacity = "its capacity", *kTheStep = "the step",
+                     *kTheSteps = "the steps";
+// Share of its capacity below which a device has memory to spare, so that an uneven use needs no remedy.
+constexpr double kBinds = 0.5;
+constexpr const char* kTryDdp = "`--mode ddp` reduces in buckets during backward and broadcasts nothing.";
 // A full device costs nothing until the batch grows.
 constexpr double kLittleHeadroomCost = 0.1;
 // Smaller differences between schemes are not reported.
@@ -39,6 +43,27 @@ constexpr size_t kFewestRounds = 4;
 
 double share_of(const PhaseTable& table, double seconds) {
   return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0;
+}
+
+/// The one rule for what a measured share of the step shows: too few steps, differences between rounds and more threads
+/// than cores make a share of any size.
+bool is_signal(const RunRecord& run, double share) {
+  const std::vector<double>& rounds = run.rates.rounds;
+  if (!run.crowded.empty()) return false;
+  if (rounds.empty())
+    return std::ranges::all_of(run.devices, [](const auto& d) { return d.phases.steps >= kFewestSteps; });
+  return rounds.size() >= kFewestRounds && share * run.rates.median() > run.rates.most() - run.rates.least();
+}
+
+/// A finding about memory of `device`, as a share of what limits it. With memory to spare the remedy says so.
+Finding memory_finding(const DeviceRecord& device, int64_t bytes, std::string text, std::string remedy) {
+  const int64_t capacity = device.pool.capacity_bytes, peak = device.pool.peak_bytes;
+  if (capacity == 0)
+    return {std::move(text), std::move(remedy), static_cast<double>(bytes) / static_cast<double>(peak), kItsMemory};
+  if (device.share_of_capacity(peak) < kBinds)
+    remedy =
+        fmt::format("Nothing needs to change: {} of {} are free.", short_bytes(capacity - peak), short_bytes(capacity));
+  return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity};
 }
 
 /// The largest value of the devices other than `device`; 0 without any.
@@ -113,9 +138,10 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   if (*most <= 0) return std::nullopt;
   const auto category = static_cast<Category>(most - excess.begin());
   const Finding reason = reason_of_excess(run, device, category);
-  return Finding{fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device,
-                             short_bytes(more), category_name(category), short_bytes(*most), reason.text),
-                 reason.remedy + ".", static_cast<double>(more) / static_cast<double>(peak), kItsMemory};
+  return memory_finding(run.devices[device], more,
+                        fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device,
+                                    short_bytes(more), category_name(category), short_bytes(*most), reason.text),
+                        reason.remedy + ".");
 }
 
 std::optional<Finding> little_headroom(const RunRecord& run) {
@@ -139,18 +165,18 @@ std::optional<Finding> large_workspace(const RunRecord& run) {
   const double share =
       device.pool.peak_bytes > 0 ? static_cast<double>(workspace) / static_cast<double>(device.pool.peak_bytes) : 0;
   if (share < kLargeWorkspace) return std::nullopt;
-  return Finding{
+  return memory_finding(
+      device, workspace,
       fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device,
                   short_bytes(workspace)),
       fmt::format("`--workspace {}MiB` would save the rest, where the algorithms that fit it are fast enough.",
-                  std::max<int64_t>(1, workspace / 4 >> 20)),
-      share, kItsMemory};
+                  std::max<int64_t>(1, workspace / 4 >> 20)));
 }
 
 std::optional<Finding> waits_for_data(const RunRecord& run) {
   double share = 0;
   for (const DeviceRecord& d : run.devices) share = std::max(share, phase_row(d.phases, Phase::data).share);
-  if (share < kDataWait) return std::nullopt;
+  if (share < kDataWait || !is_signal(run, share)) return std::nullopt;
   const std::string workers = fmt::format("raise `--workers` from {}, for example to {}", run.workers, run.workers * 2);
   return Finding{
       fmt::format("{} of the step waits for data.", percent(share)),
@@ -161,7 +187,7 @@ std::optional<Finding> waits_for_data(const RunRecord& run) {
 std::optional<Finding> waits_for_host(const RunRecord& run) {
   for (const DeviceRecord& d : run.devices) {
     const double share = wait_row(d.phases, "host").share;
-    if (share < kHostWait) continue;
+    if (share < kHostWait || !is_signal(run, share)) continue;
     return Finding{fmt::format("{} of the step {} has nothing to do, because the host has not issued more yet.",
                                percent(share), d.device),
                    fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2), share, kTheStep};
@@ -174,14 +200,16 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   std::vector<double> busy, rates;
   for (const DeviceRecord& d : run.devices) {
     busy.push_back(seconds_in(d.phases, std::array{Phase::forward, Phase::recompute, Phase::backward}));
-    if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
+    if (d.samples_per_step == 0 || busy.back() <= 0) return std::nullopt;
     rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
   }
   const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
   const size_t slow = static_cast<size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
   const PhaseTable& table = run.devices[fast].phases;
   const double idle = phase_row(table, Phase::wait).share, gap = share_of(table, busy[slow] - busy[fast]);
-  if (std::min(idle, gap) < kIdle) return std::nullopt;
+  if (std::min(idle, gap) < kIdle || !is_signal(run, gap)) return std::nullopt;
+  // Equal devices with equal work differ because other work takes their cores.
+  if (run.equal_cpus && run.devices[fast].samples_per_step == run.devices[slow].samples_per_step) return std::nullopt;
   const double all = std::accumulate(rates.begin(), rates.end(), 0.0);
   std::vector<int64_t> shares;
   for (const double rate : rates) shares.push_back(std::llround(static_cast<double>(run.batch_size) * rate / all));
@@ -189,7 +217,10 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.",
                              run.devices[fast].device, percent(idle), run.devices[fast].samples_per_step, time_of(fast),
                              run.devices[slow].device, time_of(slow)),
-                 fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")), idle, kTheStep};
+                 run.scheme.reduce == Reduce::gpu0
+                     ? kTryDdp
+                     : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
+                 idle, kTheStep};
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
@@ -203,7 +234,7 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
     share = late;
     longest = &d;
   }
-  if (share < kIdle) return std::nullopt;
+  if (share < kIdle || !is_signal(run, share)) return std::nullopt;
   return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
                              "time: no split would change that.",
                              longest->device, percent(share)),
@@ -220,7 +251,8 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
                                      [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
   if (buckets != 1) return std::nullopt;
   const CommunicationRow& row = table.rows.front();
-  if (row.exposed_share() < kExposed || row.buffer_bytes == 0) return std::nullopt;
+  const double share = share_of(slowest->phases, row.exposed_seconds);
+  if (row.exposed_share() < kExposed || row.buffer_bytes == 0 || !is_signal(run, share)) return std::nullopt;
   const int64_t bytes = per_step(row.buffer_bytes, table);
   return Finding{
       fmt::format(
@@ -229,7 +261,7 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
       fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap "
                   "with backward.",
                   std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
-      share_of(slowest->phases, row.exposed_seconds), kTheStep};
+      share, kTheStep};
 }
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
@@ -250,14 +282,22 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr) return std::nullopt;
   const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
-  if (share < kExposed) return std::nullopt;
-  const bool star = run.scheme.reduce == Reduce::gpu0;
+  if (share < kExposed || !is_signal(run, share)) return std::nullopt;
   return Finding{fmt::format("Communication holds up {} of the step.", percent(share)),
-                 star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
-                      : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
-                                    "`--reduce-dtype f16` halves its bytes.",
-                                    run.batch_size * 2, run.accumulate * 2),
+                 run.scheme.reduce == Reduce::gpu0
+                     ? kTryDdp
+                     : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
+                                   "`--reduce-dtype f16` halves its bytes.",
+                                   run.batch_size * 2, run.accumulate * 2),
                  share, kTheStep};
+}
+
+std::optional<Finding> crowded_cores(const RunRecord& run) {
+  const size_t remedy = run.crowded.rfind("; ");
+  if (remedy == std::string::npos) return std::nullopt;
+  return Finding{
+      fmt::format("{}. The times and waits of single devices mean little here.", run.crowded.substr(0, remedy)),
+      fmt::format("To measure: {}.", run.crowded.substr(remedy + 2))};
 }
 
 std::optional<Finding> skipped_steps(const RunRecord& run) {
@@ -294,13 +334,25 @@ std::optional<double> first_bucket_begin(const StepView& view) {
 
 namespace {
 
+/// Results first, then what costs most.
+void sort_findings(std::vector<Finding>& all) {
+  std::ranges::stable_sort(all, std::ranges::greater(), [](const Finding& f) { return f.cost.value_or(2.0); });
+}
+
 std::vector<Finding> all_of(const RunRecord& run,
                             std::initializer_list<std::optional<Finding> (*)(const RunRecord&)> kinds) {
   std::vector<Finding> all;
   for (const auto find : kinds) {
     if (auto finding = find(run)) all.push_back(std::move(*finding));
   }
-  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost > b.cost; });
+  sort_findings(all);
+  // Two findings may suggest two splits: that of the costlier one counts.
+  bool splits = false;
+  for (Finding& finding : all) {
+    const bool changes_split = finding.remedy.find("`--split") != std::string::npos;
+    if (changes_split && splits) finding.remedy.clear();
+    splits = splits || changes_split;
+  }
   return all;
 }
 
@@ -308,8 +360,8 @@ std::vector<Finding> all_of(const RunRecord& run,
 
 std::vector<Finding> find_findings(const RunRecord& run) {
   return all_of(
-      run, {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device,
-            waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
+      run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host,
+            idle_device, waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
 }
 
 std::vector<Finding> plan_findings(const RunRecord& plan) {
@@ -385,15 +437,19 @@ std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
 
 std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
   std::vector<Finding> all = compare_findings(runs);
+  if (!runs.empty()) {
+    if (auto crowded = crowded_cores(runs.front())) all.push_back(std::move(*crowded));
+  }
   for (const RunRecord& run : runs) {
-    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
-      if (const auto finding = find(run))
-        all.push_back(
-            {fmt::format("{}: {}", run.name, finding->text), finding->remedy, finding->cost, finding->cost_of});
+    for (Finding& finding : all_of(run, {uneven_memory, idle_device, waits_for_peers, exposed_communication})) {
+      if (finding.cost < kModerate) continue;
+      finding.text = fmt::format("{}: {}", run.name, finding.text);
+      // What another mode would bring is in the comparison itself.
+      if (finding.remedy.find("`--mode") != std::string::npos) finding.remedy.clear();
+      all.push_back(std::move(finding));
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
+  sort_findings(all);
   return all;
 }
 
@@ -405,12 +461,14 @@ const char* severity_of(const Finding& finding) {
 std::string describe_cost(const Finding& finding) {
   if (!finding.cost) return {};
   const std::string severity = severity_of(finding);
-  return finding.cost_of[0] == '\0' ? severity
-                                    : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
+  constexpr double kShown = 0.0005;  // "0.1 %" when rounded
+  return finding.cost_of[0] == '\0' || *finding.cost < kShown
+             ? severity
+             : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
 }
 
 std::string describe_severities() {
-  return fmt::format("Large: at least {} of the step or of the memory; moderate: at least {}.", percent(kLarge),
+  return fmt::format("Large: at least {} of the step or of the capacity; moderate: at least {}.", percent(kLarge),
                      percent(kModerate));
 }
 

@@ -13,10 +13,10 @@ namespace vitrine::tools {
 /// compute nothing.
 void conclude(Record& record);
 
-/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for
+/// "large": at least a quarter of the step or of the capacity; "moderate": at least a tenth; else "small"; "result" for
 /// what costs nothing.
 const char* severity_of(const Finding& finding);
-/// "large, 32 % of its memory"; empty for a result.
+/// "large, 32 % of its capacity"; empty for a result.
 std::string describe_cost(const Finding& finding);
 /// What "large" and "moderate" mean.
 std::string describe_severities();
@@ -45,6 +45,7 @@ std::optional<Finding> single_bucket(const RunRecord& run);
 std::optional<Finding> late_first_bucket(const RunRecord& run);
 std::optional<Finding> exposed_communication(const RunRecord& run);
 std::optional<Finding> skipped_steps(const RunRecord& run);
+std::optional<Finding> crowded_cores(const RunRecord& run);
 
 /// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either
 /// range of rounds and by more than a few percent. False with fewer than four rounds, which do not show the noise.
@@ -62,7 +63,7 @@ std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::ve
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.
 std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs);
-/// compare_findings(), then what stands out in single runs, under the run's name. Results come first, then what costs
+/// compare_findings(), then what is not small in single runs, under the run's name. Results come first, then what costs
 /// most.
 std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs);
 

@@ -138,10 +138,10 @@ struct ReproducedRun {
 struct Finding {
   std::string text;
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
-  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for
-  /// a result that costs nothing.
+  /// The share of the step's time, of the device's capacity or of the steps that it is about, 0 to 1; nothing for a
+  /// result that costs nothing.
   std::optional<double> cost = std::nullopt;
-  const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
+  const char* cost_of = "";  // "its capacity", "the step", "the steps"; empty where the cost only sets the order
 };
 
 /// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
@@ -195,6 +195,7 @@ struct RunRecord {
   StepRecord steps;
   std::string diverged;    // why training stopped; empty if it did not diverge
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
+  std::string state_hash;  // of the training state at the end; empty where it was not taken
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
   std::optional<ConfusionMatrix> confusion;  // with --confusion: of the last evaluation
@@ -202,6 +203,8 @@ struct RunRecord {
   std::optional<double>
       first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
   Rates rates;              // in the rounds of a comparison, or the epochs of a reproduction
+  std::string crowded;      // the warning that CPU devices have more threads than cores; empty if they do not
+  bool equal_cpus = false;  // all devices are CPU devices with the same number of threads
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;

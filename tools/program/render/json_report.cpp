@@ -99,7 +99,8 @@ Json spread_json(const Spread& spread) {
 Json graphs_json(const std::string& state, const GraphCounts& counts) {
   return {{"state", text_or_null(state)},           {"launched", counts.launched},
           {"issued_first_uses", counts.first_uses}, {"issued_recorded", counts.recorded},
-          {"issued_moved", counts.moved},           {"issued_beyond", counts.beyond}};
+          {"issued_moved", counts.moved},           {"issued_beyond", counts.beyond},
+          {"issued_failed", counts.failed}};
 }
 
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
@@ -140,6 +141,7 @@ Json run_json(const Record& record) {
   json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);
+  json["state_hash"] = text_or_null(run.state_hash);
   return json;
 }
 

@@ -112,7 +112,9 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
-  const std::string communicator = run.engine->facts().communicator;
+  std::string communicator = run.engine->facts().communicator;
+  if (communicator.starts_with("NCCL") && !run.devices->options().nccl_defaults)
+    communicator += ", which repeat the bits of sums; --nccl-defaults lets NCCL choose what is faster";
   const std::string graphs = describe_graphs(options, run);
   return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
                      describe_job(job, run.engine->parameters().layout()), mode, devices, options.batch_size,

@@ -6,6 +6,8 @@
 #include <sstream>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "runtime/error.h"
 
 namespace vitrine::tools {
@@ -164,6 +166,16 @@ std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, 
   }
   measure_outside_on_host(pools, held, figures);
   return figures;
+}
+
+void note_cores(RunRecord& record, const DeviceGroup& devices) {
+  if (!devices.warnings().empty()) record.crowded = devices.warnings().front();
+  record.equal_cpus = true;
+  for (int d = 0; d < devices.size(); ++d) {
+    const bool alike =
+        devices[d].id().backend == Backend::cpu && devices[d].thread_count() == devices[0].thread_count();
+    record.equal_cpus = record.equal_cpus && alike;
+  }
 }
 
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine) {

@@ -47,6 +47,9 @@ class PhaseRecorder {
 /// throws  DataError if the resident set cannot be read
 std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
 
+/// Fills crowded and equal_cpus.
+void note_cores(RunRecord& record, const DeviceGroup& devices);
+
 /// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets
 /// `mine` back.
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);

@@ -316,6 +316,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   group.devices = devices;
   group.memory_bytes = options.device_memory;
   group.threads_per_device = options.threads_per_device;
+  if (options.exact && !on_gpus) group.threads_per_device = {options.leaf_threads};
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
   group.nccl_defaults = options.nccl_defaults;
@@ -333,6 +334,8 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   // The message begins with "recompute: ".
   with_prefix<ConfigError>("--", [&] { find_segments(*job.model.net, config.recompute); });
   config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
+  config.leaf_threads = options.leaf_threads;
+  config.batch_norm_leaves = options.batch_norm_leaves.value_or(0);
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   apply_recipe(options.recipe, config);

@@ -122,6 +122,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
     for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
   }
   of.devices = measure_devices(run, held);
+  note_cores(of, *run.devices);
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
   of.devices = gather_devices(processes, std::move(of.devices));
@@ -165,7 +166,8 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   RunLog log(target);
   Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(setup.checkpoints),
                           resumed ? resumed->state.best : std::nullopt);
-  Training training(options, job, run, target.run_id, log, checkpoints, resumed);
+  StateHashes hashes(processes.leads() ? options.hashes : "", *run.engine);
+  Training training(options, job, run, target.run_id, log, checkpoints, hashes, resumed);
   if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
   try {
     training.run();
@@ -194,6 +196,12 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     run.engine->finish();
     if (options.verify_replicas > 0) run.engine->parameters().verify();
   });
+  std::string state_hash;
+  if (processes.leads() && (options.exact || !options.hashes.empty())) {
+    attempts.run([&] { state_hash = hashes.take().hash; });
+    trained.files += fmt::format("The hash of the state is {}\n", state_hash);
+    write("hashes of all steps are", options.hashes, [&] { hashes.close(); });
+  }
   const std::string trace = path_of_rank(options.trace, processes),
                     memory_history = path_of_rank(options.memory_history, processes);
   if (!trace.empty())
@@ -205,6 +213,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   attempts.run([&] {
     trained.record =
         make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed);
+    trained.record->runs.front().state_hash = state_hash;
   });
   return trained;
 }

@@ -45,7 +45,7 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
 }
 
 Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
-                   Checkpoints& checkpoints, const std::optional<Resumed>& resumed)
+                   Checkpoints& checkpoints, StateHashes& hashes, const std::optional<Resumed>& resumed)
     : options_(options),
       job_(job),
       run_(run),
@@ -64,6 +64,7 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
                 resolve_optimizer(options).learning_rate(), steps_per_epoch_),
       log_(log),
       checkpoints_(checkpoints),
+      hashes_(hashes),
       source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
       recorded_(options, first_step_, total_batches_ - start_.batch_offset),
       recorder_(run, recorded_.spans()),
@@ -286,6 +287,7 @@ void Training::train_epoch(EpochRecord& result) {
     recorded_.before_step(*run_.devices, engine_.steps_issued());
     set_learning_rate();
     engine_.train_step(*item);
+    hashes_.add_step();
     ++batch_;
     result.samples += item->global_samples;
     other_sums_.samples += item->global_samples;

@@ -17,6 +17,7 @@
 #include "tools/program/run/recorded_steps.h"
 #include "tools/program/run/run.h"
 #include "tools/program/run/run_log.h"
+#include "tools/program/train/state_hashes.h"
 
 namespace vitrine::tools {
 
@@ -30,7 +31,7 @@ class Training {
   /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing
   /// for a run from the start
   Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
-           const std::optional<Resumed>& resumed);
+           StateHashes& hashes, const std::optional<Resumed>& resumed);
 
   /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do
   /// then.
@@ -119,6 +120,7 @@ class Training {
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;
+  StateHashes& hashes_;
   std::vector<double> rates_;  // learning rates of the steps issued
   BatchSource source_;
   RecordedSteps recorded_;

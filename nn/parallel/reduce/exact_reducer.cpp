@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/reduce/exact_reducer.h"
+
+#include <algorithm>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/trace/communication_table.h"
+
+namespace vitrine {
+
+ExactReducer::ExactReducer(const ReducerContext& replica, const std::map<int64_t, LeafPlan>& plans)
+    : replica_(replica),
+      plans_(plans),
+      buckets_(make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)) {
+  ExecContext& ctx = replica.device.compute();
+  int buffers = 1;
+  for (const auto& [samples, plan] : plans) buffers = std::max(buffers, plan.buffers(replica.rank));
+  if (buffers > 1) {
+    nodes_ = ctx.allocate({buffers - 1, replica.layout.parameter_elements()}, DType::f32, Category::gradients,
+                          "pending subtrees of leaves");
+    zero(ctx, nodes_);
+  }
+  totals_ = ctx.allocate({replica.config.scheme.split.leaves, LossTotals::kCount}, DType::f32, Category::staging,
+                         "totals of leaves");
+  if (replica.config.scheme.reduce == Reduce::gpu0 && !alone()) root_ = std::make_unique<Gpu0Reducer>(replica);
+}
+
+void ExactReducer::reset() {
+  for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
+  if (root_) root_->reset();
+}
+
+void ExactReducer::begin_batch(int64_t samples) { plan_ = &plans_.at(samples); }
+
+void ExactReducer::begin_step(int64_t) {
+  next_ = 0;
+  const PhaseScope phase(replica_.device.compute(), Phase::loss);
+  zero(replica_.device.compute(), totals_);
+}
+
+void ExactReducer::begin_micro_batch(int index, const Leaves& leaves) {
+  micro_batch_ = index;
+  leaves_ = &leaves;
+}
+
+View ExactReducer::buffer(int index) const {
+  const int64_t elements = replica_.layout.parameter_elements();
+  return index == 0 ? replica_.gradients.rows(0, elements) : nodes_.view().rows(index - 1, index).reshape({elements});
+}
+
+template <class Collective>
+void ExactReducer::between_events(const char* name, const Collective& collective) {
+  ExecContext& compute = replica_.device.compute();
+  ExecContext& communication = replica_.device.communication();
+  compute.record(*ready_);
+  {
+    const PhaseScope phase(communication, Phase::reduce, name);
+    communication.wait(*ready_, "compute");
+    collective(communication);
+  }
+  communication.record(*reduced_);
+  compute.wait(*reduced_, name);
+}
+
+void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) {
+  const std::vector<int>& numbers = plan_->leaves_of(micro_batch_);
+  const auto position = [&](int64_t number) {
+    return std::lower_bound(numbers.begin(), numbers.end(), number) - numbers.begin();
+  };
+  const Tensor rows = ctx.allocate({static_cast<int64_t>(numbers.size()), sums.shape[1]}, DType::f32,
+                                   Category::activations, "sums of leaves");
+  zero(ctx, rows);
+  if (!leaves_->own.empty()) {
+    const int64_t first = position(leaves_->own.front().number);
+    const View own = rows.view().rows(first, first + static_cast<int64_t>(leaves_->own.size()));
+    vitrine::add(ctx, by_leaf, own, own);  // -0.0 becomes 0.0, as it does in the sum with other devices
+  }
+  // Each row comes from one device, and the others add zeros to it: no rounding, in whatever order.
+  if (!alone()) {
+    between_events(kBatchStatistics,
+                   [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, rows.view()); });
+  }
+  const RowRange all = plan_->range_of(micro_batch_);
+  const int64_t groups = sums.shape[0], size = all.size() / groups;
+  for (int64_t g = 0; g < groups; ++g) {
+    const RowRange group{all.begin + g * size, all.begin + (g + 1) * size};
+    std::vector<LeafPart> parts;
+    for (int64_t i = position(group.begin); i < position(group.end); ++i) {
+      const int64_t number = numbers[static_cast<size_t>(i)];
+      parts.push_back({{number, number + 1}, rows.view().rows(i, i + 1)});
+    }
+    if (!parts.empty()) add_along_tree(ctx, group, parts, sums.rows(g, g + 1));
+  }
+}
+
+void ExactReducer::add_gradient(ExecContext& ctx, const View& by_leaf, const View& grad) {
+  const int64_t n = grad.numel();
+  const int64_t first = static_cast<const float*>(grad.data) - static_cast<const float*>(replica_.gradients.data);
+  const auto values = [&](const LeafNode& node) { return buffer(node.buffer).rows(first, first + n); };
+  for (const LeafNode& node : plan_->held(replica_.rank, micro_batch_)) {
+    std::vector<LeafPart> parts;
+    for (const LeafNode& before : plan_->held(replica_.rank, micro_batch_ - 1)) {
+      if (node.leaves.begin <= before.leaves.begin && before.leaves.end <= node.leaves.end)
+        parts.push_back({before.leaves, values(before), false});
+    }
+    const size_t known = parts.size();
+    for (size_t i = 0; i < leaves_->own.size(); ++i) {
+      const int64_t number = leaves_->own[i].number, row = static_cast<int64_t>(i);
+      if (node.leaves.begin <= number && number < node.leaves.end)
+        parts.push_back({{number, number + 1}, by_leaf.rows(row, row + 1).reshape({n})});
+    }
+    if (parts.size() == known) continue;  // as it was
+    std::sort(parts.begin(), parts.end(),
+              [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
+    add_along_tree(ctx, node.leaves, parts, values(node));
+  }
+}
+
+void ExactReducer::add(int64_t finished_elements) {
+  while (!alone() && next_ < buckets_.size() && buckets_[next_].parameters_end <= finished_elements)
+    reduce(buckets_[next_++]);
+}
+
+View ExactReducer::sum_of_received(const View& received, const View& sum) {
+  const int ranks = replica_.world_size;
+  std::vector<LeafPart> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<LeafNode>& roots = plan_->roots(rank);
+    for (size_t i = 0; i < roots.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) * ranks + rank;
+      parts.push_back({roots[i].leaves, received.rows(row, row + 1).reshape(sum.shape)});
+    }
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
+  add_along_tree(replica_.device.communication(), {0, plan_->leaves()}, parts, sum);
+  return sum;
+}
+
+void ExactReducer::reduce(const Bucket& bucket) {
+  ExecContext& communication = replica_.device.communication();
+  replica_.device.compute().record(*ready_);
+  const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
+  communication.wait(*ready_, "backward");
+  const int64_t n = bucket.parameters_end - bucket.begin, ranks = replica_.world_size;
+  const int64_t slots = plan_->most_roots(), shard = n / ranks, whole = shard * ranks;
+  // Calls exchange(values of this rank's node, rows for all ranks') for elements [begin, end) of each node.
+  const auto receive = [&](int64_t begin, int64_t end, int64_t width, const auto& exchange) {
+    const Tensor rows =
+        communication.allocate({slots * ranks, width}, DType::f32, Category::communication, "subtrees of all devices");
+    const std::vector<LeafNode>& own = plan_->roots(replica_.rank);
+    for (int64_t i = 0; i < slots; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const View node = buffer(at < own.size() ? own[at].buffer : 0).rows(bucket.begin + begin, bucket.begin + end);
+      exchange(node, rows.view().rows(i * ranks, (i + 1) * ranks));
+    }
+    return rows;
+  };
+  const View sums = replica_.gradients.rows(bucket.begin, bucket.parameters_end);
+  if (shard > 0) {  // each rank adds up its shard
+    const Tensor received = receive(0, whole, shard, [&](const View& node, const View& rows) {
+      replica_.communicator->all_to_all(communication, node.reshape({ranks, shard}), rows);
+    });
+    const View own = sums.rows(replica_.rank * shard, (replica_.rank + 1) * shard);
+    replica_.communicator->all_gather(communication, sum_of_received(received, own).reshape({1, shard}),
+                                      sums.rows(0, whole).reshape({ranks, shard}));
+  }
+  if (whole < n) {  // too few elements to divide: all ranks add them up
+    const Tensor received = receive(whole, n, n - whole, [&](const View& node, const View& rows) {
+      replica_.communicator->all_gather(communication, node.reshape({1, n - whole}), rows);
+    });
+    sum_of_received(received, sums.rows(whole, n));
+  }
+}
+
+void ExactReducer::sum_totals() {
+  ExecContext& compute = replica_.device.compute();
+  const int64_t count = LossTotals::kCount;
+  if (!alone()) {
+    between_events("totals", [&](ExecContext& communication) {
+      replica_.communicator->all_reduce(communication, totals_.view());  // each row comes from one device
+      replica_.communicator->all_reduce(communication, replica_.tail().rows(count, replica_.layout.tail_elements()));
+    });
+  }
+  std::vector<LeafPart> parts;
+  for (int i = 0; i < plan_->leaves(); ++i) parts.push_back({{i, i + 1}, totals_of(i)});
+  add_along_tree(compute, {0, plan_->leaves()}, parts, replica_.tail().rows(0, count));
+}
+
+void ExactReducer::finish() {
+  add(replica_.layout.parameter_elements());
+  sum_totals();
+}
+
+void ExactReducer::distribute() {
+  if (root_) root_->distribute();
+}
+
+}  // namespace vitrine

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/gpu0_reducer.h"
+#include "nn/parallel/reduce/leaf_plan.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// Exact mode: the sum over the leaves of the step, added along the tree over their numbers, so that it has the same
+/// bits on any devices. A device adds its own leaves up to the largest nodes that it can complete, layer by layer
+/// during backward; nodes whose siblings are elsewhere or come later are kept as whole gradients. Between devices only
+/// nodes travel, bucket by bucket, to the owner of a part of the bucket; it adds them along the rest of the tree. The
+/// norm is measured afterwards, in an order that depends only on the number of elements.
+class ExactReducer final : public Reducer, public LeafSums {
+ public:
+  /// Allocates the nodes that do not lie in the gradients (Category::gradients).
+  ///   plans  for the training batches, by samples; must outlive the reducer
+  ExactReducer(const ReducerContext& replica, const std::map<int64_t, LeafPlan>& plans);
+
+  /// Before begin_step(): the number of samples of the global batch.
+  void begin_batch(int64_t samples);
+  /// leaves  of the micro-batch on this device, at one address until the next one
+  void begin_micro_batch(int index, const Leaves& leaves);
+  /// The totals of one leaf's loss, zero at the start of the step.
+  View totals_of(int leaf) const { return totals_.view().rows(leaf, leaf + 1).reshape({totals_.shape()[1]}); }
+
+  void sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) override;
+  void add_gradient(ExecContext& ctx, const View& by_leaf, const View& grad) override;
+
+  void add(int64_t finished_elements) override;
+  void finish() override;
+  bool updates() const override { return root_ == nullptr || root_->updates(); }
+  void begin_step(int64_t step) override;
+  void distribute() override;
+  void reset() override;
+
+ private:
+  bool alone() const { return replica_.world_size == 1; }
+  View buffer(int index) const;
+  void reduce(const Bucket& bucket);
+  /// sum (n) = the sum of what all ranks hold. Returns it.
+  ///   received  (most_roots() * ranks, n): first the first node of each rank, then the second ones, ...
+  View sum_of_received(const View& received, const View& sum);
+  void sum_totals();
+  /// Runs a collective on the communication stream, between what is queued on the compute stream before and after.
+  template <class Collective>
+  void between_events(const char* name, const Collective& collective);
+
+  const ReducerContext& replica_;
+  const std::map<int64_t, LeafPlan>& plans_;
+  const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
+  Tensor nodes_;                       // (buffers - 1, elements) f32; the first buffer is the gradients
+  Tensor totals_;                      // (leaves, LossTotals::kCount) f32
+  std::unique_ptr<Gpu0Reducer> root_;  // Reduce::gpu0: device 0 updates and broadcasts
+  const LeafPlan* plan_ = nullptr;     // of the step
+  int micro_batch_ = 0;
+  const Leaves* leaves_ = nullptr;  // of the micro-batch
+  size_t next_ = 0;                 // the first bucket of the step that has not been reduced
+  std::unique_ptr<Event> ready_;    // compute: values are final
+  std::unique_ptr<Event> reduced_;  // communication: their sums are there
+};
+
+}  // namespace vitrine

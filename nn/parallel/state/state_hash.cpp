@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/state/state_hash.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nn/buffer_layout.h"
+#include "runtime/hash.h"
+
+namespace vitrine {
+namespace {
+
+std::string hash_of(const void* bytes, int64_t count) {
+  return fmt::format("{:016x}{:016x}", hash_bytes(0, bytes, count), hash_bytes(1, bytes, count));
+}
+
+std::string hash_of(const std::string& text) { return hash_of(text.data(), static_cast<int64_t>(text.size())); }
+
+}  // namespace
+
+StateHash hash_state(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state) {
+  StateHash hashes;
+  const FlatLayout trained = layout.trained();
+  for (const TrainingState::Flat& flat : state.flats) {
+    const FlatLayout& own = flat.name == "parameters" ? layout : flat.name == "buffers" ? buffers.saved() : trained;
+    for (int i = 0; i < own.size(); ++i) {
+      const ParamSpec& spec = own.specs()[static_cast<size_t>(i)];
+      hashes.parts.emplace_back(
+          fmt::format("{}.{}", flat.name, spec.name),
+          hash_of(flat.values().data() + own.offset(i), spec.shape.numel() * size_of(DType::f32)));
+    }
+  }
+  std::string scalars = fmt::format("{} {}", fmt::join(state.counters, ","), state.updates);
+  if (state.loss_scale) scalars += fmt::format(" {:a} {}", state.loss_scale->first, state.loss_scale->second);
+  hashes.parts.emplace_back("scalars", hash_of(scalars));
+  std::string all;
+  for (const auto& [name, hash] : hashes.parts) all += fmt::format("{} {}\n", name, hash);
+  hashes.hash = hash_of(all);
+  return hashes;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/gpu_features.h"
+
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+constexpr const char* kSafe = "VITRINE_CUDA_SAFE";
+
+struct Row {
+  const char *variable, *use;
+  bool by_default, in_safe_mode;
+};
+/// In the order of GpuFeature.
+constexpr std::array<Row, 5> kFeatures{{
+    {"VITRINE_OVERLAP_LAUNCHES", "programmatic launch: a kernel starts before the one before it ends", false, false},
+    {"VITRINE_CUDA_GRAPHS", "training steps as CUDA graphs", true, false},
+    {"VITRINE_GRAPH_COLLECTIVES", "NCCL's collectives in CUDA graphs", false, false},
+    {"VITRINE_FUSED_EPILOGUES", "bias and ReLU in products of cuBLASLt and cuDNN", true, false},
+    {"VITRINE_CUDNN", "convolution by cuDNN", true, true},
+}};
+
+const Row& row_of(GpuFeature feature) { return kFeatures[static_cast<size_t>(feature)]; }
+
+}  // namespace
+
+bool is_gpu_safe_mode() {
+  const char* const value = std::getenv(kSafe);
+  const std::string_view text = value == nullptr || *value == '\0' ? "0" : value;
+  if (text != "0" && text != "1") throw ConfigError(fmt::format("{} is '{}'; expected 0 or 1", kSafe, text));
+  return text == "1";
+}
+
+std::string gpu_safe_hint() {
+  return is_gpu_safe_mode() ? std::string() : fmt::format("; {}=1 avoids what few GPUs have run", kSafe);
+}
+
+const char* variable_of(GpuFeature feature) { return row_of(feature).variable; }
+
+std::string why_off(GpuFeature feature) {
+  const Row& row = row_of(feature);
+  if (!row.in_safe_mode && is_gpu_safe_mode()) return fmt::format("{} is 1", kSafe);
+  const char* const value = std::getenv(row.variable);
+  const std::string_view text = value == nullptr ? "" : value;
+  constexpr std::string_view kReason = "off: ";
+  if (text == "on") return {};
+  if (text == "off") return fmt::format("{} is off", row.variable);
+  if (text.starts_with(kReason)) return std::string(text.substr(kReason.size()));
+  if (!text.empty()) throw ConfigError(fmt::format("{} is '{}'; expected on or off", row.variable, text));
+  return row.by_default ? std::string() : fmt::format("no GPU has proven it; {}=on turns it on", row.variable);
+}
+
+std::vector<GpuFeatureState> gpu_features() {
+  std::vector<GpuFeatureState> states;
+  for (size_t i = 0; i < kFeatures.size(); ++i)
+    states.push_back({kFeatures[i].variable, kFeatures[i].use, why_off(static_cast<GpuFeature>(i))});
+  return states;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// docs/examples/one_file.cpp, which shares no code with the engine, as an oracle of the engine.
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "nn/weights_file.h"
+#include "tests/parallel/random_model.h"
+#include "tests/parallel/rounding_agreement.h"
+#include "tests/support/child_process.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kBatch = 13;  // leaves of one and of two samples
+constexpr int kSteps = 20;
+
+class OneFile : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { std::filesystem::create_directory(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  static ChildResult run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), VITRINE_ONE_FILE);
+    return ChildProcess(arguments).wait();
+  }
+
+ private:
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("one_file_" + std::to_string(getpid()));
+};
+
+/// The line of the output that begins with `start`.
+std::string line_of(const std::string& output, const std::string& start) {
+  const size_t begin = output.find(start);
+  return begin == std::string::npos ? "" : output.substr(begin, output.find('\n', begin) - begin);
+}
+
+HostTensor host_tensor(Shape shape, DType dtype, const void* data) {
+  HostTensor tensor{shape, dtype, {}};
+  tensor.data.resize(static_cast<size_t>(shape.numel() * size_of(dtype)));
+  std::memcpy(tensor.data.data(), data, tensor.data.size());
+  return tensor;
+}
+
+/// Trains with the engine and writes its initial weights and the batches as files. Returns the final weights.
+std::vector<float> train_engine(const Model& model, const std::string& weights, const std::string& data) {
+  EngineConfig config = small_config(model, kBatch);
+  config.optimizer = make_optimizer_config("adam", {}, {}, false, {});
+  config.image_dtype = DType::f32;
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{kBatch}, {}});
+  save_parameters(weights, engine.parameters().layout(), engine.parameters().values(), BufferLayout(), BufferValues(),
+                  {});
+  const int64_t h = model.height, w = model.width, c = model.channels;
+  std::vector<float> images;  // (N, C, H, W)
+  std::vector<int32_t> labels;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const OwnedBatch batch = random_batch(model, kBatch, step, 0.0, DType::f32);
+    for (int64_t n = 0; n < kBatch; ++n)
+      for (int64_t i = 0; i < c; ++i)
+        for (int64_t p = 0; p < h * w; ++p)
+          images.push_back(batch.memory->floats[static_cast<size_t>((n * h * w + p) * c + i)]);
+    labels.insert(labels.end(), batch.memory->labels.begin(), batch.memory->labels.end());
+    engine.train_step(batch.view());
+    engine.take_step_results(true);
+  }
+  const int64_t samples = kBatch * kSteps;
+  write_safetensors(data,
+                    {{"images", host_tensor({samples, c, h, w}, DType::f32, images.data())},
+                     {"labels", host_tensor({samples}, DType::i32, labels.data())}},
+                    {});
+  const std::vector<float> trained = engine.parameters().values();
+  engine.finish();
+  return trained;
+}
+
+TEST_P(OneFile, AgreesWithTheEngineAfterTwentySteps) {
+  ModelOptions options;
+  options.image_size = 16;
+  const Model model = make_model(GetParam(), options);
+  const std::vector<float> expected = train_engine(model, path("initial"), path("data"));
+  const ChildResult result =
+      run({"--model", GetParam(), "--scheme", "zero1", "--devices", "3", "--batch", std::to_string(kBatch), "--weights",
+           path("initial"), "--data", path("data"), "--save", path("trained")});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  DeviceGroup group(test_group(1));
+  EngineConfig config = small_config(model, kBatch);
+  Engine engine(model, group, config, {{kBatch}, {}});
+  std::vector<float> initial(expected.size()), trained(expected.size());
+  BufferValues no_buffers;
+  for (const auto& [name, values] :
+       {std::pair("initial", std::span(initial)), std::pair("trained", std::span(trained))})
+    load_parameters(path(name), engine.parameters().layout(), values, BufferLayout(), no_buffers);
+  EXPECT_LT(relative_difference(trained, expected), 1e-5);
+  EXPECT_GT(relative_difference(initial, expected), 1e-3) << "nothing was trained";
+}
+
+TEST_P(OneFile, HasOneHashOnAnyNumberOfDevicesUnderEveryScheme) {
+  std::map<std::string, std::string> hashes;  // and a configuration that gave each
+  const auto add = [&](std::vector<std::string> arguments, const std::string& name) {
+    arguments.insert(arguments.end(), {"--model", GetParam(), "--batch", "13", "--steps", "5"});
+    const ChildResult result = run(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    hashes.emplace(line_of(result.output, "hash of the weights: "), name);
+  };
+  for (const char* const scheme : {"dp", "ddp", "zero1"}) {
+    for (const char* const devices : {"1", "2", "3", "5", "8"})
+      add({"--scheme", scheme, "--devices", devices}, std::string(scheme) + " on " + devices);
+    add({"--scheme", scheme, "--devices", "3", "--split", "1,0,7"}, std::string(scheme) + " split 1,0,7");
+  }
+  EXPECT_EQ(hashes.size(), 1U) << ::testing::PrintToString(hashes);
+  add({"--scheme", "ddp", "--devices", "2", "--leaves", "4"}, "4 leaves");
+  EXPECT_EQ(hashes.size(), 2U) << "other leaves are other sums";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, OneFile, ::testing::Values("small-cnn", "lenet5", "mlp"), [](const auto& model) {
+  return model.param == std::string("small-cnn") ? "cnn" : model.param;
+});
+
+using OneFileTable = OneFile;
+
+TEST_F(OneFileTable, HasTheBytesOfTheSchemes) {
+  const auto table_row = [](const std::string& scheme, const std::string& name) {
+    const ChildResult result = run({"--model", "mlp", "--scheme", scheme, "--devices", "2", "--steps", "1"});
+    std::string row = line_of(result.output, "  " + name + " ").substr(2);
+    row.erase(std::unique(row.begin(), row.end(), [](char a, char b) { return a == ' ' && b == ' '; }), row.end());
+    return row;
+  };
+  // 231,050 parameters; a batch of 32 images of 3x16x16, and its labels.
+  EXPECT_EQ(table_row("dp", "Adam's moments"), "Adam's moments 1848400 0");
+  EXPECT_EQ(table_row("ddp", "Adam's moments"), "Adam's moments 1848400 1848400");
+  EXPECT_EQ(table_row("zero1", "Adam's moments"), "Adam's moments 924200 924200");
+  EXPECT_EQ(table_row("dp", "batch"), "batch 98432 49152");
+  EXPECT_EQ(table_row("ddp", "batch"), "batch 49216 49216");
+  EXPECT_EQ(table_row("dp", "new parameters"), "new parameters 924200 0");
+  EXPECT_EQ(table_row("ddp", "sums of all leaves"), "sums of all leaves 462100 462104");
+  EXPECT_EQ(table_row("zero1", "new parameters"), "new parameters 462100 462100");
+}
+
+TEST_F(OneFileTable, IsRefusedForWrongInput) {
+  EXPECT_EQ(run({"--devices", "0"}).error, "one_file: --devices 0: expected an integer from 1 to 64\n");
+  EXPECT_EQ(run({"--devices", "2", "--split", "1,2"}).error,
+            "one_file: --split: expected 2 numbers that add up to 8 leaves\n");
+  EXPECT_EQ(run({"--model", "vgg"}).error, "one_file: --model vgg: expected small-cnn, lenet5 or mlp\n");
+  EXPECT_EQ(run({"--data", path("missing")}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace vitrine::test

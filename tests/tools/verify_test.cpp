@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact mode and `vitrine verify` as a user calls them.
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kJob = "--model lenet5 --image-size 12 --data synthetic:60 --batch-size 20 --no-eval --steps 4 ";
+
+ChildResult verify(const std::string& a, const std::string& b) { return run_vitrine({"verify", "--a", a, "--b", b}); }
+
+TEST(Verify, ExactRunsAreEqualOnOtherDevices) {
+  const ChildResult result =
+      verify(kJob + "--exact --devices cpu:0", kJob + "--exact --devices cpu:0-2 --mode dp --accumulate 2");
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "equal after each of 4 steps");
+}
+
+TEST(Verify, NamesTheFirstStepAndTensorOfOrdinaryRunsThatDiffer) {
+  const ChildResult result = verify(kJob + "--devices cpu:0", kJob + "--devices cpu:0-2");
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.output, "differ after step 1, first in parameters.");
+}
+
+TEST(Verify, RefusesAFileThatHasNoHashes) {
+  const TempFolder folder;
+  const std::string path = (folder.path() / "hashes.jsonl").string();
+  std::ofstream(path) << "{\"step\": 1}\n";
+  const ChildResult result = verify(path, path);
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "line 1 has no step, state_hash and tensors");
+}
+
+TEST(Exact, ACheckpointContinuesOnOtherDevicesWithTheSameBits) {
+  const TempFolder folder;
+  const std::string whole = (folder.path() / "whole.jsonl").string(), rest = (folder.path() / "rest.jsonl").string(),
+                    run = (folder.path() / "run").string();
+  const auto train = [&](const Arguments& arguments) {
+    const ChildResult result =
+        run_vitrine(with({"train", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--batch-size",
+                          "20", "--no-eval", "--exact", "--json"},
+                         arguments));
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    return Json::parse(result.output)["state_hash"].get<std::string>();
+  };
+  const std::string expected = train({"--steps", "6", "--devices", "cpu:0-1", "--hashes", whole});
+  train({"--steps", "4", "--devices", "cpu:0", "--checkpoint-dir", run});
+  EXPECT_EQ(train({"--steps", "6", "--devices", "cpu:0-2", "--mode", "criterion", "--resume", run, "--hashes", rest}),
+            expected);
+  const ChildResult result = verify(whole, rest);
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "equal after each of 2 steps");
+}
+
+}  // namespace
+}  // namespace vitrine::test
