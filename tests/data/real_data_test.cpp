@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/paths.h"
 
 namespace vitrine {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::labels_of;
 
-const fs::path kShared = fs::path(VITRINE_SOURCE_DIR).parent_path() / "shared" / "data";
+const fs::path kShared = test::source_path("../shared/data");
 
 std::vector<int32_t> first_labels(const Dataset& set, size_t count) {
   std::vector<int32_t> labels = labels_of(set);

@@ -9,6 +9,7 @@
 
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
+#include "tests/support/paths.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
 
@@ -105,8 +106,8 @@ TEST_F(CrossEntropyTest, SmoothedLabelsEqualTheReference) {
 }
 
 TEST_F(CrossEntropyTest, SmoothedLabelsEqualPyTorchs) {
-  std::ifstream file(VITRINE_TEST_DATA "/label_smoothing.json");
-  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/label_smoothing.json: record_label_smoothing.py writes it";
+  std::ifstream file(test::source_path("tests/kernels/data/label_smoothing.json"));
+  ASSERT_TRUE(file) << "missing tests/kernels/data/label_smoothing.json: record_label_smoothing.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file);
   ASSERT_EQ(record.at("cases").size(), 4U);
   for (const nlohmann::json& c : record.at("cases")) {

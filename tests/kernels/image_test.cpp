@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tests/support/paths.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
 
@@ -33,8 +34,8 @@ std::vector<float> resized_on_host(const Shape& source, std::span<const uint8_t>
 }
 
 TEST_F(ImageTest, ResizesLikePyTorchsInterpolate) {
-  std::ifstream file(VITRINE_TEST_DATA "/resize.json");
-  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/resize.json: record_resize.py writes it";
+  std::ifstream file(test::source_path("tests/kernels/data/resize.json"));
+  ASSERT_TRUE(file) << "missing tests/kernels/data/resize.json: record_resize.py writes it";
   const Json record = Json::parse(file);
   ASSERT_EQ(record.at("cases").size(), 4U);
   for (const Json& c : record.at("cases")) {

@@ -15,6 +15,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gelu.h"
 #include "kernels/relu.h"
+#include "tests/support/paths.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {
@@ -134,7 +135,7 @@ TEST_P(InPlaceTest, GivesTheBitsOfTheOperationOutOfPlace) {
 
 /// An operation may work in place if its validation accepts that.
 TEST(InPlace, ListHasEveryOperationThatMayWorkInPlace) {
-  const std::filesystem::path sources = VITRINE_TEST_DATA "/../../../kernels";
+  const std::filesystem::path sources = test::source_path("kernels");
   if (!std::filesystem::exists(sources / "relu.cpp")) GTEST_SKIP() << "needs the sources of the operations";
   std::set<std::string> expected, tested;
   for (const auto& file : std::filesystem::directory_iterator(sources)) {

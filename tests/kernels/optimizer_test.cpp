@@ -14,6 +14,7 @@
 #include "kernels/step_control.h"
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/shifted.h"
 #include "tests/support/stored.h"
@@ -70,8 +71,8 @@ class OptimizerTest : public DeviceTest {
 };
 
 TEST_F(OptimizerTest, FollowsPyTorchsTrajectories) {
-  std::ifstream file(VITRINE_TEST_DATA "/optimizers.json");
-  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/optimizers.json: record_optimizers.py writes it";
+  std::ifstream file(test::source_path("tests/kernels/data/optimizers.json"));
+  ASSERT_TRUE(file) << "missing tests/kernels/data/optimizers.json: record_optimizers.py writes it";
   const Json record = Json::parse(file);
   ASSERT_EQ(record.at("variants").size(), 8U);
   for (const Json& variant : record.at("variants")) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -13,7 +14,8 @@ class CollectivesOfProcesses : public MpirunTest, public ::testing::WithParamInt
 
 TEST_P(CollectivesOfProcesses, AreCorrectToTheBit) {
   std::vector<Command> commands;
-  for (const int devices : GetParam()) commands.push_back({VITRINE_COLLECTIVES_WORKER, std::to_string(devices)});
+  for (const int devices : GetParam())
+    commands.push_back({test::program_path("collectives_worker"), std::to_string(devices)});
   const ChildResult result = mpirun(commands);
   EXPECT_EQ(result.exit_code, 0) << result.error;
 }
@@ -28,7 +30,7 @@ class Exchange : public MpirunTest, public ::testing::WithParamInterface<std::pa
 
 TEST_P(Exchange, SumsAreCorrectAndHaveTheSameBitsOnAllRanks) {
   const auto [processes, largest_direct] = GetParam();
-  const ChildResult result = mpirun(processes, {VITRINE_EXCHANGE_WORKER, std::to_string(largest_direct)});
+  const ChildResult result = mpirun(processes, {test::program_path("exchange_worker"), std::to_string(largest_direct)});
   EXPECT_EQ(result.exit_code, 0) << result.error;
 }
 

@@ -8,6 +8,7 @@
 #include "tests/multi_process/mpirun.h"
 #include "tests/multi_process/worker.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -21,7 +22,8 @@ class EngineProcesses : public MpirunTest, public ::testing::WithParamInterface<
   static std::vector<EngineResult> train(const Processes& devices) {
     const TempFolder folder;
     std::vector<Command> commands;
-    for (const int count : devices) commands.push_back({VITRINE_ENGINE_WORKER, std::to_string(count), folder.path()});
+    for (const int count : devices)
+      commands.push_back({test::program_path("engine_worker"), std::to_string(count), folder.path()});
     const ChildResult result = mpirun(commands);
     EXPECT_EQ(result.exit_code, 0) << result.error;
     std::vector<EngineResult> results;

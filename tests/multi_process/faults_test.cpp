@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -91,7 +92,7 @@ TEST_P(Faults, NameTheCulpritAndEndAllProcessesInTime) {
     const SharedMemory shared_memory(marker);
     const Clock::time_point begin = Clock::now();
     const ChildResult result =
-        mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step),
+        mpirun(kProcesses, {test::program_path("fault_worker"), c.fault, std::to_string(culprit), std::to_string(step),
                             std::to_string(delay_us), std::to_string(kTimeoutMs), marker});
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const std::string output = result.error + result.output;
@@ -129,8 +130,9 @@ TEST_P(StoppedInMpi, EndsAllProcessesAndNamesTheRank) {
   for (const int culprit : {0, 2}) {
     const std::string marker = fmt::format("vitrine-stopped-{}-{}-{}", getpid(), GetParam(), culprit);
     const Clock::time_point begin = Clock::now();
-    const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, GetParam(), std::to_string(culprit), "0", "0",
-                                                   std::to_string(kTimeoutMs), marker});
+    const ChildResult result =
+        mpirun(kProcesses, {test::program_path("fault_worker"), GetParam(), std::to_string(culprit), "0", "0",
+                            std::to_string(kTimeoutMs), marker});
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     EXPECT_NE(result.exit_code, 0);
     EXPECT_LT(seconds, 75);  // Open MPI 4.1 sometimes ends a job with a stopped process only at mpirun's own 60 s

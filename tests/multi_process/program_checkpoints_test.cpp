@@ -11,6 +11,7 @@
 #include "nn/checkpoint_directory.h"
 #include "tests/multi_process/mpirun.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -93,7 +94,7 @@ TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
 TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
   const Command last = {"--epochs", "15", "--checkpoint-every", "1", "--keep-last", "2", "--no-eval"};
   const std::string named = "echo $$ > \"" + path("pid") + "\"; exec \"$@\"";  // by its process id
-  Command command = {"bash", VITRINE_SOURCE_DIR "/docs/examples/restart.sh", path("run"), "bash", "-c", named, "bash"};
+  Command command = {"bash", test::source_path("docs/examples/restart.sh"), path("run"), "bash", "-c", named, "bash"};
   for (const std::string& word : training("run", last)) command.push_back(word);
   std::vector<std::string> environment = mpirun_environment();
   environment.emplace_back("RESTART_PAUSE=0");

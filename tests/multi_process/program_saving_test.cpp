@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -21,7 +22,7 @@ class ProcessSaving : public MpirunTest {
                        "LD_PRELOAD=" VITRINE_SLOW_DISK,
                        "ASAN_OPTIONS=verify_asan_link_order=0",
                        "VITRINE_SLOW_DISK_SECONDS=" + std::to_string(seconds),
-                       VITRINE_PROGRAM,
+                       test::program_path("vitrine"),
                        "train",
                        "--model",
                        "mlp",

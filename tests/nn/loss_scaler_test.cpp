@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/error_of.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -40,8 +41,8 @@ LossScaling scaling_of(const Json& variant) {
 }
 
 TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
-  std::ifstream file(VITRINE_TEST_DATA "/grad_scaler.json");
-  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/grad_scaler.json: record_grad_scaler.py writes it";
+  std::ifstream file(test::source_path("tests/nn/data/grad_scaler.json"));
+  ASSERT_TRUE(file) << "missing tests/nn/data/grad_scaler.json: record_grad_scaler.py writes it";
   const Json record = Json::parse(file);
   const auto start = record.at("start").get<std::vector<float>>();
   const auto count = static_cast<int64_t>(start.size());

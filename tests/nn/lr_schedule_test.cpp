@@ -11,6 +11,7 @@
 
 #include "runtime/error.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -79,8 +80,8 @@ std::map<std::string, LrScheduleConfig> recorded_configs() {
 }
 
 TEST(LrSchedule, FollowsPyTorchTickByTick) {
-  std::ifstream file(VITRINE_TEST_DATA "/schedules.json");
-  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/schedules.json: record_schedules.py writes it";
+  std::ifstream file(test::source_path("tests/nn/data/schedules.json"));
+  ASSERT_TRUE(file) << "missing tests/nn/data/schedules.json: record_schedules.py writes it";
   const Json record = Json::parse(file);
   std::map<std::string, LrScheduleConfig> configs = recorded_configs();
   ASSERT_EQ(record.at("cases").size(), configs.size());

@@ -16,6 +16,7 @@
 #include "runtime/copy.h"
 #include "runtime/device.h"
 #include "runtime/philox.h"
+#include "tests/support/paths.h"
 #include "tests/support/test_devices.h"
 
 namespace vitrine::test {
@@ -185,7 +186,7 @@ void expect_recorded_resnet(const std::string& model) {
   // ahead of the other.
   constexpr double kFactor = 4;
   constexpr double kFloor = 2e-6;
-  std::ifstream file(VITRINE_TEST_DATA "/resnet.json");
+  std::ifstream file(test::source_path("tests/nn/data/resnet.json"));
   ASSERT_TRUE(file) << "resnet.json is missing; record_resnet.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file).at(model);
   const auto losses = record.at("losses").get<std::vector<double>>(),
@@ -221,7 +222,7 @@ void expect_recorded_resnet(const std::string& model) {
 }
 
 void expect_recorded_losses(const std::string& model) {
-  std::ifstream file(VITRINE_TEST_DATA "/losses.json");
+  std::ifstream file(test::source_path("tests/nn/data/losses.json"));
   ASSERT_TRUE(file) << "losses.json is missing; record_losses.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file).at(model);
   const auto expected = record.at("losses").get<std::vector<double>>();

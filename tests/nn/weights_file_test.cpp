@@ -21,6 +21,7 @@
 #include "tests/nn/file_fixture.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/error_of.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -217,13 +218,13 @@ Sequential tiny_net() {
 }
 
 TEST_F(WeightsFile, AFileOfPyTorchGivesPyTorchsLogits) {
-  std::ifstream file(VITRINE_TEST_DATA "/tiny.json");
+  std::ifstream file(test::source_path("tests/nn/data/tiny.json"));
   ASSERT_TRUE(file) << "tiny.json is missing; record_torch.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file);
   const Sequential net = tiny_net();
   const FlatLayout layout(net.parameters(), 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-  load_weights(VITRINE_TEST_DATA "/tiny.safetensors", layout, flat);
+  load_weights(test::source_path("tests/nn/data/tiny.safetensors"), layout, flat);
 
   TestDevice device;
   device.ctx().reserve_workspace(int64_t{16} << 20);
@@ -234,7 +235,7 @@ TEST_F(WeightsFile, AFileOfPyTorchGivesPyTorchsLogits) {
   expect_close(device.values(ConstView(logits)), record.at("logits").get<std::vector<float>>(), 1e-5, 1e-6, "logits");
 
   save_parameters(path(), layout, flat, BufferLayout(), {}, {});
-  const auto original = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  const auto original = read_safetensors(test::source_path("tests/nn/data/tiny.safetensors"));
   const auto saved = read_safetensors(path());
   ASSERT_EQ(saved.size(), original.size());
   for (const auto& [name, tensor] : original) {
@@ -253,7 +254,7 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
     EXPECT_EQ(flat, before);
     return message;
   };
-  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  auto tensors = read_safetensors(test::source_path("tests/nn/data/tiny.safetensors"));
   auto renamed = tensors;
   renamed.erase("features.0.bias");
   renamed.erase("classifier.0.weight");
@@ -272,7 +273,7 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
 TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   const FlatLayout layout(tiny_net().parameters(), 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
-  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  auto tensors = read_safetensors(test::source_path("tests/nn/data/tiny.safetensors"));
   const auto set = [&](const std::string& name, size_t element, float value) {
     std::memcpy(tensors.at(name).data.data() + element * sizeof(float), &value, sizeof value);
   };

@@ -17,6 +17,7 @@
 #include "nn/layers/linear.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/paths.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test {
@@ -184,7 +185,7 @@ std::vector<float> flat_values(const nlohmann::json& tensors, const FlatLayout& 
 
 // record_local_batch_norm.py made the steps of DataParallel on two halves of each batch.
 TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
-  std::ifstream file(VITRINE_TEST_DATA "/local_batch_norm.json");
+  std::ifstream file(test::source_path("tests/parallel/data/local_batch_norm.json"));
   ASSERT_TRUE(file) << "local_batch_norm.json is missing; record_local_batch_norm.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file);
   const auto samples = record.at("samples").get<int64_t>();

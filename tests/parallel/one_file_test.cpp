@@ -15,6 +15,7 @@
 #include "tests/parallel/rounding_agreement.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 namespace {
@@ -30,7 +31,7 @@ class OneFile : public ::testing::TestWithParam<const char*> {
   std::string path(const std::string& name) const { return folder_ / name; }
 
   static ChildResult run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), VITRINE_ONE_FILE);
+    arguments.insert(arguments.begin(), test::program_path("example_one_file"));
     return ChildProcess(arguments).wait();
   }
 

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/test_devices.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -18,13 +19,13 @@ namespace vitrine::test {
 
 /// The folder of Fashion-MNIST, empty if it is not here.
 inline std::filesystem::path fashion_mnist() {
-  auto folder = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "fashion-mnist";
+  const std::filesystem::path folder = source_path("../shared/data/fashion-mnist");
   return std::filesystem::exists(folder) ? folder : std::filesystem::path();
 }
 
 /// Unpacks CIFAR-10 into `folder`; false if it, or xz, is not here.
 inline bool unpack_cifar10(const std::filesystem::path& folder) {
-  const auto packed = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "cifar-10-batches-bin";
+  const std::filesystem::path packed = source_path("../shared/data/cifar-10-batches-bin");
   if (!std::filesystem::exists(packed) || std::system("xz --version > /dev/null 2>&1") != 0) return false;
   for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
                            "data_batch_5.bin", "test_batch.bin"}) {

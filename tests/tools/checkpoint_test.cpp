@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/tools/checkpoint_kills.h"
 #include "tests/tools/checkpoint_program.h"
 
@@ -488,7 +489,7 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
 
 /// The documented loop around a command that saves in `folder`.
 ChildResult restart(const std::string& folder, const Arguments& command) {
-  const Arguments loop = {"bash", VITRINE_SOURCE_DIR "/docs/examples/restart.sh", folder};
+  const Arguments loop = {"bash", test::source_path("docs/examples/restart.sh"), folder};
   return ChildProcess(loop + command, ChildProcess::Streams::pipes, {"RESTART_PAUSE=0"}).wait();
 }
 

@@ -11,6 +11,7 @@
 
 #include "runtime/text.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -84,7 +85,7 @@ std::vector<std::string> expanded(const std::string& key) {
 
 /// Rows of the tables: `key`, commands, meaning; without commands where the title of the section names them.
 Keys documented_keys(const std::string& command) {
-  std::ifstream file(VITRINE_SOURCE_DIR "/docs/json.md");
+  std::ifstream file(test::source_path("docs/json.md"));
   EXPECT_TRUE(file);
   Keys keys;
   std::string section;

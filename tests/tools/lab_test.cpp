@@ -13,6 +13,7 @@
 
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/problem.h"
@@ -72,7 +73,7 @@ TEST(LabExperiments, AreTwelveWithNamesTextsAndLinksOfTheirOwn) {
 }
 
 TEST(LabExperiments, AreDocumented) {
-  const std::string page = read_file(VITRINE_SOURCE_DIR "/docs/lab.md");
+  const std::string page = read_file(test::source_path("docs/lab.md"));
   for (const Experiment& e : tools::lab::experiments()) {
     for (const std::string& part :
          {fmt::format("\n## {}\n", e.name), fmt::format("\n| [{0}](#{0}) |", e.name), fmt::format("]({})", e.link)}) {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tools/program/flags/options.h"
 #include "tools/program/flags/program_flags.h"
 
@@ -93,7 +94,7 @@ TEST(LessonPage, KeepsCodeAndTablesAsTheyAre) {
 
 TEST(Lessons, AreThePagesOfTheDocuments) {
   std::vector<std::string> pages;
-  for (const auto& entry : std::filesystem::directory_iterator(VITRINE_SOURCE_DIR "/docs/lessons")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_path("docs/lessons"))) {
     if (entry.path().filename() == "README.md") continue;
     std::ifstream file(entry.path());
     std::stringstream text;

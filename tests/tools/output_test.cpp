@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -37,8 +38,7 @@ class Output : public ::testing::Test {
   /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves
   /// w.safetensors.
   ChildResult shell(const std::string& line) const {
-    const std::string setup = "cd '" + folder_.string() +
-                              "'; V='" VITRINE_PROGRAM
+    const std::string setup = "cd '" + folder_.string() + "'; V='" + test::program_path("vitrine") +
                               "'; TRAIN=\"$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 "
                               "--no-eval --save w.safetensors\"; ";
     return ChildProcess({"bash", "-c", setup + line}).wait();

@@ -11,6 +11,7 @@
 
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -347,7 +348,7 @@ TEST(Choose, RefusesContradictions) {
 
 /// The file that docs/model_files.md shows.
 std::string documented_model() {
-  std::ifstream page(std::filesystem::path(VITRINE_SOURCE_DIR) / "docs" / "model_files.md");
+  std::ifstream page(test::source_path("docs/model_files.md"));
   std::string text;
   for (std::string line; std::getline(page, line);) {
     if (line == "    {" || !text.empty()) text += line + "\n";

@@ -7,6 +7,7 @@
 
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
 #include "tests/support/text.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -217,7 +218,8 @@ TEST(ProgramOutput, OneImageIsSingular) {
 
 TEST(ProgramInfo, AllocatesNoPools) {
   // A pool reserves addresses for all of the machine's memory.
-  const ChildResult result = ChildProcess({"sh", "-c", "ulimit -v 1000000; exec \"$0\" info", VITRINE_PROGRAM}).wait();
+  const ChildResult result =
+      ChildProcess({"sh", "-c", "ulimit -v 1000000; exec \"$0\" info", test::program_path("vitrine")}).wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;
 }
 

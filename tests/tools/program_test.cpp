@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/trace_nesting.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -348,7 +349,7 @@ TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
   run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history",
                      path("memory.pickle")});
   const ChildResult checked =
-      ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"})
+      ChildProcess({"python3", test::source_path("tests/tools/check_memory_snapshot.py"), path("memory.pickle"), "2"})
           .wait();
   EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
 }

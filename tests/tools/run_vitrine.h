@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 
 namespace vitrine::test {
 
@@ -18,11 +18,9 @@ inline Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-/// The vitrine program with these arguments: that of the build, or of the environment variable VITRINE_TEST_PROGRAM,
-/// where the test runs elsewhere.
+/// The vitrine program with these arguments.
 inline Arguments vitrine_command(Arguments arguments) {
-  const char* const elsewhere = std::getenv("VITRINE_TEST_PROGRAM");
-  arguments.insert(arguments.begin(), elsewhere == nullptr ? VITRINE_PROGRAM : elsewhere);
+  arguments.insert(arguments.begin(), program_path("vitrine"));
   return arguments;
 }
 

@@ -10,13 +10,14 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/lr_schedule.h"
+#include "tests/support/paths.h"
 #include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 namespace {
 
 TEST(ScheduleFlags, FollowPyTorchStepByStep) {
-  std::ifstream file(VITRINE_SOURCE_DIR "/tests/nn/data/schedules.json");
+  std::ifstream file(test::source_path("tests/nn/data/schedules.json"));
   ASSERT_TRUE(file) << "tests/nn/record_schedules.py writes schedules.json";
   const nlohmann::json record = nlohmann::json::parse(file);
   ASSERT_FALSE(record.at("flags").empty());
