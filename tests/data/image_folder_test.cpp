@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -105,8 +106,7 @@ void expect_refused(const std::function<void()>& work, const std::vector<std::st
     work();
     ADD_FAILURE() << "not refused: " << parts.back();
   } catch (const Error& error) {
-    for (const std::string& part : parts)
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    for (const std::string& part : parts) expect_contains(error.what(), part);
   }
 }
 

@@ -21,7 +21,7 @@ class EngineProcesses : public MpirunTest, public ::testing::WithParamInterface<
   static std::vector<EngineResult> train(const Processes& devices) {
     const TempFolder folder;
     std::vector<Command> commands;
-    for (const int count : devices) commands.push_back({VITRINE_ENGINE_WORKER, std::to_string(count), folder.path()});
+    for (const int count : devices) commands.push_back({VITRINE_ENGINE_WORKER, std::to_string(count), folder.str()});
     const ChildResult result = mpirun(commands);
     EXPECT_EQ(result.exit_code, 0) << result.error;
     std::vector<EngineResult> results;

@@ -11,6 +11,7 @@
 #include "runtime/cpu/slab.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -143,11 +144,9 @@ TEST(CpuSlab, LargerThanTheMachinesMemoryIsRefused) {
     FAIL() << "nothing was thrown";
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
-    EXPECT_NE(
-        text.find(
-            "cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)"),
-        std::string::npos)
-        << text;
+    expect_contains(
+        text,
+        "cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)");
   }
   EXPECT_EQ(slab.size_bytes(), 40 * kMiB);
   slab.grow(99 * kMiB);

@@ -16,8 +16,8 @@ namespace {
 TEST(Listening, NamesAPortThatIsInUse) {
   const Descriptor first = listen_on(0);
   const std::string text = error_of<CommError>([&] { listen_on(port_of(first)); });
-  expect_contains(text, "rank 0 cannot listen on port " + std::to_string(port_of(first)));
-  expect_contains(text, "ProcessGroupOptions::rendezvous");
+  expect_contains(text, "rank 0 cannot listen on port " + std::to_string(port_of(first)),
+                  "ProcessGroupOptions::rendezvous");
 }
 
 TEST(Listening, AcceptReturnsNothingBeforeAConnection) {

@@ -168,10 +168,8 @@ TEST_P(OrderCheckerTest, NamesBothOperationsAndStreams) {
   } catch (const OrderError& error) {
     const std::string text = error.what();
     const std::string device = backend_name(GetParam());
-    EXPECT_NE(
-        text.find("copy on " + device + ":1/compute reads 400 bytes that zero on " + device + ":0/compute writes"),
-        std::string::npos)
-        << text;
+    expect_contains(text,
+                    "copy on " + device + ":1/compute reads 400 bytes that zero on " + device + ":0/compute writes");
   }
 }
 

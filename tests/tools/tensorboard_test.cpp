@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/temp_folder.h"
 #include "tools/program/run/run_log.h"
 
 namespace vitrine::tools {
@@ -24,14 +26,11 @@ namespace {
 namespace fs = std::filesystem;
 
 class Tensorboard : public ::testing::Test {
- public:
-  ~Tensorboard() override { fs::remove_all(folder_); }
-
  protected:
-  std::string folder() const { return folder_.string(); }
+  std::string folder() const { return folder_.str(); }
 
  private:
-  fs::path folder_ = fs::temp_directory_path() / ("vitrine_tensorboard_" + std::to_string(getpid()));
+  const test::TempFolder folder_;
 };
 
 /// CRC-32C bit by bit, then masked as in TensorFlow's records.
@@ -109,8 +108,7 @@ Event parse_event(const std::string& bytes) {
 }
 
 std::vector<Event> read_events(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const std::string bytes = test::content(path);
   std::vector<Event> events;
   for (size_t at = 0; at < bytes.size();) {
     const std::string length_bytes = bytes.substr(at, 8);
@@ -166,7 +164,7 @@ TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
     const TensorboardWriter writer("/proc/no/such/folder");
     FAIL() << "no error";
   } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("--tensorboard /proc/no/such/folder"), std::string::npos) << error.what();
+    expect_contains(error.what(), "--tensorboard /proc/no/such/folder");
   }
 }
 
@@ -210,7 +208,7 @@ TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
   } catch (const DataError& error) {
     const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
     EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0U) << error.what();
-    EXPECT_NE(std::string(error.what()).find("cannot be written (File too large)"), std::string::npos) << error.what();
+    expect_contains(error.what(), "cannot be written (File too large)");
   }
   for (const auto& file : fs::directory_iterator(folder()))
     EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
