@@ -5,6 +5,7 @@
 
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -65,7 +66,7 @@ TEST_F(DeviceTest, GatherRowsReportsARowOutOfRangeAndWritesZeros) {
       } catch (const DataError& error) {
         const std::string expected =
             "row " + std::to_string(wrong) + " at place 1 is out of range, expected 0 <= row < 7";
-        EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+        expect_contains(error.what(), expected);
       }
       std::vector<uint8_t> expected(static_cast<size_t>(3 * width), 9);
       std::fill(expected.begin() + width, expected.begin() + 2 * width, uint8_t{0});
