@@ -7,6 +7,7 @@
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
 #include "tests/standins/controls.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -193,12 +194,8 @@ TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
   std::swap(options.nccl_communicators[0], options.nccl_communicators[1]);
   {
     DeviceGroup devices(options);
-    try {
-      make_communicators(devices);
-      FAIL() << "ranks in the wrong order were taken";
-    } catch (const ConfigError& error) {
-      expect_contains(std::string(error.what()), "rank 1 of 2 on cuda:1, expected rank 0 of 2 on cuda:0");
-    }
+    expect_contains(error_of<ConfigError>([&] { make_communicators(devices); }),
+                    "rank 1 of 2 on cuda:1, expected rank 0 of 2 on cuda:0");
   }
   for (void* comm : mine) EXPECT_EQ(ncclCommDestroy(static_cast<ncclComm_t>(comm)), ncclSuccess);
 }

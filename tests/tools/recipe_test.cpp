@@ -12,6 +12,7 @@
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tools/program/flags/options.h"
@@ -120,12 +121,7 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
                            "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
   }
-  try {
-    resolve_normalization("0/1", set);
-    ADD_FAILURE() << "one number for three channels";
-  } catch (const ConfigError& error) {
-    expect_contains(error.what(), "'0' has 1 number;");
-  }
+  expect_contains(error_of<ConfigError>([&] { resolve_normalization("0/1", set); }), "'0' has 1 number;");
 }
 
 /// 6 samples of 3 classes; one has no prediction.
@@ -281,12 +277,8 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
     const std::string path = folder.str() + name;
     write_log(path);
     const std::vector<std::string> before = lines_of(path);
-    try {
-      RunLog log(continued(path, "r2"));
-      ADD_FAILURE() << "rows of two runs in " << path;
-    } catch (const DataError& error) {
-      expect_contains(error.what(), "--log " + path + ": its rows belong to another run");
-    }
+    expect_contains(error_of<DataError>([&] { RunLog log(continued(path, "r2")); }),
+                    "--log " + path + ": its rows belong to another run");
     EXPECT_EQ(lines_of(path), before);
     RunLog(continued(path, "r1")).close();
     EXPECT_EQ(lines_of(path)[1], before[1]);

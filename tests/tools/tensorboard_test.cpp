@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/temp_folder.h"
 #include "tools/program/run/run_log.h"
@@ -160,12 +161,8 @@ TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {
 }
 
 TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
-  try {
-    const TensorboardWriter writer("/proc/no/such/folder");
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    expect_contains(error.what(), "--tensorboard /proc/no/such/folder");
-  }
+  expect_contains(error_of<DataError>([&] { const TensorboardWriter writer("/proc/no/such/folder"); }),
+                  "--tensorboard /proc/no/such/folder");
 }
 
 /// Limits the size of files for its lifetime. Writes beyond the limit fail as those to a full disk do, with another
@@ -202,14 +199,10 @@ TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
     EXPECT_NO_THROW(log.add_epoch(epoch, {}, nullptr));
   }
   EXPECT_NO_THROW(log.add_step({1001, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
-  try {
-    log.close();
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
-    EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0U) << error.what();
-    expect_contains(error.what(), "cannot be written (File too large)");
-  }
+  const std::string message = error_of<DataError>([&] { log.close(); });
+  const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
+  EXPECT_EQ(message.rfind(expected, 0), 0U) << message;
+  expect_contains(message, "cannot be written (File too large)");
   for (const auto& file : fs::directory_iterator(folder()))
     EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
 }
