@@ -44,7 +44,7 @@ class ProcessSaving : public MpirunTest {
 };
 
 TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
-  ChildProcess child(training(12, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
+  ChildProcess child(training(7, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
                      ChildProcess::Streams::pipes, mpirun_environment());
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -56,7 +56,7 @@ TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
 // The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other
 // process has exited.
 TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
-  ChildProcess child(training(15, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
+  ChildProcess child(training(9, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
                      ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);
