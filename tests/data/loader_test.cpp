@@ -317,9 +317,7 @@ TEST(Loader, NamesInvalidOptions) {
   const auto message = [](const Dataset& data, const LoaderConfig& config) -> std::string {
     return error_of<ConfigError>([&] { const Loader loader(data, config); });
   };
-  const auto expect = [](const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  };
+  const auto expect = [](const std::string& text, const std::string& part) { expect_contains(text, part); };
   expect(message(Dataset{}, {}), "is empty");
   expect(message(set, {.batch_size = 0}), "batch_size is 0");
   expect(message(set, {.batch_size = 21, .drop_last = true}), "drop_last leaves no batch");

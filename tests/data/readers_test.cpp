@@ -148,14 +148,9 @@ TEST(Idx, PlainFilesAreReadOnDemand) {
   EXPECT_EQ(pair.train.image(2)[0], 77);
   folder.change(folder.train_images(), [](Bytes& b) { b.resize(16 + 4 * 35 + 3); });
   EXPECT_NO_THROW(pair.train.image(3));
-  try {
-    pair.train.image(4);
-    FAIL() << "the file is too short for it";
-  } catch (const DataError& error) {
-    EXPECT_EQ(error.what(),
-              folder.train_images().string() +
-                  ": at offset 156: expected 35 bytes, found 3; the file became shorter after it was opened");
-  }
+  EXPECT_EQ(error_of<DataError>([&] { pair.train.image(4); }),
+            folder.train_images().string() +
+                ": at offset 156: expected 35 bytes, found 3; the file became shorter after it was opened");
 }
 
 TEST(Idx, AGzipFileThatClaimsMorePixelsThanItHasIsRefused) {

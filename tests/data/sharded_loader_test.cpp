@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "tests/data/counted_set.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -245,7 +246,7 @@ TEST(ShardedLoader, NamesAnInvalidRange) {
   };
   for (const auto& [full, last, part] : cases) {
     const std::string text = message(full, last);
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    expect_contains(text, part);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/cuda/cudnn_workspace.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
+#include "tests/support/expect_contains.h"
 
 #if CUDNN_VERSION >= 90800
 
@@ -206,7 +207,7 @@ TEST_F(CudnnCandidates, PlansThatAreNotAllowedAreNotMadeFromTheirText) {
   }
   const CudnnChoice unknown = cuda::restore_conv2d_plan(c, h100_, "engine 99999 knobs ");
   EXPECT_EQ(unknown.plan, nullptr);
-  EXPECT_NE(unknown.refusal.str().find("engine 99999"), std::string::npos) << unknown.refusal.str();
+  expect_contains(unknown.refusal.str(), "engine 99999");
   // A plan that needs a workspace is none without one.
   for (const CudnnConv2d& large : passes(DType::bf16, false)) {
     for (const auto& plan : cuda::find_conv2d_plans(large, h100_, 32).plans) {
@@ -284,8 +285,7 @@ TEST_P(CudnnPlanTest, StaysWithinTheWorkspace) {
         if (choice.plan != nullptr) {
           EXPECT_LE(choice.plan->workspace_bytes(), bytes);
         } else {
-          EXPECT_NE(choice.refusal.str().find(fmt::format("of {} reserved", bytes)), std::string::npos)
-              << choice.refusal.str();
+          expect_contains(choice.refusal.str(), fmt::format("of {} reserved", bytes));
         }
       }
     }

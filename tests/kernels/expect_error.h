@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_contains.h"
+
 namespace vitrine::test {
 
 /// Fails unless `action` throws E with a message that contains `text`.
@@ -14,8 +16,7 @@ void expect_error(const std::string& text, const Action& action) {
     action();
     ADD_FAILURE() << "nothing thrown, expected: " << text;
   } catch (const E& error) {
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
-        << "got: " << error.what() << "\nexpected: " << text;
+    expect_contains(error.what(), text);
   }
 }
 

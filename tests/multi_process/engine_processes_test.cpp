@@ -23,7 +23,7 @@ class EngineProcesses : public MpirunTest, public ::testing::WithParamInterface<
     const TempFolder folder;
     std::vector<Command> commands;
     for (const int count : devices)
-      commands.push_back({test::program_path("engine_worker"), std::to_string(count), folder.path()});
+      commands.push_back({test::program_path("engine_worker"), std::to_string(count), folder.str()});
     const ChildResult result = mpirun(commands);
     EXPECT_EQ(result.exit_code, 0) << result.error;
     std::vector<EngineResult> results;

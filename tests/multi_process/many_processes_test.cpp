@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -37,9 +38,10 @@ class ManyProcesses : public MpirunTest {
   }
   static Command training(const std::string& steps) {
     // A sample for each process and step.
-    return vitrine_command({"train", "--model", "mlp", "--data", "synthetic:512", "--batch-size", "256", "--steps",
-                            steps, "--no-eval", "--threads-per-device", "1", "--trace", "off", "--log-every", "1",
-                            "--timeout", "300", "--json"});
+    return vitrine_command(
+        words("train --model mlp --data synthetic:512 --batch-size 256 --steps {} --no-eval --threads-per-device 1 "
+              "--trace off --log-every 1 --timeout 300 --json",
+              steps));
   }
   static Command in_processes(const std::string& steps) {
     return mpirun_command(kProcesses, training(steps), kMpirunSeconds);
@@ -69,7 +71,7 @@ TEST_F(ManyProcesses, NameTheKilledRank) {
   const ChildResult result = child.wait();
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.error.find(fmt::format("rank {} (pid ", kCulprit)), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("died"), std::string::npos) << result.error;
+  expect_contains(result.error, "died");
 }
 
 }  // namespace

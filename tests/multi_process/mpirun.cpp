@@ -36,7 +36,7 @@ Command mpirun_command(const std::vector<Command>& commands) {
     for (const std::string& word : commands[rank]) script += " " + quoted(word);
     script += ";;";
   }
-  return mpirun_command(static_cast<int>(commands.size()), {"sh", "-c", script + " esac"});
+  return mpirun_command(static_cast<int>(commands.size()), words("sh -c {}", script + " esac"));
 }
 
 Command mpirun_command(int processes, const Command& command, int seconds) {
@@ -50,7 +50,7 @@ Command with_output_in(const std::string& folder, const Command& command) {
   std::string script = "exec";
   for (const std::string& word : command) script += " " + quoted(word);
   const std::string rank = ".$OMPI_COMM_WORLD_RANK";
-  return {"sh", "-c", script + " >" + quoted(folder) + "/out" + rank + " 2>" + quoted(folder) + "/err" + rank};
+  return words("sh -c {}", script + " >" + quoted(folder) + "/out" + rank + " 2>" + quoted(folder) + "/err" + rank);
 }
 
 std::vector<std::string> mpirun_environment() {
@@ -91,17 +91,6 @@ std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>
   std::string label;
   for (const int devices : info.param) label += (label.empty() ? "" : "And") + std::to_string(devices);
   return label + "Devices";
-}
-
-TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "vitrine_XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  folder_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 }  // namespace vitrine::test

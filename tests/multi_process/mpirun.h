@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/child_process.h"
+#include "tests/support/temp_folder.h"
 
 /// Programs that mpirun starts several times, as children of a test.
 namespace vitrine::test {
@@ -48,20 +48,5 @@ pid_t process_of_rank(pid_t mpirun, int rank);
 
 /// Names a test by the number of devices of each process: "2And1Devices".
 std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info);
-
-/// A folder that is removed by its owner.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string path() const { return folder_.string(); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
- private:
-  std::filesystem::path folder_;
-};
 
 }  // namespace vitrine::test

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -21,27 +20,10 @@ class ProcessCheckpoints : public MpirunTest {
  protected:
   /// Two processes that train and save in the folder `name`.
   Command training(const std::string& name, const Command& more) const {
-    Command command = {"train",
-                       "--model",
-                       "mlp",
-                       "--image-size",
-                       "8",
-                       "--data",
-                       "synthetic:195",
-                       "--threads-per-device",
-                       "1",
-                       "--seed",
-                       "3",
-                       "--batch-size",
-                       "20",
-                       "--checkpoint-dir",
-                       path(name),
-                       "--optimizer",
-                       "adam",
-                       "--lr",
-                       "0.0005",
-                       "--resume",
-                       "auto"};
+    Command command = words(
+        "train --model mlp --image-size 8 --data synthetic:195 --threads-per-device 1 --seed 3 --batch-size 20 "
+        "--checkpoint-dir {} --optimizer adam --lr 0.0005 --resume auto",
+        path(name));
     command.insert(command.end(), more.begin(), more.end());
     return mpirun_command(2, vitrine_command(command));
   }
@@ -49,11 +31,6 @@ class ProcessCheckpoints : public MpirunTest {
     return ChildProcess(training(name, more), ChildProcess::Streams::pipes, mpirun_environment()).wait();
   }
   std::string path(const std::string& name) const { return folder_.path(name); }
-  static std::string content(const std::string& file) {
-    std::ifstream stream(file, std::ios::binary);
-    EXPECT_TRUE(stream) << file;
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
   void expect_same(const std::string& a, const std::string& b, int64_t step) const {
     for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
       const std::string name = "/" + checkpoint_name(step) + file;
@@ -66,18 +43,18 @@ class ProcessCheckpoints : public MpirunTest {
 };
 
 TEST_F(ProcessCheckpoints, ARunContinuesWithTheSameBits) {
-  ASSERT_EQ(run("whole", {"--epochs", "3", "--checkpoint-every", "7"}).exit_code, 0);
-  ASSERT_EQ(run("parts", {"--steps", "14", "--no-eval", "--checkpoint-every", "7"}).exit_code, 0);
+  ASSERT_EQ(run("whole", words("--epochs 3 --checkpoint-every 7")).exit_code, 0);
+  ASSERT_EQ(run("parts", words("--steps 14 --no-eval --checkpoint-every 7")).exit_code, 0);
   expect_same("parts", "whole", 14);
   // Rank 0's clock decides here, and both processes must follow.
-  const ChildResult result = run("parts", {"--epochs", "3", "--checkpoint-every", "0.0001m", "--verify-replicas", "1"});
+  const ChildResult result = run("parts", words("--epochs 3 --checkpoint-every 0.0001m --verify-replicas 1"));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.error, "continuing from " + path("parts") + "/step-00000014: step 14, epoch 2, batch 4 of 10");
   expect_same("parts", "whole", 30);
 }
 
 TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
-  ChildProcess child(training("run", {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
+  ChildProcess child(training("run", words("--epochs 1000000")), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   kill(process_of_rank(child.pid(), 1), SIGTERM);
   const ChildResult result = child.wait();
@@ -85,16 +62,17 @@ TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
   const NamedCheckpoint newest = list_checkpoints(path("run")).back();
   EXPECT_NO_THROW(read_checkpoint(newest.path));
   const std::string more = std::to_string(newest.step + 3);
-  ASSERT_EQ(run("run", {"--steps", more, "--no-eval"}).exit_code, 0);
-  ASSERT_EQ(run("whole", {"--steps", more, "--no-eval"}).exit_code, 0);
+  ASSERT_EQ(run("run", words("--steps {} --no-eval", more)).exit_code, 0);
+  ASSERT_EQ(run("whole", words("--steps {} --no-eval", more)).exit_code, 0);
   expect_same("run", "whole", newest.step + 3);
 }
 
 // The documented loop around mpirun; one process is killed in its first round.
 TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
-  const Command last = {"--epochs", "15", "--checkpoint-every", "1", "--keep-last", "2", "--no-eval"};
+  const Command last = words("--epochs 15 --checkpoint-every 1 --keep-last 2 --no-eval");
   const std::string named = "echo $$ > \"" + path("pid") + "\"; exec \"$@\"";  // by its process id
-  Command command = {"bash", test::source_path("docs/examples/restart.sh"), path("run"), "bash", "-c", named, "bash"};
+  Command command =
+      words("bash {} {} bash -c {} bash", test::source_path("docs/examples/restart.sh"), path("run"), named);
   for (const std::string& word : training("run", last)) command.push_back(word);
   std::vector<std::string> environment = mpirun_environment();
   environment.emplace_back("RESTART_PAUSE=0");
@@ -112,8 +90,8 @@ TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
 }
 
 TEST_F(ProcessCheckpoints, ARefusalEndsAllProcesses) {
-  ASSERT_EQ(run("run", {"--epochs", "1"}).exit_code, 0);
-  const ChildResult result = run("run", {"--epochs", "2", "--lr", "0.1"});
+  ASSERT_EQ(run("run", words("--epochs 1")).exit_code, 0);
+  const ChildResult result = run("run", words("--epochs 2 --lr 0.1"));
   EXPECT_NE(result.exit_code, 0);
   expect_contains(result.error, "--lr is 0.1, in the checkpoint 0.0005");
 }

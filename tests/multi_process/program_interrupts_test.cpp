@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -20,14 +21,14 @@ class ProcessInterrupts : public MpirunTest {
  protected:
   /// Training until it is interrupted.
   Command endless() const {
-    return vitrine_command({"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1",
-                            "--epochs", "1000000000", "--json", "--save", weights()});
+    return vitrine_command(
+        words("train --model mlp --data synthetic:200 --threads-per-device 1 --epochs 1000000000 --json --save {}",
+              weights()));
   }
   std::string weights() const { return folder_.path("w.safetensors"); }
   void expect_weights() const {
     ASSERT_TRUE(std::filesystem::exists(weights()));
-    const ChildResult result =
-        run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
+    const ChildResult result = run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", weights()));
     EXPECT_EQ(result.exit_code, 0) << result.error;
   }
 
@@ -52,23 +53,24 @@ TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
 
 TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllWithoutAMessage) {
   ChildProcess child(
-      mpirun_command(3, vitrine_command({"train", "--model", "alexnet", "--optimizer", "sgd", "--data", "synthetic:30",
-                                         "--batch-size", "3", "--threads-per-device", "1"})),
+      mpirun_command(
+          3, vitrine_command(words(
+                 "train --model alexnet --optimizer sgd --data synthetic:30 --batch-size 3 --threads-per-device 1"))),
       ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("3 processes on 1 host"));  // the engines are constructed next
   kill(process_of_rank(child.pid(), 0), SIGTERM);
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 143) << result.error;
-  EXPECT_EQ(result.error.find("stopping after the current step"), std::string::npos) << result.error;
+  expect_lacks(result.error, "stopping after the current step");
 }
 
 TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
-  Command command = mpirun_command(3, with_output_in(folder_.path(), endless()));
+  Command command = mpirun_command(3, with_output_in(folder_.str(), endless()));
   command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());
   const auto said = [&](const char* rank) {
-    std::ifstream file(folder_.path("err.") + rank);
+    std::ifstream file(folder_.path("err.") + rank);  // may not exist yet
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   for (int tries = 0; tries < 600 && said("0").find("epoch 2/") == std::string::npos; ++tries) {
@@ -79,9 +81,8 @@ TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   EXPECT_NE(child.wait().exit_code, 0);
   std::string all;
   for (const char* rank : {"0", "1", "2"}) all += said(rank);
-  EXPECT_NE(all.find("stopping after the current step"), std::string::npos) << all;
-  EXPECT_EQ(all.find("died"), std::string::npos) << all;
-  EXPECT_EQ(all.find("failed"), std::string::npos) << all;
+  expect_contains(all, "stopping after the current step");
+  expect_lacks(all, "died", "failed");
   expect_weights();
 }
 

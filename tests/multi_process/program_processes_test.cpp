@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -17,8 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 // The test set has 43 more. Neither number is divisible by four.
-const Command kJob = {"--model", "small-cnn",    "--data", "synthetic:215", "--threads-per-device",
-                      "1",       "--batch-size", "32"};
+const Command kJob = words("--model small-cnn --data synthetic:215 --threads-per-device 1 --batch-size 32");
 
 Json parse(const ChildResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -27,16 +27,11 @@ Json parse(const ChildResult& result) {
 }
 
 Json in_one_process(const std::string& command, const Command& arguments) {
-  return parse(run_vitrine(with(with({command}, kJob), with(arguments, {"--devices", "cpu:0-3", "--json"}))));
+  return parse(run_vitrine(with(with({command}, kJob), with(arguments, words("--devices cpu:0-3 --json")))));
 }
 
 Json in_processes(int processes, const std::string& command, const Command& arguments) {
-  return parse(mpirun(processes, vitrine_command(with(with({command}, kJob), with(arguments, {"--json"})))));
-}
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  return parse(mpirun(processes, vitrine_command(with(with({command}, kJob), with(arguments, words("--json"))))));
 }
 
 class Processes : public MpirunTest {
@@ -59,9 +54,9 @@ TEST_F(Processes, HaveTheHashOfOneDeviceInExactMode) {
 }
 
 TEST_F(Processes, TrainLikeOneProcess) {
-  const Command training = {"--epochs", "2", "--accumulate", "2"};
+  const Command training = words("--epochs 2 --accumulate 2");
   const Json one = in_one_process("train", training);
-  const Json four = in_processes(4, "train", with(training, {"--verify-replicas", "2"}));
+  const Json four = in_processes(4, "train", with(training, words("--verify-replicas 2")));
   EXPECT_EQ(one["processes"], 1);
   EXPECT_EQ(four["processes"], 4);
   ASSERT_EQ(one["step_losses"].size(), 14U);  // six full batches and one of 23, twice
@@ -82,17 +77,17 @@ TEST_F(Processes, TrainLikeOneProcess) {
 
 /// The collective that a sum over 65 buffers needs, through all layers of communication.
 TEST_F(Processes, SixtyFiveReduceTogether) {
-  const ChildResult result = mpirun(
-      65, vitrine_command({"collectives", "all_reduce", "-b", "8", "-e", "8", "--iters", "2", "--warmup_iters", "1"}));
+  const ChildResult result =
+      mpirun(65, vitrine_command(words("collectives all_reduce -b 8 -e 8 --iters 2 --warmup_iters 1")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_NE(result.output.find("Every result was right"), std::string::npos) << result.output << result.error;
+  expect_contains(result.output, "Every result was right");
 }
 
 /// Each process holds all training images on its device, and gathers its own rows of each batch.
 TEST_F(Processes, TrainOnImagesOfTheirDevicesWithTheSameBits) {
-  const Command training = {"--epochs", "2", "--augment", "flip,crop:3", "--devices", "cpu:0"};
+  const Command training = words("--epochs 2 --augment flip,crop:3 --devices cpu:0");
   const Json host = in_processes(3, "train", training);
-  const Json device = in_processes(3, "train", with(training, {"--data-on-device", "on"}));
+  const Json device = in_processes(3, "train", with(training, words("--data-on-device on")));
   EXPECT_EQ(device["step_losses"], host["step_losses"]);
   EXPECT_EQ(device["epochs"][1]["test_loss"], host["epochs"][1]["test_loss"]);
   ASSERT_EQ(device["devices"].size(), 3U);
@@ -104,19 +99,19 @@ TEST_F(Processes, TrainOnImagesOfTheirDevicesWithTheSameBits) {
 
 /// The plateau is reached in every epoch, because only a test loss ten times smaller would be an improvement.
 TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
-  const Command sgd = {"--epochs", "3", "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.8"};
+  const Command sgd = words("--epochs 3 --optimizer sgd --lr 0.02 --momentum 0.8");
   const auto weights_of = [&](const std::string& name, int processes, const Command& schedule) {
     const std::string file = folder_.path(name);
     const Command training =
-        with(with(sgd, schedule), {"--devices", processes == 1 ? "cpu:0-1" : "cpu:0", "--save", file, "--json"});
+        with(with(sgd, schedule), words("--devices {} --save {} --json", processes == 1 ? "cpu:0-1" : "cpu:0", file));
     const Command command = vitrine_command(with(with({"train"}, kJob), training));
     parse(processes == 1 ? ChildProcess(command).wait() : mpirun(processes, command));
     return content(file);
   };
   const std::string constant = weights_of("constant", 1, {});
   ASSERT_FALSE(constant.empty());
-  for (const Command& schedule : {Command{"--lr-schedule", "one-cycle"},
-                                  Command{"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "0.9"}}) {
+  for (const Command& schedule :
+       {words("--lr-schedule one-cycle"), words("--lr-schedule plateau --lr-patience 0 --lr-threshold 0.9")}) {
     const std::string one = weights_of("one", 1, schedule);
     EXPECT_TRUE(weights_of("two", 2, schedule) == one) << schedule[1];
     EXPECT_FALSE(one == constant) << schedule[1] << " changes nothing";
@@ -125,13 +120,12 @@ TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
 
 TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   const std::string weights = folder_.path("w.safetensors");
-  const Command training = vitrine_command(
-      with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"}));
-  const ChildResult result = mpirun(3, with_output_in(folder_.path(), training));
+  const Command training =
+      vitrine_command(with(with({"train"}, kJob), words("--steps 20 --no-eval --lr 1e30 --save {} --json", weights)));
+  const ChildResult result = mpirun(3, with_output_in(folder_.str(), training));
   EXPECT_EQ(result.exit_code, 1) << result.error;
   const std::string error = content(folder_.path("err.0"));
-  EXPECT_NE(error.find("training has diverged: the "), std::string::npos) << error;
-  EXPECT_NE(error.find("first in the output of "), std::string::npos) << error;
+  expect_contains(error, "training has diverged: the ", "first in the output of ");
   EXPECT_EQ(error.find("training has diverged"), error.rfind("training has diverged")) << error;
   for (const char* others : {"err.1", "err.2"}) {
     EXPECT_EQ(content(folder_.path(others)).find("training has diverged"), std::string::npos) << "one rank says it";
@@ -141,18 +135,18 @@ TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
 }
 
 TEST_F(Processes, StopTogetherWhenAnEvaluationIsNotFinite) {
-  const Command training = vitrine_command({"train", "--model", "mlp", "--data", "synthetic:64", "--threads-per-device",
-                                            "1", "--steps", "1", "--lr", "1e30", "--json"});
-  const ChildResult result = mpirun(2, with_output_in(folder_.path(), training));
+  const Command training =
+      vitrine_command(words("train --model mlp --data synthetic:64 --threads-per-device 1 --steps 1 --lr 1e30 --json"));
+  const ChildResult result = mpirun(2, with_output_in(folder_.str(), training));
   EXPECT_EQ(result.exit_code, 1) << result.error;
   const std::string error = content(folder_.path("err.0"));
-  EXPECT_NE(error.find("training has diverged: the test loss after step 1"), std::string::npos) << error;
+  expect_contains(error, "training has diverged: the test loss after step 1");
   EXPECT_EQ(content(folder_.path("err.1")).find("training has diverged"), std::string::npos) << "one rank says it";
   EXPECT_TRUE(Json::parse(content(folder_.path("out.0")))["diverged"].is_string());
 }
 
 TEST_F(Processes, ListTheDevicesOfAllRanks) {
-  const Json json = in_processes(2, "train", {"--devices", "cpu:0-1", "--steps", "3", "--split", "3,0,2,1"});
+  const Json json = in_processes(2, "train", words("--devices cpu:0-1 --steps 3 --split 3,0,2,1"));
   const std::vector<std::string> names = {"rank 0 cpu:0", "rank 0 cpu:1", "rank 1 cpu:0", "rank 1 cpu:1"};
   const std::vector<int> samples = {16, 0, 11, 5};
   ASSERT_EQ(json["devices"].size(), names.size());
@@ -170,8 +164,8 @@ TEST_F(Processes, ListTheDevicesOfAllRanks) {
 
 TEST_F(Processes, EvaluateEverySampleOnce) {
   const std::string weights = folder_.path("w.safetensors");
-  const Json trained = in_processes(4, "train", {"--epochs", "1", "--save", weights});
-  const Command evaluation = {"--weights", weights, "--save-logits"};
+  const Json trained = in_processes(4, "train", words("--epochs 1 --save {}", weights));
+  const Command evaluation = words("--weights {} --save-logits", weights);
   const Json one = in_one_process("eval", with(evaluation, {folder_.path("one.npy")}));
   const Json four = in_processes(4, "eval", with(evaluation, {folder_.path("four.npy")}));
   const Json three = in_processes(3, "eval", with(evaluation, {folder_.path("three.npy"), "--devices", "cpu:0-1"}));
@@ -189,14 +183,15 @@ TEST_F(Processes, EvaluateEverySampleOnce) {
 
 TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   const std::string weights = folder_.path("w.safetensors");
-  in_one_process("train", {"--steps", "2", "--seed", "5", "--save", weights});
+  in_one_process("train", words("--steps 2 --seed 5 --save {}", weights));
   // Rank 1 does not find this file on its machine, and does not need it.
   const auto start = [](const std::string& file) {
-    return vitrine_command(with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init-weights", file,
-                                                        "--json", "--verify-replicas", "1"}));
+    return vitrine_command(
+        with(with({"train"}, kJob),
+             words("--steps 2 --devices cpu:0-1 --init-weights {} --json --verify-replicas 1", file)));
   };
   const Json two = parse(mpirun({start(weights), start(folder_.path("nothing"))}));
-  const Json one = in_one_process("train", {"--steps", "2", "--init-weights", weights});
+  const Json one = in_one_process("train", words("--steps 2 --init-weights {}", weights));
   for (size_t i = 0; i < 2; ++i) {
     const double loss = one["step_losses"][i];
     EXPECT_NEAR(two["step_losses"][i].get<double>(), loss, 1e-5 * loss);
@@ -204,7 +199,7 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
 }
 
 TEST_F(Processes, WriteOneTraceEach) {
-  in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
+  in_processes(2, "train", words("--steps 2 --trace {}", folder_.path("t.json")));
   for (const char* name : {"t.json", "t.rank1.json"})
     EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
 }
@@ -212,7 +207,7 @@ TEST_F(Processes, WriteOneTraceEach) {
 TEST_F(Processes, LogsHaveTheMemoryOfAllRanks) {
   const std::string events = folder_.path("events");
   const Json json =
-      in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.jsonl"), "--tensorboard", events});
+      in_processes(2, "train", words("--steps 2 --log {} --tensorboard {}", folder_.path("log.jsonl"), events));
   Json epoch;
   std::ifstream file(folder_.path("log.jsonl"));
   for (std::string line; std::getline(file, line);) {
@@ -231,12 +226,11 @@ TEST_F(Processes, LogsHaveTheMemoryOfAllRanks) {
 }
 
 TEST_F(Processes, WriteColumnsForTheDevicesOfAllRanks) {
-  in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.csv")});
+  in_processes(2, "train", words("--steps 2 --log {}", folder_.path("log.csv")));
   std::ifstream file(folder_.path("log.csv"));
   std::string header, row, last;
   ASSERT_TRUE(std::getline(file, header));
-  EXPECT_NE(header.find(",memory.rank 0 cpu:0.peak,"), std::string::npos) << header;
-  EXPECT_NE(header.find(",memory.rank 1 cpu:0.peak,"), std::string::npos) << header;
+  expect_contains(header, ",memory.rank 0 cpu:0.peak,", ",memory.rank 1 cpu:0.peak,");
   while (std::getline(file, row)) last = row;
   ASSERT_TRUE(last.starts_with("epoch,")) << last;
   // The column of rank 1's peak has a number.
@@ -248,8 +242,8 @@ TEST_F(Processes, WriteColumnsForTheDevicesOfAllRanks) {
 }
 
 TEST_F(Processes, CollectivesAreRight) {
-  const ChildResult result = mpirun(3, vitrine_command({"collectives", "--devices", "cpu:0-1", "-b", "1K", "-e", "4M",
-                                                        "-f", "4096", "-n", "2", "-w", "1", "--json"}));
+  const ChildResult result =
+      mpirun(3, vitrine_command(words("collectives --devices cpu:0-1 -b 1K -e 4M -f 4096 -n 2 -w 1 --json")));
   const Json json = parse(result);
   EXPECT_EQ(json["wrong"], 0);
   ASSERT_EQ(json["results"].size(), 20U);
@@ -264,8 +258,8 @@ TEST_F(Processes, CollectivesAreRight) {
 
 // Sums of 16-bit numbers travel in f32, for which the pools need room.
 TEST_F(Processes, LargeSumsOf16BitsFit) {
-  const Json json = parse(mpirun(2, vitrine_command({"collectives", "reduce", "--devices", "cpu:0", "-d", "half", "-b",
-                                                     "24M", "-c", "0", "-n", "1", "-w", "0", "--json"})));
+  const Json json = parse(
+      mpirun(2, vitrine_command(words("collectives reduce --devices cpu:0 -d half -b 24M -c 0 -n 1 -w 0 --json"))));
   EXPECT_EQ(json["results"].size(), 1U);
 }
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
 
-const Command kJob = {"train", "--model", "mlp", "--data", "synthetic:100", "--threads-per-device",
-                      "1",     "--steps", "2"};
+const Command kJob = words("train --model mlp --data synthetic:100 --threads-per-device 1 --steps 2");
 
 Command job(const Command& more) {
   Command all = vitrine_command(kJob);
@@ -28,12 +28,12 @@ class ProcessRefusals : public MpirunTest {};
 
 TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
   expect_usage_error(
-      mpirun({job({"--precision", "fp16"}), job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2",
-                                                 "--loss-scale-growth-interval", "7"})}),
+      mpirun({job(words("--precision fp16")),
+              job(words("--precision fp16 --batch-size 32 --clip-norm 2 --loss-scale-growth-interval 7"))}),
       {"rank 1 has --batch-size 32, where rank 0 has 64", "rank 1 has --clip-norm 2, where rank 0 has not set",
        "rank 1 has --loss-scale-growth-interval 7, where rank 0 has 2000"});
   expect_usage_error(
-      mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors", "--no-eval"})}),
+      mpirun({job({}), job(words("--no-shuffle --init-weights w.safetensors --no-eval"))}),
       {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights set, where rank 0 has not set",
        "rank 1 has --no-eval set, where rank 0 has not set"});
 }
@@ -41,19 +41,19 @@ TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
 // Before the first step, not when a rank waits for the other one at the end.
 TEST_F(ProcessRefusals, DifferingSchedulesAndOutputsAreFoundBeforeTheFirstStep) {
   expect_usage_error(
-      mpirun({job({"--lr-schedule", "cosine"}), job({"--save", "w.safetensors", "--warmup-steps", "1"})}),
+      mpirun({job(words("--lr-schedule cosine")), job(words("--save w.safetensors --warmup-steps 1"))}),
       {"rank 1 has --lr-schedule constant, where rank 0 has cosine", "rank 1 has --warmup-steps 1, where rank 0 has 0",
        "rank 1 has --save set, where rank 0 has not set"});
 }
 
 TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {
-  expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}),
+  expect_usage_error(mpirun({job(words("--lr 0.5")), job({}), job({})}),
                      {"rank 0 has --lr 0.5, where ranks 1, 2 have 0.001"});
 }
 
 TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
-  const std::vector<Command> schemes = {
-      {"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
+  const std::vector<Command> schemes = {words("--mode dp"), words("--mode balanced --split gpu0=4"),
+                                        words("--mode criterion"), words("--reduce gpu0")};
   for (const Command& scheme : schemes) {
     const ChildResult result = mpirun(3, job(scheme));
     const std::string reason = ": it needs a single process";
@@ -63,12 +63,12 @@ TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
 }
 
 TEST_F(ProcessRefusals, BalancingByTimeNeedsOneProcess) {
-  expect_usage_error(mpirun(2, job({"--split", "auto", "--balance", "time"})),
+  expect_usage_error(mpirun(2, job(words("--split auto --balance time"))),
                      {"--balance time: it measures devices of one process"});
 }
 
 TEST_F(ProcessRefusals, CompareNeedsOneProcess) {
-  expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})),
+  expect_usage_error(mpirun(2, vitrine_command(words("compare --data synthetic:100"))),
                      {"compare: it runs in one process, but 2 were started"});
 }
 
@@ -90,25 +90,24 @@ TEST(LauncherEnvironment, NamesMissingVariables) {
     expect_usage_error(launched({}, environment), {name});
   }
   expect_usage_error(launched({}, {"OMPI_COMM_WORLD_RANK=0"}), {"OMPI_COMM_WORLD_SIZE"});
-  expect_usage_error(launched({"--rank", "1"}, {}), {"--world-size"});
+  expect_usage_error(launched(words("--rank 1"), {}), words("--world-size"));
 }
 
 TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
-  expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun),
+  expect_usage_error(launched(words("--devices cpu:0"), kTorchrun),
                      {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
-  expect_usage_error(
-      launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--rendezvous", "file:/tmp/nowhere"}, {}),
-      {"these use --rendezvous", "mpirun -np 3 vitrine"});
+  expect_usage_error(launched(words("--devices cpu:0 --rank 0 --world-size 3 --rendezvous file:/tmp/nowhere"), {}),
+                     {"these use --rendezvous", "mpirun -np 3 vitrine"});
 }
 
 TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {
-  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}),
+  expect_usage_error(launched(words("--rendezvous tcp://127.0.0.1:29512"), {}),
                      {"--rendezvous tcp://127.0.0.1:29512: there is only one process"});
-  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}),
+  expect_usage_error(launched(words("--rendezvous file:/tmp/nowhere"), {}),
                      {"--rendezvous file:/tmp/nowhere: there is only one process"});
-  const ChildResult result = launched({"--init-weights", "/nonexistent/tcp.safetensors"}, {});
+  const ChildResult result = launched(words("--init-weights /nonexistent/tcp.safetensors"), {});
   EXPECT_EQ(result.exit_code, 1) << result.error;
-  EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;
+  expect_contains(result.error, "/nonexistent/tcp.safetensors");
 }
 
 TEST(LauncherEnvironment, AcceptsBothSpellingsOfTheLocalRank) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -18,20 +19,11 @@ class ProcessSaving : public MpirunTest {
  protected:
   /// Three processes that train and save on a disk that needs `seconds` for each flush.
   Command training(int seconds, const Command& more) const {
-    Command command = {"env",
-                       "LD_PRELOAD=" VITRINE_SLOW_DISK,
-                       "ASAN_OPTIONS=verify_asan_link_order=0",
-                       "VITRINE_SLOW_DISK_SECONDS=" + std::to_string(seconds),
-                       test::program_path("vitrine"),
-                       "train",
-                       "--model",
-                       "mlp",
-                       "--data",
-                       "synthetic:200",
-                       "--threads-per-device",
-                       "1",
-                       "--save",
-                       weights()};
+    Command command = words(
+        "env {} ASAN_OPTIONS=verify_asan_link_order=0 {} {} train --model mlp --data synthetic:200 "
+        "--threads-per-device 1 --save {}",
+        "LD_PRELOAD=" VITRINE_SLOW_DISK, "VITRINE_SLOW_DISK_SECONDS=" + std::to_string(seconds),
+        test::program_path("vitrine"), weights());
     command.insert(command.end(), more.begin(), more.end());
     return mpirun_command(3, command);
   }
@@ -43,8 +35,7 @@ class ProcessSaving : public MpirunTest {
   /// Checks that the folder contains the file and nothing else.
   void expect_weights() const {
     ASSERT_TRUE(fs::exists(weights()));
-    const ChildResult result =
-        run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
+    const ChildResult result = run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", weights()));
     EXPECT_EQ(result.exit_code, 0) << result.error;
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
   }
@@ -54,20 +45,19 @@ class ProcessSaving : public MpirunTest {
 };
 
 TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
-  ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}),
+  ChildProcess child(training(7, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
                      ChildProcess::Streams::pipes, mpirun_environment());
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_NE(result.output.find("The weights are in"), std::string::npos) << result.output;
-  EXPECT_NE(result.error.find("warning: --save " + weights() + ": nothing was written for 5 s"), std::string::npos)
-      << result.error;
+  expect_contains(result.output, "The weights are in");
+  expect_contains(result.error, "warning: --save " + weights() + ": nothing was written for 5 s");
   expect_weights();
 }
 
 // The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other
 // process has exited.
 TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
-  ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}),
+  ChildProcess child(training(9, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
                      ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);
@@ -79,7 +69,7 @@ TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
 // mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved
 // nevertheless.
 TEST_F(ProcessSaving, CompletesAfterAFailure) {
-  ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
+  ChildProcess child(training(6, words("--epochs 1000000")), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);
   const ChildResult result = child.wait();

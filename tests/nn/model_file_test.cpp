@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -78,8 +79,7 @@ TEST_F(ModelFile, MergesARectifierIntoTheLayerBeforeOrTheMaximumAfterIt) {
 TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
   const auto expect = [&](const std::string& layers, const std::string& part) {
     const std::string text = refusal_of_layers(layers + kEnd);
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-    EXPECT_NE(text.find("net.json: layer 0 ("), std::string::npos) << text;
+    expect_contains(text, part, "net.json: layer 0 (");
   };
   expect(R"({"type": "LSTM", "hidden_size": 3})",
          "layer type 'LSTM' is not supported; supported types are AdaptiveAvgPool2d, AvgPool2d");
@@ -116,7 +116,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
 TEST_F(ModelFile, RefusesFilesThatAreNoModel) {
   const auto expect = [&](const std::string& text, const std::string& part) {
     const std::string message = refusal(text);
-    EXPECT_NE(message.find(part), std::string::npos) << message;
+    expect_contains(message, part);
     EXPECT_LT(message.size(), 2000U);
   };
   expect("", "it is not JSON: line 1, column 1: unexpected end of input");

@@ -152,8 +152,8 @@ TEST(Models, TheFirstLinearStoresTheLayoutOfTheFlattenedImage) {
 
 TEST(Models, DropoutCanBeOverridden) {
   const auto describe = [](std::optional<float> p) { return make_model("alexnet", {.dropout = p}).net->describe(); };
-  EXPECT_NE(describe({}).find("dropout(0.5)"), std::string::npos);
-  EXPECT_NE(describe(0.25F).find("dropout(0.25)"), std::string::npos);
+  expect_contains(describe({}), "dropout(0.5)");
+  expect_contains(describe(0.25F), "dropout(0.25)");
   EXPECT_NO_THROW(make_model("small-cnn", {.image_size = 32, .dropout = 0.0F}));
   EXPECT_THROW(make_model("small-cnn", {.image_size = 32, .dropout = 0.5F}), ConfigError);
 }

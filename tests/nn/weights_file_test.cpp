@@ -21,6 +21,7 @@
 #include "tests/nn/file_fixture.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 
 namespace vitrine::test {
@@ -195,9 +196,8 @@ TEST_F(WeightsFile, TensorsAreAlignedToTheirElements) {
       {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}},
       {});
   const std::string text = content(path());
-  EXPECT_NE(text.find(R"("c":{"data_offsets":[0,8])"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("b":{"data_offsets":[8,12])"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("a":{"data_offsets":[12,15])"), std::string::npos) << text;
+  expect_contains(text, R"("c":{"data_offsets":[0,8])", R"("b":{"data_offsets":[8,12])",
+                  R"("a":{"data_offsets":[12,15])");
   EXPECT_EQ(read_safetensors(path()).at("b").data, tensor_of({1}, DType::f32, 2).data);
 }
 

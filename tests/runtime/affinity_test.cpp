@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -88,8 +89,8 @@ TEST(Affinity, MoreDevicesThanCoresShareCoresWithAWarning) {
   ASSERT_EQ(shares.size(), 5u);
   for (size_t i = 0; i < shares.size(); ++i) EXPECT_EQ(shares[i].cores, std::vector<int>{2 + static_cast<int>(i % 2)});
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("5 CPU devices with 5 threads share 2 cores"), std::string::npos) << warnings[0];
-  EXPECT_EQ(warnings[0].find("mpirun"), std::string::npos);
+  expect_contains(warnings[0], "5 CPU devices with 5 threads share 2 cores");
+  expect_lacks(warnings[0], "mpirun");
 }
 
 TEST(Affinity, WarningNamesTheRemedyUnderMpi) {
@@ -97,7 +98,7 @@ TEST(Affinity, WarningNamesTheRemedyUnderMpi) {
   std::vector<std::string> warnings;
   divide_cores(cores_from(0, 1), 2, {}, warnings);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("mpirun --bind-to none"), std::string::npos) << warnings[0];
+  expect_contains(warnings[0], "mpirun --bind-to none");
 }
 
 TEST(Affinity, MoreThreadsThanCoresKeepTheirCountAndWarn) {
@@ -162,8 +163,7 @@ TEST(Affinity, DevicesGetNoMoreThreadsThanTheQuota) {
   const auto narrow = divide_cores(cores_from(0, 16), 4, {}, warnings, false, 0.5);
   for (const CoreShare& share : narrow) EXPECT_EQ(share.threads, 1);
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_NE(warnings[0].find("4 threads share 1 core "), std::string::npos) << warnings[0];
-  EXPECT_NE(warnings[0].find("CPU quota"), std::string::npos) << warnings[0];
+  expect_contains(warnings[0], "4 threads share 1 core ", "CPU quota");
   warnings.clear();
   EXPECT_EQ(divide_cores(cores_from(0, 4), 2, {}, warnings, false, 64.0)[0].threads, 2)
       << "a quota above the cores changes nothing";

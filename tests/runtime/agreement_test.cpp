@@ -6,6 +6,7 @@
 
 #include "runtime/error.h"
 #include "tests/runtime/processes.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -57,12 +58,8 @@ TEST(Agreement, PassesForEqualProcesses) {
 TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllRanksAndClosesTheGroup) {
   std::vector<std::string> texts(4);
   run_processes(4, [&](ProcessGroup& process_group) {
-    try {
-      require_agreement(process_group, "how they train", fields(process_group.rank() == 2 ? "100" : "64"));
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const ConfigError& error) {
-      texts[static_cast<size_t>(process_group.rank())] = error.what();
-    }
+    texts[static_cast<size_t>(process_group.rank())] = error_of<ConfigError>(
+        [&] { require_agreement(process_group, "how they train", fields(process_group.rank() == 2 ? "100" : "64")); });
     EXPECT_TRUE(process_group.closed());
     EXPECT_EQ(process_group.failure(), "");
   });

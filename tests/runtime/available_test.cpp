@@ -11,6 +11,8 @@
 #include "runtime/cpu/slab.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -138,17 +140,9 @@ TEST(CpuSlab, LargerThanTheMachinesMemoryIsRefused) {
   CpuSlab slab(2, int64_t{1} << 40, [&] { return AvailableMemory{left, "/sys/fs/cgroup/memory.max"}; });
   slab.grow(40 * kMiB);
   left = 60 * kMiB;
-  try {
-    slab.grow(101 * kMiB);
-    FAIL() << "nothing was thrown";
-  } catch (const OutOfMemory& error) {
-    const std::string text = error.what();
-    EXPECT_NE(
-        text.find(
-            "cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)"),
-        std::string::npos)
-        << text;
-  }
+  const std::string text = error_of<OutOfMemory>([&] { slab.grow(101 * kMiB); });
+  expect_contains(
+      text, "cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)");
   EXPECT_EQ(slab.size_bytes(), 40 * kMiB);
   slab.grow(99 * kMiB);
 }

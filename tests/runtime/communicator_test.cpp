@@ -129,8 +129,7 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
     const std::vector<std::string> messages = comm_errors(group);
     for (const std::string& message : messages) {
       EXPECT_EQ(message, messages[0]);
-      for (const std::string& part : parts)
-        EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+      for (const std::string& part : parts) expect_contains(message, part);
     }
   };
   const auto view = [&](int r, int64_t count) { return t[static_cast<size_t>(r)].rows(0, count).view(); };

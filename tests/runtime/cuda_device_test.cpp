@@ -11,6 +11,7 @@
 #include "runtime/trace/span_log.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #ifdef VITRINE_HOST_CUDA
 #include "tests/standins/controls.h"
 #endif
@@ -42,14 +43,11 @@ int64_t live_cuda_objects() {
   return options;
 }
 
-#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 TEST(CudaDevice, AnIndexBeyondTheGpusIsNamedWithTheirNumber) {
   DeviceGroupOptions options = gpus(1);
   options.devices[0].index = 99;
   const std::string text = error_of<DeviceError>([&] { DeviceGroup group(options); });
-  EXPECT_CONTAINS(text, "cuda:99");
-  EXPECT_CONTAINS(text, "this process sees " + std::to_string(cuda_device_count()));
+  expect_contains(text, "cuda:99", "this process sees " + std::to_string(cuda_device_count()));
 }
 
 TEST(CudaDevice, CopiesSurviveARoundTripThroughEveryDevice) {
@@ -203,7 +201,7 @@ TEST(CudaDevice, ASlabGrowsFromPlanToPlan) {
 
 TEST(CudaDevice, MoreMemoryThanTheGpuHasIsRefused) {
   const std::string text = error_of<OutOfMemory>([] { DeviceGroup group(gpus(1, int64_t{1} << 50)); });
-  EXPECT_CONTAINS(text, "1024.0 TiB");
+  expect_contains(text, "1024.0 TiB");
 }
 
 TEST(CudaDevice, WorkRunsOnAStreamOfTheUser) {
@@ -223,9 +221,9 @@ TEST(CudaDevice, WorkRunsOnAStreamOfTheUser) {
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(values, std::vector<uint8_t>(100, 0));
     options.cuda_compute_streams = {stream, stream};
-    EXPECT_CONTAINS(error_of<ConfigError>([&] { DeviceGroup again(options); }), "2 CUDA compute streams for 1 devices");
+    expect_contains(error_of<ConfigError>([&] { DeviceGroup again(options); }), "2 CUDA compute streams for 1 devices");
     options.cuda_compute_streams = {nullptr};
-    EXPECT_CONTAINS(error_of<ConfigError>([&] { DeviceGroup again(options); }), "null stream");
+    expect_contains(error_of<ConfigError>([&] { DeviceGroup again(options); }), "null stream");
   }
   EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess) << "the user's stream outlives the devices";
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
@@ -292,20 +290,19 @@ TEST_F(CudaStandins, WithoutADriverTheReasonIsReported) {
   EXPECT_EQ(cuda_device_count(), 0);
   const GpuReport report = query_gpus(true);
   EXPECT_TRUE(report.gpus.empty());
-  EXPECT_CONTAINS(report.problem, "driver");
+  expect_contains(report.problem, "driver");
   const std::string text = error_of<DeviceError>([] { DeviceGroup group(whole_gpus({0})); });
-  EXPECT_CONTAINS(text, report.problem);
-  EXPECT_CONTAINS(text, "cuda:0");
+  expect_contains(text, report.problem, "cuda:0");
 }
 
 TEST_F(CudaStandins, AHiddenGpuIsReported) {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   standins::configure({});
-  EXPECT_CONTAINS(query_gpus(false).problem, "CUDA_VISIBLE_DEVICES is \"\"");
+  expect_contains(query_gpus(false).problem, "CUDA_VISIBLE_DEVICES is \"\"");
   setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
   standins::configure({});
   EXPECT_EQ(cuda_device_count(), 2);
-  EXPECT_CONTAINS(error_of<DeviceError>([] { DeviceGroup group(whole_gpus({2})); }), "CUDA_VISIBLE_DEVICES is \"3,1\"");
+  expect_contains(error_of<DeviceError>([] { DeviceGroup group(whole_gpus({2})); }), "CUDA_VISIBLE_DEVICES is \"3,1\"");
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
@@ -327,7 +324,7 @@ TEST_F(CudaStandins, OutOfMemoryNamesTheDeviceAndReleasesEverything) {
     standins::fail_next_malloc(2);
     const auto allocate = [&](int d) { return group[d].compute().allocate({100}, DType::u8, Category::staging, "t"); };
     const Tensor zero_is_fine = allocate(0);
-    EXPECT_CONTAINS(error_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
+    expect_contains(error_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
     EXPECT_NO_THROW(allocate(2));  // the next one succeeds
   }
   EXPECT_EQ(standins::live_objects(), before);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::process_group {
 namespace {
@@ -81,7 +82,7 @@ TEST(Seal, OpensMessagesInTheOrderOfSealing) {
 TEST(Seal, HidesTheMessage) {
   Seal seal(kKey);
   const std::string first = sealed(seal, "NCCL's unique id"), second = sealed(seal, "NCCL's unique id");
-  EXPECT_EQ(first.find("unique"), std::string::npos);
+  expect_lacks(first, "unique");
   EXPECT_NE(first, second) << "equal messages look different";
 }
 

@@ -12,6 +12,7 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/slurm.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine {
 namespace {
@@ -196,13 +197,13 @@ TEST(Launch, LocalRankOverridesTheLaunchersLocalRank) {
     const Launch launch = detect(variables, {.local_rank = 0});
     EXPECT_EQ(launch.launcher, launcher);
     EXPECT_EQ(place_of(launch), place);
-    EXPECT_NE(launch.note.str().find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note.str();
+    expect_contains(launch.note.str(), "(LaunchFlags::local_rank)");
   }
 }
 
 void expect_refused(const Variables& variables, const std::string& part, const LaunchFlags& flags = {}) {
   const std::string message = message_of(variables, flags);
-  EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+  expect_contains(message, part);
 }
 
 TEST(Launch, NamesMissingVariables) {

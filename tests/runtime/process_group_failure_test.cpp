@@ -148,10 +148,9 @@ TEST_F(ProcessGroupFailure, TheOtherRanksDetectThatRankZeroDied) {
     expect_all_calls_fail(process_group, verdict);
   });
   for (const size_t rank : {1, 2}) {
-    expect_contains(verdicts[rank], "rank 0 (pid ");
-    expect_contains(verdicts[rank],
-                    ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
-    expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has reached collective 1");
+    expect_contains(verdicts[rank], "rank 0 (pid ",
+                    ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce",
+                    "rank " + std::to_string(rank) + " has reached collective 1");
   }
 }
 
@@ -171,8 +170,7 @@ TEST_F(ProcessGroupFailure, AFailureIsReportedWithItsReason) {
       expect_all_calls_fail(process_group, verdicts[static_cast<size_t>(process_group.rank())]);
     });
     EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
-    expect_contains(verdicts[0], "rank " + std::to_string(culprit) + " (pid ");
-    expect_contains(verdicts[0],
+    expect_contains(verdicts[0], "rank " + std::to_string(culprit) + " (pid ",
                     "failed: cuda:0: out of memory; its last known was collective 7 (all_reduce of bucket 7");
   }
 }

@@ -201,9 +201,8 @@ TEST_P(ProcessGroups, FailToCloseAfterUnequalNumbersOfCollectives) {
     EXPECT_FALSE(process_group.closed());
   });
   EXPECT_EQ(texts, std::vector<std::string>(3, texts[0]));
-  expect_contains(texts[0], "rank 1 (pid ");
-  expect_contains(texts[0], "began 5 collectives, where ranks 0, 2 began 6");
-  expect_contains(texts[0], "it did not begin collective 5 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 1)");
+  expect_contains(texts[0], "rank 1 (pid ", "began 5 collectives, where ranks 0, 2 began 6",
+                  "it did not begin collective 5 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 1)");
 }
 
 TEST_P(ProcessGroups, CanBeUsedByOneDeviceGroupAfterAnother) {

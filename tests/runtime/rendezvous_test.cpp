@@ -48,9 +48,8 @@ TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
         "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0",
         "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
     const std::string message = error_of<ConfigError>([&] { parse_init_method(text); });
-    expect_contains(message, std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
-    expect_contains(message, "tcp://HOST:PORT");
-    expect_contains(message, "file:PATH");
+    expect_contains(message, std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":",
+                    "tcp://HOST:PORT", "file:PATH");
   }
 }
 
@@ -83,8 +82,7 @@ TEST(RendezvousAddress, NamesAMissingFolder) {
   const std::string text = error_of<CommError>([&] {
     write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
   });
-  expect_contains(text, "ProcessGroupOptions::rendezvous file:/no/such/folder/meet");
-  expect_contains(text, "No such file or directory");
+  expect_contains(text, "ProcessGroupOptions::rendezvous file:/no/such/folder/meet", "No such file or directory");
 }
 
 TEST(RendezvousAddress, NeedsAWholeKey) {
@@ -128,8 +126,8 @@ TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
     const std::string text = error_of<ConfigError>([&] { plan_rendezvous(init, "", "", false); });
     expect_contains(
-        text, std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret");
-    expect_contains(text, "VITRINE_SECRET_FILE");
+        text, std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret",
+        "VITRINE_SECRET_FILE");
     EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", "", false).address_file, "");
     EXPECT_EQ(plan_rendezvous(init, "", "", true).method.host, "127.0.0.1") << "all on one machine";
     EXPECT_THROW(plan_rendezvous(init, "12345", "", false), ConfigError) << "a job's number is no secret";

@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/process_group/private_file.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -37,14 +38,9 @@ class Secrets : public ::testing::Test {
     return path;
   }
   void expect_refused(std::map<std::string, std::string> variables, const std::string& why) const {
-    try {
-      find_secret(environment(std::move(variables)));
-      ADD_FAILURE() << "taken, expected: " << why;
-    } catch (const ConfigError& error) {
-      expect_contains(error.what(), why);
-      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos)
-          << "a message contains the secret: " << error.what();
-    }
+    const std::string message = error_of<ConfigError>([&] { find_secret(environment(std::move(variables))); });
+    expect_contains(message, why);
+    EXPECT_EQ(message.find(kSecret.substr(0, 6)), std::string::npos) << "a message contains the secret: " << message;
   }
   TempFolder folder_;
 };

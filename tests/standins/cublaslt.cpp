@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <cublasLt.h>
@@ -216,22 +217,16 @@ void vitrine::standins::clear_product_algorithms() {
 int64_t vitrine::standins::live_descriptors() { return descriptors; }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_ALLOC_FAILED:
-      return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-      return "CUBLAS_STATUS_EXECUTION_FAILED";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default:
-      return "CUBLAS_STATUS_INTERNAL_ERROR";
-  }
+  constexpr std::pair<cublasStatus_t, const char*> kNames[] = {
+      {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS"},
+      {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED"},
+      {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED"},
+      {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE"},
+      {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED"},
+      {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"}};
+  for (const auto& [known, name] : kNames)
+    if (known == status) return name;
+  return "CUBLAS_STATUS_INTERNAL_ERROR";
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 size_t cublasLtGetVersion() { return version; }

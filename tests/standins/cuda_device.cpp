@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for the CUDA runtime: devices, errors, versions.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "tests/standins/machine.h"
 
@@ -64,22 +66,18 @@ constexpr ErrorText kErrors[] = {
      "operation failed due to a previous error during capture"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
+constexpr ErrorText kUnknown = {cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
+
+const ErrorText& text_of(cudaError_t code) {
+  const auto* const found =
+      std::find_if(std::begin(kErrors), std::end(kErrors), [&](const ErrorText& e) { return e.code == code; });
+  return found == std::end(kErrors) ? kUnknown : *found;
+}
 
 }  // namespace
 
-const char* cudaGetErrorName(cudaError_t code) {
-  for (const ErrorText& e : kErrors) {
-    if (e.code == code) return e.name;
-  }
-  return "unrecognized error code";
-}
-
-const char* cudaGetErrorString(cudaError_t code) {
-  for (const ErrorText& e : kErrors) {
-    if (e.code == code) return e.text;
-  }
-  return "unrecognized error code";
-}
+const char* cudaGetErrorName(cudaError_t code) { return text_of(code).name; }
+const char* cudaGetErrorString(cudaError_t code) { return text_of(code).text; }
 
 cudaError_t cudaGetLastError() {
   note_call(Call::query);
@@ -135,50 +133,29 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
   note_call(Call::query);
-  cudaError_t code = cudaSuccess;
   cudaDeviceProp p;
-  code = cudaGetDeviceProperties(&p, index);
-  if (code != cudaSuccess) return code;
-  switch (attribute) {
-    case cudaDevAttrMultiProcessorCount:
-      *value = p.multiProcessorCount;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = p.major;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = p.minor;
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(p.sharedMemPerBlock);
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(p.sharedMemPerBlockOptin);
-      return cudaSuccess;
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = p.maxThreadsPerBlock;
-      return cudaSuccess;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = p.maxThreadsPerMultiProcessor;
-      return cudaSuccess;
-    case cudaDevAttrWarpSize:
-      *value = p.warpSize;
-      return cudaSuccess;
-    case cudaDevAttrL2CacheSize:
-      *value = p.l2CacheSize;
-      return cudaSuccess;
-    case cudaDevAttrPciBusId:
-      *value = p.pciBusID;
-      return cudaSuccess;
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrConcurrentKernels:
-      *value = 1;
-      return cudaSuccess;
-    default:
-      explain("cudaDeviceGetAttribute: the stand-in does not support attribute %d", static_cast<int>(attribute));
-      return set_last_error(cudaErrorInvalidValue);
+  if (const cudaError_t code = cudaGetDeviceProperties(&p, index); code != cudaSuccess) return code;
+  const std::pair<cudaDeviceAttr, int> known[] = {
+      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+      {cudaDevAttrComputeCapabilityMajor, p.major},
+      {cudaDevAttrComputeCapabilityMinor, p.minor},
+      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(p.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(p.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+      {cudaDevAttrWarpSize, p.warpSize},
+      {cudaDevAttrL2CacheSize, p.l2CacheSize},
+      {cudaDevAttrPciBusId, p.pciBusID},
+      {cudaDevAttrUnifiedAddressing, p.unifiedAddressing},
+      {cudaDevAttrCanMapHostMemory, p.canMapHostMemory},
+      {cudaDevAttrConcurrentKernels, p.concurrentKernels}};
+  for (const auto& [name, number] : known) {
+    if (name != attribute) continue;
+    *value = number;
+    return cudaSuccess;
   }
+  explain("cudaDeviceGetAttribute: the stand-in does not support attribute %d", static_cast<int>(attribute));
+  return set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -224,28 +225,20 @@ cudnnStatus_t finalize(Object& object) {
     if (rule.use == Use::required && !object.has(rule.name))
       return refuse(CUDNN_STATUS_BAD_PARAM, "a descriptor of type %d lacks its attribute %d", object.type, rule.name);
   }
-  switch (object.type) {
-    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
-      return finalize_tensor(object);
-    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-      return finalize_graph(object);
-    case CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR:
-      return finalize_device_properties(object);
-    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
-      return finalize_heuristics(object);
-    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-      return finalize_engine(object);
-    case CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR:
-      return finalize_knob_choice(object);
-    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
-      return finalize_configuration(object);
-    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-      return finalize_plan(object);
-    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
-      return finalize_variant_pack(object);
-    default:
-      return CUDNN_STATUS_SUCCESS;  // the graph checks convolutions and operations together
-  }
+  // The graph checks convolutions and operations together.
+  const std::pair<cudnnBackendDescriptorType_t, std::function<cudnnStatus_t(Object&)>> finalizers[] = {
+      {CUDNN_BACKEND_TENSOR_DESCRIPTOR, finalize_tensor},
+      {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, finalize_graph},
+      {CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, finalize_device_properties},
+      {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, finalize_heuristics},
+      {CUDNN_BACKEND_ENGINE_DESCRIPTOR, finalize_engine},
+      {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, finalize_knob_choice},
+      {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, finalize_configuration},
+      {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, finalize_plan},
+      {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, finalize_variant_pack}};
+  for (const auto& [type, finalizer] : finalizers)
+    if (type == object.type) return finalizer(object);
+  return CUDNN_STATUS_SUCCESS;
 }
 
 thread_local std::string last_message;

@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#include "tests/support/text.h"
+
 namespace vitrine::test {
 
 struct ChildResult {

@@ -144,7 +144,7 @@ DoubleTensor reference_adaptive_avg_pool2d(int64_t height, int64_t width, const 
 DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x) {
   const auto low = [](auto v) { return static_cast<uint32_t>(v); };
   const auto samples = static_cast<size_t>(x.shape[0]);
-  const size_t elements = x.values.size() / samples;
+  const size_t elements = samples == 0 ? 0 : x.values.size() / samples;
   for (size_t n = 0; n < samples; ++n) {
     for (size_t e = 0; e < elements; ++e) {
       const auto words = philox4x32(

@@ -52,14 +52,6 @@ void each_adaptive_element(const Shape& x, const Shape& y, const Visit& visit) {
         }
 }
 
-Values mean_of(size_t count, const std::vector<float>& x, const std::function<void(const Visit&)>& each) {
-  Values y(count, 0.0);
-  each([&](size_t to, int64_t from, int, int64_t elements) {
-    if (from >= 0) y[to] += static_cast<double>(x[static_cast<size_t>(from)]) / static_cast<double>(elements);
-  });
-  return y;
-}
-
 Values spread_of(const Shape& x, const std::vector<float>& grad_y, const std::function<void(const Visit&)>& each) {
   Values grad_x(static_cast<size_t>(x.numel()), 0.0);
   each([&](size_t from, int64_t to, int, int64_t elements) {
@@ -94,18 +86,8 @@ Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, con
   return grad_x;
 }
 
-Values avg_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x) {
-  return mean_of(static_cast<size_t>(pool2d_output_shape(config, x_shape).numel()), x,
-                 [&](const Visit& visit) { each_window_element(config, x_shape, visit); });
-}
-
 Values avg_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y) {
   return spread_of(x_shape, grad_y, [&](const Visit& visit) { each_window_element(config, x_shape, visit); });
-}
-
-Values adaptive_avg_pool2d(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& x) {
-  return mean_of(static_cast<size_t>(y_shape.numel()), x,
-                 [&](const Visit& visit) { each_adaptive_element(x_shape, y_shape, visit); });
 }
 
 Values adaptive_avg_pool2d_backward(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& grad_y) {

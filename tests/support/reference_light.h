@@ -24,9 +24,7 @@ MaxPool max_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::
 Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y,
                            const std::vector<uint8_t>& indices);
 
-Values avg_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x);
 Values avg_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y);
-Values adaptive_avg_pool2d(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& x);
 Values adaptive_avg_pool2d_backward(const Shape& x_shape, const Shape& y_shape, const std::vector<float>& grad_y);
 
 struct CrossEntropy {

@@ -70,6 +70,20 @@ std::vector<float> random_stored(DType dtype, int64_t count, uint64_t seed, floa
   return stored(dtype, random_floats(count, seed, low, high));
 }
 
+std::vector<float> random_with_specials(DType dtype, int64_t count, uint64_t seed) {
+  const float largest = dtype == DType::f32   ? std::numeric_limits<float>::max()
+                        : dtype == DType::f16 ? 65504.0F
+                                              : 0x1.FEp127F;
+  const auto smallest = static_cast<float>(2 * half_smallest(dtype));
+  std::vector<float> x = random_stored(dtype, count, seed);
+  for (size_t i = 0; i < x.size(); i += 5) {
+    const float specials[] = {NAN, INFINITY, 0.0F, largest, smallest};
+    const size_t kind = i / 5 + seed;
+    x[i] = std::copysign(specials[kind / 2 % std::size(specials)], kind % 2 == 0 ? 1.0F : -1.0F);
+  }
+  return x;
+}
+
 Tensor stored_tensor(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values) {
   return dtype == DType::f32 ? device.tensor(shape, values) : device.tensor(shape, to_bits(dtype, values), dtype);
 }
@@ -90,7 +104,10 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   for (const float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
   return bits;
 }
-std::vector<uint32_t> bits_of(const std::vector<uint16_t>& halves) { return {halves.begin(), halves.end()}; }
+template <class T>
+std::vector<uint32_t> bits_of(const std::vector<T>& values) {
+  return {values.begin(), values.end()};
+}
 
 }  // namespace
 
@@ -113,21 +130,24 @@ void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uin
 
 namespace {
 
-using AnyShifted = std::variant<Shifted<float>, Shifted<uint16_t>>;
+template <class T>
+std::vector<T> to_integers(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
 
 }  // namespace
 
 ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset,
                              const std::vector<float>& values)
-    : dtype_(dtype),
-      tensor_(dtype == DType::f32
-                  ? AnyShifted(std::in_place_index<0>, device, shape, offset, values)
-                  : AnyShifted(std::in_place_index<1>, device, shape, offset, to_bits(dtype, values), dtype)) {}
+    : dtype_(dtype), tensor_([&]() -> AnyShifted {
+        if (dtype == DType::f32) return Shifted<>(device, shape, offset, values);
+        if (dtype == DType::i32) return Shifted<int32_t>(device, shape, offset, to_integers<int32_t>(values));
+        if (dtype == DType::u8) return Shifted<uint8_t>(device, shape, offset, to_integers<uint8_t>(values));
+        return Shifted<uint16_t>(device, shape, offset, to_bits(dtype, values), dtype);
+      }()) {}
 
 ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset)
-    : dtype_(dtype),
-      tensor_(dtype == DType::f32 ? AnyShifted(std::in_place_index<0>, device, shape, offset)
-                                  : AnyShifted(std::in_place_index<1>, device, shape, offset, dtype)) {}
+    : ShiftedStored(device, dtype, shape, offset, std::vector<float>(static_cast<size_t>(shape.numel()), 77.0F)) {}
 
 ShiftedStored::operator View() const {
   return std::visit([](const auto& t) -> View { return t; }, tensor_);
@@ -135,8 +155,15 @@ ShiftedStored::operator View() const {
 ShiftedStored::operator ConstView() const { return View(*this); }
 
 std::vector<float> ShiftedStored::values() const {
-  if (dtype_ == DType::f32) return std::get<0>(tensor_).values();
-  return from_bits(dtype_, std::get<1>(tensor_).values());
+  return std::visit(
+      [this](const auto& t) -> std::vector<float> {
+        const auto content = t.values();
+        if constexpr (std::is_same_v<decltype(content), const std::vector<uint16_t>>)
+          return from_bits(dtype_, content);
+        else
+          return {content.begin(), content.end()};
+      },
+      tensor_);
 }
 
 std::vector<uint32_t> ShiftedStored::bits() const {

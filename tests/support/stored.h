@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -33,6 +31,9 @@ std::vector<float> stored(DType dtype, const std::vector<float>& values);
 /// Uniform numbers in [low, high], each rounded to the dtype.
 std::vector<float> random_stored(DType dtype, int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F);
 
+/// Random numbers, every fifth of which is NaN, an infinity, a zero, the largest or the smallest number (a denormal).
+std::vector<float> random_with_specials(DType dtype, int64_t count, uint64_t seed);
+
 Tensor stored_tensor(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values);
 GuardedTensor stored_guarded(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values);
 /// The content as f32.
@@ -46,7 +47,7 @@ std::vector<uint32_t> stored_bits(DType dtype, const std::vector<float>& values)
 void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected,
                       const std::string& what = "");
 
-/// Shifted of a dtype that is known at run time.
+/// Shifted of a dtype that is known at run time; integers are given and returned as floats.
 class ShiftedStored {
  public:
   ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset, const std::vector<float>& values);
@@ -58,8 +59,9 @@ class ShiftedStored {
   std::vector<uint32_t> bits() const;
 
  private:
+  using AnyShifted = std::variant<Shifted<float>, Shifted<uint16_t>, Shifted<int32_t>, Shifted<uint8_t>>;
   DType dtype_;
-  std::variant<Shifted<float>, Shifted<uint16_t>> tensor_;
+  AnyShifted tensor_;
 };
 
 inline constexpr DType kStorageTypes[] = {DType::f32, DType::f16, DType::bf16};
@@ -95,20 +97,7 @@ class DtypeTest : public ::testing::TestWithParam<DType> {
   std::vector<float> random(int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F) {
     return random_stored(dtype(), count, seed, low, high);
   }
-  /// Random numbers, every fifth of which is NaN, an infinity, a zero, the largest or the smallest number (a denormal).
-  std::vector<float> with_specials(int64_t count, uint64_t seed) {
-    const float largest = dtype() == DType::f32   ? std::numeric_limits<float>::max()
-                          : dtype() == DType::f16 ? 65504.0F
-                                                  : 0x1.FEp127F;
-    const auto smallest = static_cast<float>(2 * half_smallest(dtype()));
-    std::vector<float> x = random(count, seed);
-    for (size_t i = 0; i < x.size(); i += 5) {
-      const float specials[] = {NAN, INFINITY, 0.0F, largest, smallest};
-      const size_t kind = i / 5 + seed;
-      x[i] = std::copysign(specials[kind / 2 % std::size(specials)], kind % 2 == 0 ? 1.0F : -1.0F);
-    }
-    return x;
-  }
+  std::vector<float> with_specials(int64_t count, uint64_t seed) { return random_with_specials(dtype(), count, seed); }
   /// Error of rounding an f32 result to the dtype: relative, and near 0. None for f32.
   double roundoff() const { return is_half() ? unit_roundoff(dtype()) : 0; }
   double underflow() const { return is_half() ? half_smallest(dtype()) : 0; }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <sstream>
 #include <string>
+#include <vector>
 
-/// What tests count in printed text.
+/// Text that tests print, count and take apart.
 namespace vitrine {
 
 /// How often `part` occurs, without overlaps.
@@ -23,6 +25,19 @@ inline size_t longest_line(const std::string& text) {
     begin = end + 1;
   }
   return longest;
+}
+
+/// The words of a command line. Each "{}" in them stands for the next of `values`, which may contain spaces.
+template <class... Values>
+std::vector<std::string> words(const std::string& text, const Values&... values) {
+  const std::vector<std::string> all_values{std::string(values)...};
+  std::vector<std::string> all;
+  std::istringstream stream(text);
+  size_t used = 0;
+  for (std::string word; stream >> word; all.push_back(word)) {
+    if (const size_t at = word.find("{}"); at != std::string::npos) word.replace(at, 2, all_values.at(used++));
+  }
+  return all;
 }
 
 }  // namespace vitrine

@@ -38,15 +38,10 @@ inline bool unpack_cifar10(const std::filesystem::path& folder) {
 /// Test accuracy after the last epoch of a training of small-cnn (or --model) on two devices; 0, and a failure of the
 /// test, if the program fails.
 inline double accuracy_after(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all{"train", "--json", "--devices"};
-  if (on_gpu()) {
-    all.push_back("cuda:0,cuda:0");
-  } else {
-    all.insert(all.end(), {"cpu:0-1", "--threads-per-device", "1"});
-  }
-  if (std::find(arguments.begin(), arguments.end(), "--model") == arguments.end())
-    all.insert(all.end(), {"--model", "small-cnn"});
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  const bool names_model = std::find(arguments.begin(), arguments.end(), "--model") != arguments.end();
+  const Arguments devices = words(on_gpu() ? "cuda:0,cuda:0" : "cpu:0-1 --threads-per-device 1");
+  const Arguments all = with(with(words("train --json --devices"), devices),
+                             with(names_model ? Arguments() : words("--model small-cnn"), arguments));
   const ChildResult result = run_vitrine(all);
   EXPECT_EQ(result.exit_code, 0) << result.error;
   if (result.exit_code != 0) return 0;

@@ -9,16 +9,17 @@ namespace {
 TEST(FullAccuracy, FashionMnistReachesNinetyPercent) {
   const auto folder = fashion_mnist();
   if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
-  EXPECT_GE(accuracy_after(
-                {"--data", "fashion-mnist:" + folder.string(), "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}),
-            0.90);
+  EXPECT_GE(
+      accuracy_after(words("--data {} --epochs 5 --optimizer adam --lr 1e-3", "fashion-mnist:" + folder.string())),
+      0.90);
 }
 
 TEST(FullAccuracy, Cifar10WithAugmentationPassesSeventyFivePercent) {
   const TempFolder folder;
   if (!unpack_cifar10(folder.path())) GTEST_SKIP() << "CIFAR-10 or xz is not here";
-  EXPECT_GE(accuracy_after({"--data", "cifar10:" + folder.str(), "--epochs", "24", "--optimizer", "adam", "--lr",
-                            "1e-3", "--lr-schedule", "cosine", "--augment", "flip,crop:4"}),
+  EXPECT_GE(accuracy_after(
+                words("--data {} --epochs 24 --optimizer adam --lr 1e-3 --lr-schedule cosine --augment flip,crop:4",
+                      "cifar10:" + folder.str())),
             0.75);
 }
 
@@ -29,8 +30,8 @@ TEST(FullAccuracy, SixteenBitsLearnEquallyWell) {
   const auto mean_accuracy = [&](const char* precision) {
     double sum = 0.0;
     for (const char* seed : {"1", "2", "3"}) {
-      sum += accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--epochs", "2", "--optimizer", "adam",
-                             "--precision", precision, "--seed", seed});
+      sum += accuracy_after(words("--data {} --epochs 2 --optimizer adam --precision {} --seed {}",
+                                  "fashion-mnist:" + folder.string(), precision, seed));
     }
     return sum / 3;
   };

@@ -38,7 +38,7 @@ void write_tenth(const std::filesystem::path& folder) {
 }
 
 TEST(Accuracy, GeneratedImagesAreLearned) {
-  EXPECT_GT(accuracy_after({"--data", "synthetic:5000", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.90);
+  EXPECT_GT(accuracy_after(words("--data synthetic:5000 --epochs 3 --optimizer adam --lr 2e-3")), 0.90);
 }
 
 /// Images of 12x12 with one of four glyphs on noise, as IDX files: `place` says where the glyph's corner is, and
@@ -80,14 +80,14 @@ TEST(Accuracy, AugmentationTeachesWhatTheTrainingSetLacks) {
     return Place{1 + static_cast<int>(random() % 5), static_cast<int>(random() % 5), true};
   });
   const auto accuracy = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> all = {
-        "--model", "mlp", "--data", "idx:" + folder.str(), "--epochs", "12", "--batch-size", "50", "--lr", "2e-3"};
+    std::vector<std::string> all =
+        words("--model mlp --data {} --epochs 12 --batch-size 50 --lr 2e-3", "idx:" + folder.str());
     all.insert(all.end(), more.begin(), more.end());
     return accuracy_after(all);
   };
-  EXPECT_GE(accuracy({"--augment", "flip,crop:3"}), 0.80);
-  EXPECT_LE(accuracy({"--augment", "crop:3"}), 0.70);
-  EXPECT_LE(accuracy({"--augment", "flip"}), 0.60);
+  EXPECT_GE(accuracy(words("--augment flip,crop:3")), 0.80);
+  EXPECT_LE(accuracy(words("--augment crop:3")), 0.70);
+  EXPECT_LE(accuracy(words("--augment flip")), 0.60);
 }
 
 // Guessing reaches 0.10.
@@ -96,8 +96,8 @@ TEST(Accuracy, FashionMnistIsLearnedInEveryPrecision) {
   const TempFolder folder;
   ASSERT_NO_FATAL_FAILURE(write_tenth(folder.path()));
   for (const char* precision : {"fp32", "fp16", "bf16"}) {
-    EXPECT_GE(accuracy_after({"--data", "idx:" + folder.str(), "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3",
-                              "--precision", precision}),
+    EXPECT_GE(accuracy_after(words("--data {} --epochs 3 --optimizer adam --lr 2e-3 --precision {}",
+                                   "idx:" + folder.str(), precision)),
               0.80)
         << precision;
   }

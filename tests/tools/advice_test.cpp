@@ -21,6 +21,7 @@
 #include "runtime/settings.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/text.h"
 #include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
@@ -97,7 +98,7 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
     EXPECT_EQ(first.setting, settings::kBatchSize);
     expect_contains(error.what(), "What would fit: EngineConfig::batch_size " + first.text);
     expect_contains(in_program_words(error), "What would fit: --batch-size " + first.text);
-    EXPECT_EQ(in_program_words(error).find("::"), std::string::npos) << in_program_words(error);
+    expect_lacks(in_program_words(error), "::");
     // Those who follow the data fit.
     config.batch_size = std::stoll(first.text);
     EXPECT_NO_THROW(Engine(model, group, config, {{config.batch_size}, {}}));
@@ -129,7 +130,7 @@ TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
             "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
   EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");
   expect_contains(advice({split, axes}), "leave this mode out of --modes");
-  EXPECT_EQ(advice({split, axes}).find("What would fit"), std::string::npos);
+  expect_lacks(advice({split, axes}), "What would fit");
   EXPECT_EQ(in_reproduce_words({"lower ", settings::kBatchSize}), "lower --batch-size");
 }
 
@@ -178,9 +179,9 @@ TEST(Advice, ABadSettingIsNamedWithItsValue) {
 }
 
 TEST(Advice, CommandLinesAreRefusedInTheProgramsWords) {
-  const std::string error = parse_command_line({"train", "--nesterov", "--optimizer", "sgd"}).error;
+  const std::string error = parse_command_line(words("train --nesterov --optimizer sgd")).error;
   expect_contains(error, "--momentum 0.9");
-  EXPECT_EQ(error.find("::"), std::string::npos) << error;
+  expect_lacks(error, "::");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::tools {
 namespace {
@@ -21,12 +22,7 @@ TEST(Attempts, TryAllStepsAndThrowTheFirstError) {
   EXPECT_FALSE(attempts.run([] { throw DataError("first"); }));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "vitrine: second\n");
   EXPECT_EQ(done, "ab");
-  try {
-    attempts.rethrow();
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_STREQ(error.what(), "first");
-  }
+  EXPECT_EQ(error_of<DataError>([&] { attempts.rethrow(); }), "first");
   Attempts none;
   none.rethrow();
 }

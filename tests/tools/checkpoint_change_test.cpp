@@ -23,7 +23,7 @@ TEST_F(Checkpoints, ADirectoryOfAnotherRunIsRefused) {
   for (const std::string name : {"a", "b"}) ASSERT_FALSE(json(short_run() + into(name)).is_null());
   take("a", 20, "start");
   const auto continued = [&](const std::string& name) {
-    return run(short_run() + into(name) + Arguments{"--resume", path("start"), "--keep-last", "1"});
+    return run(short_run() + into(name) + words("--resume {} --keep-last 1", path("start")));
   };
   const ChildResult newer = continued("b");
   EXPECT_EQ(newer.exit_code, 1);
@@ -53,11 +53,11 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
     state["version"] = "99.0.0";
     state["settings"]["stochastic-depth"] = "0.3";
   });
-  const Arguments resume = {"--resume", path("newer") + step(20)};
+  const Arguments resume = words("--resume {}", path("newer") + step(20));
   const ChildResult refused = run(short_run() + resume);
   EXPECT_EQ(refused.exit_code, 2) << refused.error;
   expect_contains(refused.error, "--stochastic-depth is not set, in the checkpoint 0.3");
-  const ChildResult allowed = run(short_run() + resume + Arguments{"--resume-change", "stochastic-depth"});
+  const ChildResult allowed = run(short_run() + resume + words("--resume-change stochastic-depth"));
   EXPECT_EQ(allowed.exit_code, 0) << allowed.error;
   expect_contains(allowed.error, "version 99.0.0 wrote the checkpoint; this is ");
   // A state that this version cannot read.
@@ -118,53 +118,51 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {
-  const Arguments base = short_run() + Arguments{"--lr-schedule", "step"};
-  const Arguments first = base + Arguments{"--augment",    "flip,crop:2",   "--no-decay",
-                                           "norms,biases", "--param-group", "classifier.*:lr=0.01"};
-  ASSERT_FALSE(json(first + into("run") + Arguments{"--checkpoint-every", "20"}).is_null());
-  const Arguments resume = {"--resume", path("run") + step(20)};
-  const ChildResult same =
-      run(base + resume +
-          Arguments{"--augment", "crop:2,flip", "--no-decay", "biases,norms,biases", "--param-group",
-                    "classifier.*:lr=1e-2", "--lr-step-size", "30", "--lr-gamma", "0.10"});
+  const Arguments base = short_run() + words("--lr-schedule step");
+  const Arguments first =
+      base + words("--augment flip,crop:2 --no-decay norms,biases --param-group classifier.*:lr=0.01");
+  ASSERT_FALSE(json(first + into("run") + words("--checkpoint-every 20")).is_null());
+  const Arguments resume = words("--resume {}", path("run") + step(20));
+  const ChildResult same = run(base + resume +
+                               words("--augment crop:2,flip --no-decay biases,norms,biases --param-group "
+                                     "classifier.*:lr=1e-2 --lr-step-size 30 --lr-gamma 0.10"));
   EXPECT_EQ(same.exit_code, 0) << same.error;
-  EXPECT_EQ(same.error.find(", in the checkpoint "), std::string::npos) << same.error;
-  const ChildResult other = run(first + resume + Arguments{"--lr-gamma", "0.2"});
+  expect_lacks(same.error, ", in the checkpoint ");
+  const ChildResult other = run(first + resume + words("--lr-gamma 0.2"));
   EXPECT_EQ(other.exit_code, 2);
   expect_contains(other.error, "--lr-gamma is 0.2, in the checkpoint 0.1");
   // The parts of the schedule come and go with it.
   Arguments constant = first;
   *(std::find(constant.begin(), constant.end(), "--lr-schedule") + 1) = "constant";
-  const ChildResult changed = run(constant + resume + Arguments{"--resume-change", "lr-schedule"});
+  const ChildResult changed = run(constant + resume + words("--resume-change lr-schedule"));
   EXPECT_EQ(changed.exit_code, 0) << changed.error;
 }
 
 TEST_F(Checkpoints, FiguresAreWholeWhenStepsBecomeEpochsAndBack) {
   Arguments base = short_run();
   base.resize(base.size() - 2);  // without --epochs
-  const Json epochs = json(base + into("epochs") + Arguments{"--epochs", "3", "--checkpoint-every", "14"});
-  const Json steps = json(base + Arguments{"--steps", "30"});
+  const Json epochs = json(base + into("epochs") + words("--epochs 3 --checkpoint-every 14"));
+  const Json steps = json(base + words("--steps 30"));
   const auto expect_equal = [](const Json& a, const Json& b) {
     for (const char* figure : {"epoch", "train_loss", "samples", "steps", "interrupted"})
       EXPECT_EQ(a[figure], b[figure]) << figure;
   };
-  ASSERT_FALSE(json(base + into("steps") + Arguments{"--steps", "14"}).is_null());
-  const Json to_epochs = json(base + into("steps") + Arguments{"--epochs", "3", "--resume", "auto"});
+  ASSERT_FALSE(json(base + into("steps") + words("--steps 14")).is_null());
+  const Json to_epochs = json(base + into("steps") + words("--epochs 3 --resume auto"));
   ASSERT_EQ(to_epochs["epochs"].size(), 2U);
   for (const size_t e : {0, 1}) expect_equal(to_epochs["epochs"][e], epochs["epochs"][e + 1]);
-  const Json to_steps = json(base + Arguments{"--steps", "30", "--resume", path("epochs") + step(14)});
+  const Json to_steps = json(base + words("--steps 30 --resume {}", path("epochs") + step(14)));
   ASSERT_EQ(to_steps["epochs"].size(), 1U);
   expect_equal(to_steps["epochs"][0], steps["epochs"][0]);
 }
 
 TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
   // The first epoch stays the best one where no parameter changes.
-  const Arguments base =
-      short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};
-  ASSERT_FALSE(json(base + Arguments{"--keep-best"}).is_null());
+  const Arguments base = short_run() + into("run") + words("--lr 0 --keep-last 1 --checkpoint-every 5");
+  ASSERT_FALSE(json(base + words("--keep-best")).is_null());
   EXPECT_EQ(names(path("run")), (std::vector<std::string>{"best", "step-00000010", "step-00000030"}));
   // The run goes on without --keep-best.
-  Arguments longer = base + Arguments{"--resume", "auto"};
+  Arguments longer = base + words("--resume auto");
   *(std::find(longer.begin(), longer.end(), "--epochs") + 1) = "4";
   ASSERT_FALSE(json(longer).is_null());
   EXPECT_EQ(names(path("run")), (std::vector<std::string>{"best", "step-00000010", "step-00000040"}));
@@ -174,8 +172,7 @@ TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
 TEST_F(Checkpoints, AnEpochWhoseSaveFailsIsNotTheBestOne) {
   // As on a full disk, until the test makes room; all epochs have the same accuracy.
   Arguments command = {"bash", "-c", "trap '' XFSZ; ulimit -S -f 400; exec \"$@\"", "bash"};
-  Arguments endless =
-      short_run() + into("run") + Arguments{"--lr", "0", "--keep-best", "--checkpoint-every", "1000000000"};
+  Arguments endless = short_run() + into("run") + words("--lr 0 --keep-best --checkpoint-every 1000000000");
   *(std::find(endless.begin(), endless.end(), "--epochs") + 1) = "1000000";
   ChildProcess child(command + vitrine_command(endless));
   ASSERT_TRUE(child.wait_for("step-00000010 is not saved"));

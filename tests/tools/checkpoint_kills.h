@@ -20,9 +20,8 @@ class CheckpointKills : public CheckpointRuns {
   void survive(int kills, uint32_t seed) {
     std::mt19937 random(seed);
     const std::vector<Arguments> variants = {
-        {"--devices", "cpu:0-1", "--mode", "dp", "--optimizer", "adamw", "--lr-schedule", "cosine"},
-        {"--precision", "fp16", "--loss-scale-growth-interval", "4", "--optimizer", "sgd", "--momentum", "0.9",
-         "--lr-schedule", "plateau"}};
+        words("--devices cpu:0-1 --mode dp --optimizer adamw --lr-schedule cosine"),
+        words("--precision fp16 --loss-scale-growth-interval 4 --optimizer sgd --momentum 0.9 --lr-schedule plateau")};
     std::vector<std::chrono::microseconds> durations;
     for (size_t v = 0; v < variants.size(); ++v) {
       const auto begin = std::chrono::steady_clock::now();
@@ -36,7 +35,7 @@ class CheckpointKills : public CheckpointRuns {
       const std::string name = "run" + std::to_string(round);
       int64_t newest = -1;
       for (bool ended = false; !ended && !HasFailure();) {
-        Child child = run(variants[v], name, {"--resume", "auto"});
+        Child child = run(variants[v], name, words("--resume auto"));
         // Within the time of a whole run; once enough have been killed, runs end by themselves.
         const bool kill =
             done < kills &&
@@ -89,10 +88,8 @@ class CheckpointKills : public CheckpointRuns {
   };
 
   Child run(const Arguments& variant, const std::string& name, const Arguments& more) const {
-    return Child(
-        short_run() + variant + into(name) +
-        Arguments{"--checkpoint-every", "1", "--keep-last", "3", "--keep-best", "--save", path(name) + ".safetensors"} +
-        more);
+    return Child(short_run() + variant + into(name) +
+                 words("--checkpoint-every 1 --keep-last 3 --keep-best --save {}", path(name) + ".safetensors") + more);
   }
 
   static void expect_nothing_lost(const std::string& folder, int64_t& newest) {

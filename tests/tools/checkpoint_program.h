@@ -24,13 +24,13 @@ class Checkpoints : public CheckpointRuns {
   ChildResult run(const Arguments& arguments) const { return run_vitrine(arguments); }
   /// Runs to the end, which must be a success, and returns the JSON.
   Json json(const Arguments& arguments) const {
-    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
+    const ChildResult result = run_vitrine(arguments + words("--json"));
     EXPECT_EQ(result.exit_code, 0) << result.error;
     return result.exit_code == 0 ? Json::parse(result.output) : Json();
   }
   /// A run that saves after each step.
   Json every_step(const std::string& name, const Arguments& more = {}) const {
-    return json(short_run() + into(name) + Arguments{"--checkpoint-every", "1"} + more);
+    return json(short_run() + into(name) + words("--checkpoint-every 1") + more);
   }
   static std::string step(int64_t number) { return "/" + checkpoint_name(number); }
   /// Copies one checkpoint to a folder of its own.

@@ -3,13 +3,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
+#include "tests/support/temp_folder.h"
 #include "tests/tools/run_vitrine.h"
 
 /// Short runs of the program that save checkpoints.
@@ -22,38 +21,17 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
 
 /// Three epochs of ten steps, of which the last has a shorter batch, in some hundredths of a second.
 inline Arguments short_run() {
-  return {"train",
-          "--model",
-          "mlp",
-          "--image-size",
-          "8",
-          "--data",
-          "synthetic:195",
-          "--threads-per-device",
-          "1",
-          "--batch-size",
-          "20",
-          "--seed",
-          "3",
-          "--epochs",
-          "3"};
+  return words(
+      "train --model mlp --image-size 8 --data synthetic:195 --threads-per-device 1 --batch-size 20 --seed 3 --epochs "
+      "3");
 }
 
 /// A folder in which each test's runs write; removed at the end.
 class CheckpointRuns : public ::testing::Test {
- public:
-  ~CheckpointRuns() override { std::filesystem::remove_all(root_); }
-
  protected:
-  CheckpointRuns() {
-    std::string name = (std::filesystem::temp_directory_path() / "vitrine_runs_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder can be made");
-    root_ = name;
-  }
-
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_.path(name); }
   /// --checkpoint-dir NAME, in the folder.
-  Arguments into(const std::string& name) const { return {"--checkpoint-dir", path(name)}; }
+  Arguments into(const std::string& name) const { return words("--checkpoint-dir {}", path(name)); }
 
   /// The names in a folder, sorted, without the lock.
   static std::vector<std::string> names(const std::string& folder) {
@@ -63,11 +41,6 @@ class CheckpointRuns : public ::testing::Test {
     }
     std::sort(found.begin(), found.end());
     return found;
-  }
-  static std::string content(const std::string& file) {
-    std::ifstream stream(file, std::ios::binary);
-    EXPECT_TRUE(stream) << file;
-    return {std::istreambuf_iterator<char>(stream), {}};
   }
   static void expect_same_file(const std::string& a, const std::string& b) {
     EXPECT_TRUE(content(a) == content(b)) << a << " differs from " << b;
@@ -79,7 +52,7 @@ class CheckpointRuns : public ::testing::Test {
   }
 
  private:
-  std::filesystem::path root_;
+  const TempFolder folder_;
 };
 
 }  // namespace vitrine::test

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/expect_contains.h"
 #include "tests/support/limited_memory.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -37,8 +38,8 @@ int64_t peak_bytes(const Arguments& arguments) {
 TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
   for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
     for (const char* type : {"float", "half", "bfloat16", "int32"}) {
-      const ChildResult result = run_vitrine({"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K",
-                                              "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
+      const ChildResult result = run_vitrine(
+          words("collectives --json --devices {} -b 24 -e 100K -f 7 -n 2 -w 1 -d {} --root 0", devices, type));
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
@@ -63,8 +64,9 @@ TEST(Collectives, HaveNcclTestsOperators) {
   for (const char* op : {"min", "max", "avg"}) {
     for (const char* type : {"float", "bfloat16", "int32"}) {
       const ChildResult result =
-          run_vitrine({"collectives", "reduce", "all_reduce", "reduce_scatter", "gpu0_star", "--json", "--devices",
-                       "cpu:0-2", "-b", "12K", "-n", "2", "-w", "0", "-d", type, "-o", op});
+          run_vitrine(words("collectives reduce all_reduce reduce_scatter gpu0_star --json --devices cpu:0-2 -b 12K -n "
+                            "2 -w 0 -d {} -o {}",
+                            type, op));
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << op << " " << type;
@@ -75,8 +77,8 @@ TEST(Collectives, HaveNcclTestsOperators) {
 }
 
 TEST(Collectives, ReportWhereTheyRanAndScatterUnevenParts) {
-  const ChildResult result = run_vitrine({"collectives", "--json", "--devices", "cpu:0-3", "--counts", "8,19,0,18",
-                                          "-b", "180K", "-n", "2", "-w", "0", "-r", "1"});
+  const ChildResult result =
+      run_vitrine(words("collectives --json --devices cpu:0-3 --counts 8,19,0,18 -b 180K -n 2 -w 0 -r 1"));
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["wrong"], 0);
@@ -90,15 +92,15 @@ TEST(Collectives, ReportWhereTheyRanAndScatterUnevenParts) {
     EXPECT_NEAR(row["out_of_place"]["busbw"].get<double>() / row["out_of_place"]["algbw"].get<double>(), 1 - 19.0 / 45,
                 1e-9);
   }
-  const ChildResult few = run_vitrine({"collectives", "--devices", "cpu:0-3", "--counts", "8,19"});
+  const ChildResult few = run_vitrine(words("collectives --devices cpu:0-3 --counts 8,19"));
   EXPECT_EQ(few.exit_code, 2);
-  EXPECT_NE(few.error.find("--counts: 2 values for 4 ranks"), std::string::npos) << few.error;
+  expect_contains(few.error, "--counts: 2 values for 4 ranks");
 }
 
 // 1 KiB are 256 elements: 5 times 45, and 31 that stay unused.
 TEST(Collectives, CountTheBytesThatTheyUse) {
-  const Arguments quick = {"collectives", "--devices", "cpu:0-3", "-n", "2", "-w", "0"};
-  const ChildResult result = run_vitrine(with(quick, {"gather", "--json", "--counts", "8,19,0,18", "-b", "1K"}));
+  const Arguments quick = words("collectives --devices cpu:0-3 -n 2 -w 0");
+  const ChildResult result = run_vitrine(with(quick, words("gather --json --counts 8,19,0,18 -b 1K")));
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const Json row = Json::parse(result.output)["results"][0];
   EXPECT_EQ(row["size"], 900);
@@ -106,51 +108,43 @@ TEST(Collectives, CountTheBytesThatTheyUse) {
   EXPECT_NEAR(row["out_of_place"]["algbw"].get<double>(), 900 / row["out_of_place"]["time_us"].get<double>() * 1e-3,
               1e-9);
 
-  const ChildResult small = run_vitrine(with(quick, {"all_gather", "--json", "-b", "8", "-e", "32"}));
+  const ChildResult small = run_vitrine(with(quick, words("all_gather --json -b 8 -e 32")));
   ASSERT_EQ(small.exit_code, 0) << small.error;
   const Json measured = Json::parse(small.output)["results"];
   ASSERT_EQ(measured.size(), 1U);
   EXPECT_EQ(measured[0]["size"], 32);
-  EXPECT_NE(small.error.find(
-                "smaller sizes are left out: all_gather on 4 ranks needs at least 16 bytes, one element per rank"),
-            std::string::npos)
-      << small.error;
+  expect_contains(small.error,
+                  "smaller sizes are left out: all_gather on 4 ranks needs at least 16 bytes, one element per rank");
 
-  const ChildResult none = run_vitrine(with(quick, {"gather", "--counts", "1073741824,1,0,0", "-b", "1M"}));
+  const ChildResult none = run_vitrine(with(quick, words("gather --counts 1073741824,1,0,0 -b 1M")));
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_NE(none.error.find("-e 1048576: no size can be measured: gather on 4 ranks needs at least 4294967300 bytes"),
-            std::string::npos)
-      << none.error;
+  expect_contains(none.error, "-e 1048576: no size can be measured: gather on 4 ranks needs at least 4294967300 bytes");
 }
 
 TEST(Collectives, RefuseMoreMemoryThanTheMachineHas) {
-  const ChildResult result =
-      run_vitrine({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "100000G", "-n", "1"});
+  const ChildResult result = run_vitrine(words("collectives all_reduce --devices cpu:0-1 -b 100000G -n 1"));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.error.find("of the machine's available memory there is"), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("the largest size that fits is -e "), std::string::npos) << result.error;
+  expect_contains(result.error, "of the machine's available memory there is", "the largest size that fits is -e ");
 }
 
 // Filling and checking a buffer takes a few MiB, not copies of the buffer.
 TEST(Collectives, TakeTheMemoryThatTheyCount) {
   if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory of its own";
-  const Arguments quick = {"collectives", "broadcast", "--devices", "cpu:0", "-d", "half", "-n", "1", "-w", "0"};
-  const int64_t tiny = peak_bytes(with(quick, {"-b", "8"})), mib = int64_t{1} << 20;
-  EXPECT_LE(peak_bytes(with(quick, {"-b", "16M"})), tiny + 2 * 16 * mib + 16 * mib);
+  const Arguments quick = words("collectives broadcast --devices cpu:0 -d half -n 1 -w 0");
+  const int64_t tiny = peak_bytes(with(quick, words("-b 8"))), mib = int64_t{1} << 20;
+  EXPECT_LE(peak_bytes(with(quick, words("-b 16M"))), tiny + 2 * 16 * mib + 16 * mib);
 }
 
 TEST(Collectives, TableAndErrors) {
-  const ChildResult result = run_vitrine(
-      {"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
+  const ChildResult result =
+      run_vitrine(words("collectives all_reduce gpu0_star --devices cpu:0-1 -b 1M -n 2 -c 0 -r 1"));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part : {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw",
-                           "#wrong", "median", "p99", "Avg bus bandwidth: "}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
-  }
+  expect_contains(result.output, "2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw",
+                  "#wrong", "median", "p99", "Avg bus bandwidth: ");
   EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";
-  const ChildResult root = run_vitrine({"collectives", "--devices", "cpu:0-1", "-r", "2"});
+  const ChildResult root = run_vitrine(words("collectives --devices cpu:0-1 -r 2"));
   EXPECT_EQ(root.exit_code, 2);
-  EXPECT_NE(root.error.find("there are ranks 0 to 1"), std::string::npos) << root.error;
+  expect_contains(root.error, "there are ranks 0 to 1");
 }
 
 }  // namespace

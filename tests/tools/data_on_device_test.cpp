@@ -11,22 +11,21 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kImages = 215, kImageBytes = kImages * 32 * 32 * 3;
-const Arguments kJob = {"--model", "small-cnn",    "--data", "synthetic:215", "--threads-per-device",
-                        "1",       "--batch-size", "32",     "--workspace",   "1MiB"};
+const Arguments kJob =
+    words("--model small-cnn --data synthetic:215 --threads-per-device 1 --batch-size 32 --workspace 1MiB");
 
 Json json_of(const Arguments& arguments) {
-  const ChildResult result = run_vitrine(with(with(arguments, kJob), {"--json"}));
+  const ChildResult result = run_vitrine(with(with(arguments, kJob), words("--json")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   return Json::parse(result.output);
 }
 
 TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
   for (const char* const mode : {"ddp", "dp"}) {
-    const Arguments training = {
-        "train",         "--devices", "cpu:0-1", "--epochs", "2", "--augment", "flip,crop:4,cutout:6",
-        "--check-order", "--mode",    mode};
+    const Arguments training =
+        words("train --devices cpu:0-1 --epochs 2 --augment flip,crop:4,cutout:6 --check-order --mode {}", mode);
     const Json host = json_of(training);
-    const Json device = json_of(with(training, {"--data-on-device", "on"}));
+    const Json device = json_of(with(training, words("--data-on-device on")));
     ASSERT_EQ(host["step_losses"].size(), 14U);
     EXPECT_EQ(device["step_losses"], host["step_losses"]);
     EXPECT_EQ(device["epochs"][1]["test_loss"], host["epochs"][1]["test_loss"]);
@@ -46,28 +45,26 @@ TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
 }
 
 TEST(DataOnDevice, AMissingByteIsFoundByThePlanWithTheRemedy) {
-  const Arguments run = {"--devices", "cpu:0", "--steps", "2", "--no-eval"};
+  const Arguments run = words("--devices cpu:0 --steps 2 --no-eval");
   const int64_t without = json_of(with({"plan"}, run))["devices"][0]["peak_bytes"];
-  const int64_t needed = json_of(with(with({"plan"}, run), {"--data-on-device", "on"}))["devices"][0]["peak_bytes"];
+  const int64_t needed = json_of(with(with({"plan"}, run), words("--data-on-device on")))["devices"][0]["peak_bytes"];
   EXPECT_GE(needed, without + kImageBytes);
   const auto train = [&](int64_t capacity) {
     return run_vitrine(with(with(with({"train"}, run), kJob),
-                            {"--data-on-device", "on", "--device-memory", std::to_string(capacity)}));
+                            words("--data-on-device on --device-memory {}", std::to_string(capacity))));
   };
   EXPECT_EQ(train(needed).exit_code, 0);
   const ChildResult less = train(needed - 1);
   EXPECT_EQ(less.exit_code, 1);
-  expect_contains(less.error, "out of memory");
-  expect_contains(less.error, "dataset 6");  // 645.0 KiB
+  expect_contains(less.error, "out of memory", "dataset 6");  // 645.0 KiB
   expect_contains(less.error, "--data-on-device off");
 }
 
 TEST(DataOnDevice, IsRefusedWithImagesThatTheHostPrepares) {
-  const ChildResult result =
-      run_vitrine(with(with({"train"}, kJob), {"--data-on-device", "on", "--preprocess", "host"}));
+  const ChildResult result = run_vitrine(with(with({"train"}, kJob), words("--data-on-device on --preprocess host")));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--preprocess host");
-  const ChildResult wrong = run_vitrine({"train", "--data-on-device", "auto"});
+  const ChildResult wrong = run_vitrine(words("train --data-on-device auto"));
   EXPECT_EQ(wrong.exit_code, 2);
   expect_contains(wrong.error, "--data-on-device");
 }

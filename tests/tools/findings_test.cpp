@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_contains.h"
+
 namespace vitrine::tools {
 namespace {
 
@@ -91,7 +93,7 @@ TEST(Findings, ReportOutputsGatheredForTheLoss) {
   in.devices[0].memory.emplace();
   in.devices[0].memory->moments.resize(1);
   in.devices[0].memory->blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
-  EXPECT_EQ(text_of(uneven_memory(in)).find("--mode criterion"), std::string::npos);
+  expect_lacks(text_of(uneven_memory(in)), "--mode criterion");
   in.devices[0].memory->blocks[0].tensor = "gathered outputs";
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
 }
@@ -204,7 +206,7 @@ TEST(Findings, ReportWaitsForDataAndForTheHost) {
   in.workers = 2;
   EXPECT_TELLS(waits_for_data(in), "46 % of the step waits for data");
   EXPECT_TELLS(waits_for_data(in), "raise `--workers` from 2, for example to 4");
-  EXPECT_EQ(text_of(waits_for_data(in)).find("--preprocess"), std::string::npos);
+  expect_lacks(text_of(waits_for_data(in)), "--preprocess");
   in.host_preprocess = true;
   EXPECT_TELLS(waits_for_data(in), "`--preprocess device`");
   EXPECT_FALSE(waits_for_host(in).has_value());
@@ -259,8 +261,8 @@ TEST(Findings, ListDivergenceFirst) {
   EXPECT_TELLS(divergence(in), "The loss was not finite in 3 of 11 steps, from step 8 on");
   in.diverged = "training has diverged: the loss of step 8 is not finite";
   grow(in, 0, Category::workspace, 256 * kMiB);
-  EXPECT_NE(find_findings(in).at(0).text.find("the loss of step 8 is not finite."), std::string::npos);
-  EXPECT_NE(find_findings(in).at(0).remedy.find("`--lr`"), std::string::npos);
+  expect_contains(find_findings(in).at(0).text, "the loss of step 8 is not finite.");
+  expect_contains(find_findings(in).at(0).remedy, "`--lr`");
 }
 
 TEST(Findings, ReportAnEvaluationThatIsNotFinite) {
@@ -294,7 +296,7 @@ TEST(Findings, WhatCostsMostComesFirst) {
   const std::vector<Finding> all = find_findings(in);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].cost, 0.4);
-  EXPECT_NE(all[0].text.find("were skipped"), std::string::npos) << all[0].text;
+  expect_contains(all[0].text, "were skipped");
   EXPECT_STREQ(all[0].cost_of, "the steps");
   EXPECT_STREQ(all[1].cost_of, "its capacity");
   EXPECT_NEAR(all[1].cost.value(), 10.0 / 1000, 1e-12);

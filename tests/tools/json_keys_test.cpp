@@ -20,12 +20,11 @@ namespace {
 using Json = nlohmann::json;
 using Keys = std::set<std::string>;
 
-const Arguments kQuick = {
-    "--model",      "lenet5", "--image-size", "12", "--data", "synthetic:60", "--threads-per-device", "1",
-    "--batch-size", "20"};
+const Arguments kQuick =
+    words("--model lenet5 --image-size 12 --data synthetic:60 --threads-per-device 1 --batch-size 20");
 
 Json json_of(const Arguments& arguments, int exit_code = 0) {
-  const ChildResult result = run_vitrine(with(arguments, {"--json"}));
+  const ChildResult result = run_vitrine(with(arguments, words("--json")));
   EXPECT_EQ(result.exit_code, exit_code) << result.error;
   return Json::parse(result.output);
 }
@@ -124,52 +123,50 @@ void expect_documented(const std::string& command, const std::vector<Json>& outp
 TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const TempFolder folder;
   const std::string weights = (folder.path() / "w.safetensors").string();
-  const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
-  const Arguments half =
-      with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
+  const Arguments train = with(with({"train"}, kQuick), words("--devices cpu:0-1"));
+  const Arguments half = with(train, words("--steps 3 --no-eval --precision fp16 --optimizer sgd --momentum 0.9"));
   expect_documented("train",
-                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion",
-                                          "--checkpoint-dir", (folder.path() / "run").string()})),
-                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})),
-                     json_of(with(half, {"--loss-scale", "1e12"}))},
+                    {json_of(with(train, words("--epochs 1 --split auto --save {} --confusion --checkpoint-dir {}",
+                                               weights, (folder.path() / "run").string()))),
+                     json_of(with(half, words("--loss-scale-growth-interval 1 --clip-norm 1"))),
+                     json_of(with(half, words("--loss-scale 1e12")))},
                     {"convolutions[]", "tuned_plans"});
-  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--confusion", "--weights", weights}))});
+  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), words("--confusion --weights {}", weights)))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
-  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1"});
-  const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
+  const Arguments plan = with(with({"plan"}, kQuick), words("--devices cpu:0-1"));
+  const Json refused = json_of(with(plan, words("--optimizer sgd --device-memory 64KiB")), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
-  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})),
-                             json_of(with(plan, {"--frontier"})), refused});
+  expect_documented("plan", {json_of(with(plan, words("--split auto --checkpoint-dir run"))),
+                             json_of(with(plan, words("--frontier"))), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
   const Arguments compare =
-      with(with({"compare"}, kQuick), {"--devices", "cpu:0-1", "--steps", "3", "--rounds", "1", "--modes", "dp,ddp"});
+      with(with({"compare"}, kQuick), words("--devices cpu:0-1 --steps 3 --rounds 1 --modes dp,ddp"));
   expect_documented("compare",
-                    {json_of(compare), json_of(with(compare, {"--precisions", "fp32,fp16", "--optimizer", "sgd"}))});
+                    {json_of(compare), json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
 }
 
 TEST(JsonKeys, OfReproduceAreDocumented) {
   const TempFolder folder;
   const auto reproduce = [&](const std::string& name, const Arguments& more) {
     return with(with(with({"reproduce"}, kQuick),
-                     {"--out", (folder.path() / name).string(), "--epochs", "1", "--precisions", "fp32"}),
+                     words("--out {} --epochs 1 --precisions fp32", (folder.path() / name).string())),
                 more);
   };
-  expect_documented("reproduce",
-                    {json_of(reproduce("runs", {"--devices", "cpu:0-1", "--modes", "single,ddp", "--seeds", "2"})),
-                     json_of(reproduce("published", {"--devices", "cpu:0", "--modes", "single", "--as-published"})),
-                     json_of(reproduce("sgd", {"--devices", "cpu:0", "--modes", "single", "--optimizer", "sgd",
-                                               "--momentum", "0.9"}))});
+  expect_documented(
+      "reproduce", {json_of(reproduce("runs", words("--devices cpu:0-1 --modes single,ddp --seeds 2"))),
+                    json_of(reproduce("published", words("--devices cpu:0 --modes single --as-published"))),
+                    json_of(reproduce("sgd", words("--devices cpu:0 --modes single --optimizer sgd --momentum 0.9")))});
 }
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {
-  const Arguments small = {"--devices", "cpu:0-1", "-b", "48", "-e", "48", "-n", "2", "-w", "0"};
+  const Arguments small = words("--devices cpu:0-1 -b 48 -e 48 -n 2 -w 0");
   expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "alltoall"}, small)),
-                                    json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
+                                    json_of(with(words("collectives scatter --counts 4,8"), small))});
 }
 
 TEST(JsonKeys, OfLabAreDocumented) { expect_documented("lab", {json_of({"lab", "missing-event"})}); }

@@ -12,6 +12,7 @@
 
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
+#include "tests/support/text.h"
 #include "tools/program/flags/options.h"
 #include "tools/program/flags/program_flags.h"
 
@@ -59,7 +60,7 @@ TEST(LessonPage, HasACommandAndSections) {
   EXPECT_EQ(lesson.title, "What is it?");
   EXPECT_EQ(plain_text(lesson.question), "A question in two lines?");
   EXPECT_EQ(lesson.command.line, "vitrine plan --model mlp");
-  EXPECT_EQ(lesson.command.arguments(), (std::vector<std::string>{"plan", "--model", "mlp"}));
+  EXPECT_EQ(lesson.command.arguments(), words("plan --model mlp"));
   EXPECT_EQ(lesson.command.expected_status, 1);
   EXPECT_EQ(lesson.answer_command.line, "vitrine info");
   EXPECT_EQ(lesson.answer_command.expected_status, 0);
@@ -128,8 +129,7 @@ TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
     EXPECT_TRUE(rows.emplace(flag, line).second) << flag << " has two rows";
   }
   expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp`");
-  expect_contains(rows["--seed"], "| train, plan, compare, reproduce |");
-  expect_contains(rows["--seed"], "[0]");
+  expect_contains(rows["--seed"], "| train, plan, compare, reproduce |", "[0]");
   expect_contains(rows["--lr"], "[0.001]<br>reproduce: [0.0001] |");
   expect_contains(rows["--data"], "[synthetic]<br>reproduce: [required] |");
   expect_contains(rows["--steps"], "<br>compare: ");

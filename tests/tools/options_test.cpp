@@ -15,13 +15,6 @@
 namespace vitrine::tools {
 namespace {
 
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> result;
-  for (std::string word; stream >> word;) result.push_back(word);
-  return result;
-}
-
 Options parsed(const std::string& text) {
   const CommandLine line = parse_command_line(words(text));
   EXPECT_TRUE(line.options.has_value()) << line.error;
@@ -59,12 +52,8 @@ TEST(Options, AutotuneHasNothingToTimeOnCpuDevices) {
   const Options o = parsed("train --autotune");
   EXPECT_NO_THROW(check_autotune(o, {{Backend::cuda, 0}}));
   EXPECT_NO_THROW(check_autotune(parsed("train"), cpu_devices(1)));
-  try {
-    check_autotune(o, cpu_devices(2));
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_CONTAINS(error.what(), "--autotune has nothing to time on CPU devices");
-  }
+  EXPECT_CONTAINS(error_of<ConfigError>([&] { check_autotune(o, cpu_devices(2)); }),
+                  "--autotune has nothing to time on CPU devices");
 }
 
 TEST(Options, DefaultsMatchTheHelp) {
@@ -418,7 +407,7 @@ TEST(Options, StepsToRecordCountFromOne) {
   EXPECT_EQ(parse_step_range("2-4").last_step, 3);
   EXPECT_EQ(parse_step_range("7").first_step, 6);
   EXPECT_EQ(parse_step_range("7").last_step, 6);
-  for (const char* wrong : {"0", "4-2", "2-", "-3", "a", "2-4x", "1,2"})
+  for (const char* wrong : {"", "0", "4-2", "2-", "-3", "a", "2-4x", "2-x", "1,2", "2--4", "2-3-4"})
     EXPECT_THROW(parse_step_range(wrong), ConfigError) << wrong;
   EXPECT_EQ(parse_command_line({"train", "--record-steps", "2-4"}).exit_code, kExitUsage);
   EXPECT_EQ(parse_command_line({"train", "--record-steps", "0", "--report", "r.html"}).exit_code, kExitUsage);
@@ -492,15 +481,6 @@ TEST(Options, SizesHaveTheSameUnitsEverywhere) {
     EXPECT_EQ(parsed(std::string("plan --workspace ") + text).workspace, bytes) << text;
     EXPECT_EQ(parsed(std::string("collectives -b ") + text).collectives.min_bytes, bytes) << text;
   }
-}
-
-TEST(Options, RecordedStepsAreAStepOrARange) {
-  EXPECT_EQ(parse_step_range("3").first_step, 2);
-  EXPECT_EQ(parse_step_range("3").last_step, 2);
-  EXPECT_EQ(parse_step_range("2-4").first_step, 1);
-  EXPECT_EQ(parse_step_range("2-4").last_step, 3);
-  for (const char* text : {"", "0", "-2", "4-2", "2-", "2--4", "2-3-4", "2-x"})
-    EXPECT_THROW(parse_step_range(text), ConfigError) << text;
 }
 
 TEST(Warnings, ReportFileNamesWithAWrongEnding) {

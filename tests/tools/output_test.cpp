@@ -3,13 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <sstream>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -18,40 +17,26 @@ namespace {
 namespace fs = std::filesystem;
 
 class Output : public ::testing::Test {
- public:
-  ~Output() override { fs::remove_all(folder_); }
-
  protected:
-  Output() : folder_(fs::temp_directory_path() / ("vitrine_output_" + std::to_string(getpid()) + "_" + test_name())) {
-    fs::create_directories(folder_);
-  }
-
-  static std::string test_name() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string text(const std::string& name) const {
-    std::ifstream file(path(name));
-    std::stringstream content;
-    content << file.rdbuf();
-    return content.str();
-  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  std::string text(const std::string& name) const { return content(path(name)); }
 
   /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves
   /// w.safetensors.
   ChildResult shell(const std::string& line) const {
-    const std::string setup = "cd '" + folder_.string() + "'; V='" + test::program_path("vitrine") +
+    const std::string setup = "cd '" + folder_.str() + "'; V='" + test::program_path("vitrine") +
                               "'; TRAIN=\"$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 "
                               "--no-eval --save w.safetensors\"; ";
-    return ChildProcess({"bash", "-c", setup + line}).wait();
+    return ChildProcess(words("bash -c {}", setup + line)).wait();
   }
   void expect_weights() const {
-    EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", path("w.safetensors")})
-                  .exit_code,
+    EXPECT_EQ(run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", path("w.safetensors"))).exit_code,
               0);
-    for (const auto& entry : fs::directory_iterator(folder_))
+    for (const auto& entry : fs::directory_iterator(folder_.path()))
       EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
   }
 
-  fs::path folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(Output, AClosedPipeLosesNothingElse) {
@@ -89,8 +74,7 @@ TEST_F(Output, AFullDiskAtStderrLosesNothing) {
 TEST_F(Output, AReportCanBeWrittenToAPipe) {
   const ChildResult result = shell("$TRAIN --report /dev/stdout | cat; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.output, "</html>");
-  expect_contains(result.output, "Where the memory went");
+  expect_contains(result.output, "</html>", "Where the memory went");
   // In a file, the program's output before and after the report is kept.
   const ChildResult to_file = shell("$TRAIN --report /dev/stdout > all.txt");
   EXPECT_EQ(to_file.exit_code, 0) << to_file.error;
@@ -103,10 +87,10 @@ TEST_F(Output, AReportCanBeWrittenToAPipe) {
 TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   const ChildResult result = shell("$TRAIN --report /dev/full --trace /dev/full --memory-history m.pickle");
   EXPECT_EQ(result.exit_code, 1);
-  expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)");
-  expect_contains(result.error, "--report /dev/full: cannot be written (No space left on device)");
+  expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)",
+                  "--report /dev/full: cannot be written (No space left on device)");
   expect_contains(result.output, "Where the memory went");
-  EXPECT_EQ(result.output.find("The report is in"), std::string::npos);
+  expect_lacks(result.output, "The report is in");
   EXPECT_GT(fs::file_size(path("m.pickle")), 100U);
   expect_weights();
 
@@ -116,7 +100,7 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   EXPECT_EQ(unsaved.exit_code, 1);
   expect_contains(unsaved.error, "--save /dev/full: cannot be written");
   expect_contains(unsaved.output, "Where the memory went");
-  EXPECT_EQ(unsaved.output.find("The weights are in"), std::string::npos);
+  expect_lacks(unsaved.output, "The weights are in");
   expect_contains(text("r.html"), "</html>");
 }
 
@@ -128,12 +112,10 @@ TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
       "--save w.safetensors --tensorboard logs";
   const ChildResult result = shell("ulimit -f 72; " + train);
   EXPECT_EQ(result.exit_code, 1);
-  expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.");
-  expect_contains(result.error, "cannot be written (File too large)");
-  for (const char* part : {"epoch 200/200", "Where the memory went", "The weights are in"})
-    expect_contains(result.output, part);
-  const ChildResult weights = run_vitrine(
-      {"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
+  expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.", "cannot be written (File too large)");
+  expect_contains(result.output, "epoch 200/200", "Where the memory went", "The weights are in");
+  const ChildResult weights =
+      run_vitrine(words("eval --model lenet5 --image-size 12 --data synthetic:8 --weights {}", path("w.safetensors")));
   EXPECT_EQ(weights.exit_code, 0) << weights.error;
 
   const ChildResult full_before = shell("rm w.safetensors; ulimit -f 0; " + train);
@@ -154,8 +136,7 @@ TEST_F(Output, NonFiniteWeightsAreRefused) {
   const ChildResult refused = shell("$V eval --model mlp --data synthetic:200 --weights w.safetensors");
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_TRUE(refused.output.empty()) << refused.output;
-  expect_contains(refused.error, ".weight is nan at index (");
-  expect_contains(refused.error, "--allow-non-finite");
+  expect_contains(refused.error, ".weight is nan at index (", "--allow-non-finite");
   EXPECT_EQ(shell("$V eval --model mlp --data synthetic:200 --weights w.safetensors --allow-non-finite").exit_code, 0);
 }
 

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json json_of(const Arguments& arguments, int exit_code = 0) {
-  const ChildResult result = run_vitrine(with(arguments, {"--json"}));
+  const ChildResult result = run_vitrine(with(arguments, words("--json")));
   EXPECT_EQ(result.exit_code, exit_code) << fmt::format("{}\n{}", fmt::join(arguments, " "), result.error);
   return Json::parse(result.output);
 }
@@ -31,31 +31,14 @@ Arguments random_command(std::mt19937& random) {
   const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "resnet18"});
   const int devices = std::vector<int>{1, 2, 4}[random() % 3];
   const std::string mode = pick({"dp", "balanced", "criterion", "ddp"});
-  Arguments command = {"--model",
-                       model,
-                       "--data",
-                       "synthetic:40",
-                       "--devices",
-                       fmt::format("cpu:0-{}", devices - 1),
-                       "--threads-per-device",
-                       "1",
-                       "--mode",
-                       mode,
-                       "--batch-size",
-                       "16",
-                       "--optimizer",
-                       pick({"sgd", "adamw"}),
-                       "--epochs",
-                       "1",
-                       "--accumulate",
-                       pick({"1", "2", "3"}),
-                       "--precision",
-                       pick({"fp32", "fp16"}),
-                       "--recompute-segments",
-                       pick({"1", "2", "3", "sqrt"})};
-  if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
-  if (model == "alexnet") command = with(command, {"--image-size", "63"});
-  if (model == "resnet18") command = with(command, {"--image-size", "32"});
+  Arguments command = words(
+      "--model {} --data synthetic:40 --devices {} --threads-per-device 1 --mode {} --batch-size 16 --optimizer {} "
+      "--epochs 1 --accumulate {} --precision {} --recompute-segments {}",
+      model, fmt::format("cpu:0-{}", devices - 1), mode, pick({"sgd", "adamw"}), pick({"1", "2", "3"}),
+      pick({"fp32", "fp16"}), pick({"1", "2", "3", "sqrt"}));
+  if (mode == "balanced") command = with(command, words("--split {}", devices == 1 ? "gpu0=16" : "gpu0=3"));
+  if (model == "alexnet") command = with(command, words("--image-size 63"));
+  if (model == "resnet18") command = with(command, words("--image-size 32"));
   return command;
 }
 
@@ -78,27 +61,25 @@ TEST(Plan, EqualsWhatTrainMeasuresToTheByte) {
   }
 }
 
-const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--mode", "dp", "--no-eval"};
+const Arguments kSmall = words("--model small-cnn --data synthetic:300 --mode dp --no-eval");
 
 /// It neither shrinks nor depends on the machine.
-const Arguments kLeastWorkspace = {"--workspace", "1MiB"};
+const Arguments kLeastWorkspace = words("--workspace 1MiB");
 
 TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
-  const Arguments command =
-      with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
+  const Arguments command = with(with(kSmall, kLeastWorkspace), words("--devices cpu:0-1 --batch-size 24 --steps 2"));
   const Json devices = json_of(with({"plan"}, command))["devices"];
   const int64_t first = devices[0]["peak_bytes"], second = devices[1]["peak_bytes"];
   const auto train = [&](int64_t a, int64_t b) {
-    return run_vitrine(with(with({"train"}, command), {"--device-memory", fmt::format("{},{}", a, b)}));
+    return run_vitrine(with(with({"train"}, command), words("--device-memory {}", fmt::format("{},{}", a, b))));
   };
   EXPECT_EQ(train(first, second).exit_code, 0);
   const ChildResult less = train(first, second - 1);
   EXPECT_EQ(less.exit_code, 1);
   EXPECT_EQ(less.output, "");
-  expect_contains(less.error, "cpu:1: out of memory. Tried to allocate");
-  expect_contains(less.error, "What would fit: --batch-size");
+  expect_contains(less.error, "cpu:1: out of memory. Tried to allocate", "What would fit: --batch-size");
   const Json refused =
-      json_of(with(with({"plan"}, command), {"--device-memory", fmt::format("{},{}", first - 1, second)}), 1);
+      json_of(with(with({"plan"}, command), words("--device-memory {}", fmt::format("{},{}", first - 1, second))), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_EQ(refused["devices"][0]["fits"], false);
   EXPECT_EQ(refused["devices"][1]["fits"], true);
@@ -106,29 +87,28 @@ TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
 }
 
 TEST(Plan, AWorkspaceThatShrinksIsToldWithWhatItCosts) {
-  const Arguments command = {"--model", "resnet18-cifar",       "--data", "synthetic:4", "--devices",
-                             "cpu:0",   "--batch-size",         "2",      "--no-eval",   "--steps",
-                             "1",       "--threads-per-device", "1"};
+  const Arguments command = words(
+      "--model resnet18-cifar --data synthetic:4 --devices cpu:0 --batch-size 2 --no-eval --steps 1 "
+      "--threads-per-device 1");
   const Json whole = json_of(with({"plan"}, command));
   const int64_t peak = whole["devices"][0]["peak_bytes"],
                 workspace = whole["devices"][0]["peak_bytes_by_category"]["workspace"];
-  const Arguments smaller = with(command, {"--device-memory", std::to_string(peak - workspace / 2)});
+  const Arguments smaller = with(command, words("--device-memory {}", std::to_string(peak - workspace / 2)));
   const ChildResult plan = run_vitrine(with({"plan"}, smaller)), run = run_vitrine(with({"train"}, smaller));
   EXPECT_EQ(plan.exit_code, 0);
   EXPECT_EQ(run.exit_code, 0);
   if (workspace <= int64_t{1} << 20) GTEST_SKIP() << "convolutions of this build need no more than the least";
   for (const std::string& text : {plan.output, run.error}) {
-    expect_contains(text, ", all that fits, so ");
-    expect_contains(text, "conv2d_");
-    expect_contains(text, ": the best algorithm needs ");
+    expect_contains(text, ", all that fits, so ", "conv2d_", ": the best algorithm needs ");
   }
   expect_contains(plan.output, "With less memory the workspace shrinks, to 1.0 MiB at least");
-  const ChildResult given = run_vitrine(with(with({"plan"}, smaller), {"--workspace", std::to_string(workspace)}));
+  const ChildResult given =
+      run_vitrine(with(with({"plan"}, smaller), words("--workspace {}", std::to_string(workspace))));
   EXPECT_EQ(given.exit_code, 1) << "a given workspace does not shrink";
 }
 
 TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
-  const Json json = json_of(with(with({"plan"}, kSmall), {"--devices", "cuda:0-3", "--batch-size", "64"}));
+  const Json json = json_of(with(with({"plan"}, kSmall), words("--devices cuda:0-3 --batch-size 64")));
   ASSERT_EQ(json["devices"].size(), 4U);
   for (const Json& device : json["devices"]) {
     EXPECT_TRUE(device["peak"]["phase"] == "forward" || device["peak"]["phase"] == "backward") << device["peak"];
@@ -138,44 +118,42 @@ TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
     for (const Json& held : device["held"]) EXPECT_GT(held["bytes"].get<int64_t>(), 0);
     EXPECT_FALSE(device.contains("outside_bytes"));
   }
-  const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
+  const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), words("--devices meta:0-3 --batch-size 64")));
   EXPECT_EQ(text.exit_code, 0);
-  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters",
-                           "features.5", "total", "reached in"}) {
-    expect_contains(text.output, part);
-  }
+  expect_contains(text.output, "meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters",
+                  "features.5", "total", "reached in");
 }
 
 TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {
-  const Json json =
-      json_of({"plan", "--model", "mlp", "--image-size", "1810", "--devices", "cuda:0-63", "--batch-size", "640"});
+  const Json json = json_of(words("plan --model mlp --image-size 1810 --devices cuda:0-63 --batch-size 640"));
   ASSERT_EQ(json["devices"].size(), 64U);
   EXPECT_GT(json["devices"][63]["peak_bytes_by_category"]["parameters"].get<int64_t>(), 10'000'000'000);
 }
 
 TEST(Choose, TheLargestBatchRuns) {
-  const Arguments devices = with(kLeastWorkspace, {"--devices", "cpu:0-2", "--device-memory", "24MiB,20MiB,12MiB"});
-  const Arguments command = with(with(kSmall, devices), {"--batch-size", "max", "--steps", "2"});
-  const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})),
+  const Arguments devices = with(kLeastWorkspace, words("--devices cpu:0-2 --device-memory 24MiB,20MiB,12MiB"));
+  const Arguments command = with(with(kSmall, devices), words("--batch-size max --steps 2"));
+  const Json even = json_of(with(with({"train"}, command), words("--split auto"))),
              equal = json_of(with({"train"}, command));
   const int64_t most = even["config"]["batch_size"];
   EXPECT_GT(most, equal["config"]["batch_size"].get<int64_t>());
   EXPECT_GT(even["devices"][0]["samples_per_step"].get<int64_t>(),
             even["devices"][2]["samples_per_step"].get<int64_t>());
-  const ChildResult told = run_vitrine(with(with({"plan"}, command), {"--split", "auto"}));
-  expect_contains(told.output, fmt::format("--batch-size {} --split ", most));
-  expect_contains(told.output, fmt::format("a batch of {} would be ", most + 1));
-  const Arguments one_more = with(with(kSmall, devices), {"--batch-size", std::to_string(most + 1)});
-  EXPECT_EQ(json_of(with(with({"plan"}, one_more), {"--split", "equal"}), 1)["fits"], false);
+  const ChildResult told = run_vitrine(with(with({"plan"}, command), words("--split auto")));
+  expect_contains(told.output, fmt::format("--batch-size {} --split ", most),
+                  fmt::format("a batch of {} would be ", most + 1));
+  const Arguments one_more = with(with(kSmall, devices), words("--batch-size {}", std::to_string(most + 1)));
+  EXPECT_EQ(json_of(with(with({"plan"}, one_more), words("--split equal")), 1)["fits"], false);
 }
 
 TEST(Choose, TheFewestMicroBatchesRun) {
-  const Arguments command = with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0", "--device-memory", "30MiB",
-                                                                 "--batch-size", "200", "--steps", "2"});
-  const Json json = json_of(with(with({"train"}, command), {"--accumulate", "auto"}));
+  const Arguments command =
+      with(with(kSmall, kLeastWorkspace), words("--devices cpu:0 --device-memory 30MiB --batch-size 200 --steps 2"));
+  const Json json = json_of(with(with({"train"}, command), words("--accumulate auto")));
   const int64_t count = json["config"]["accumulate"];
   EXPECT_GT(count, 1);
-  EXPECT_EQ(json_of(with(with({"plan"}, command), {"--accumulate", std::to_string(count - 1)}), 1)["fits"], false);
+  EXPECT_EQ(json_of(with(with({"plan"}, command), words("--accumulate {}", std::to_string(count - 1))), 1)["fits"],
+            false);
 }
 
 TEST(Choose, RecomputationMakesItFit) {
@@ -185,13 +163,13 @@ TEST(Choose, RecomputationMakesItFit) {
   for (int i = 0; i < 8; ++i) layers += R"(, {"type": "Linear", "out_features": 128}, {"type": "ReLU"})";
   std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [)" << layers
                       << R"(, {"type": "Linear", "out_features": 10}]})";
-  Arguments command = {"--model", file,      "--data", "synthetic:300", "--devices", "cpu:0", "--batch-size",
-                       "256",     "--steps", "2",      "--no-eval"};
+  Arguments command =
+      words("--model {} --data synthetic:300 --devices cpu:0 --batch-size 256 --steps 2 --no-eval", file);
   const int64_t less =
-      json_of(with(with({"plan"}, command), {"--recompute-segments", "sqrt"}))["devices"][0]["peak_bytes"];
-  command = with(command, {"--device-memory", std::to_string(less)});
+      json_of(with(with({"plan"}, command), words("--recompute-segments sqrt")))["devices"][0]["peak_bytes"];
+  command = with(command, words("--device-memory {}", std::to_string(less)));
   EXPECT_EQ(json_of(with({"plan"}, command), 1)["fits"], false);
-  const Json json = json_of(with(with({"train"}, command), {"--recompute-segments", "auto"}));
+  const Json json = json_of(with(with({"train"}, command), words("--recompute-segments auto")));
   EXPECT_GT(json["config"]["recompute_segments"], 1);
   double recomputed = 0;
   for (const Json& row : json["phases"]) recomputed += row["phase"] == "recompute" ? row["seconds"].get<double>() : 0.0;
@@ -199,14 +177,14 @@ TEST(Choose, RecomputationMakesItFit) {
 }
 
 // In small-cnn the largest tensors are those of one layer, of which recomputation saves none.
-const Arguments kDeep = {"--model", "resnet18",     "--image-size", "32",      "--data", "synthetic:64", "--devices",
-                         "cpu:0",   "--batch-size", "16",           "--steps", "2",      "--workspace",  "16MiB"};
+const Arguments kDeep = words(
+    "--model resnet18 --image-size 32 --data synthetic:64 --devices cpu:0 --batch-size 16 --steps 2 --workspace 16MiB");
 
 TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Json none = json_of(with({"plan"}, kDeep));
   EXPECT_TRUE(none["frontier"].is_null());
   EXPECT_EQ(none["config"]["recompute"], Json::array());
-  const Json json = json_of(with(with({"plan"}, kDeep), {"--frontier"}));
+  const Json json = json_of(with(with({"plan"}, kDeep), words("--frontier")));
   const Json& rows = json["frontier"];
   ASSERT_GE(rows.size(), 3U);
   EXPECT_EQ(rows[0]["recompute"], Json::array());
@@ -218,87 +196,86 @@ TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   }
   // A row can be given as it is.
   const std::vector<std::string> parts = rows[1]["recompute"];
-  const Json given = json_of(with(with({"plan"}, kDeep), {"--recompute", fmt::format("{}", fmt::join(parts, ","))}));
+  const Json given =
+      json_of(with(with({"plan"}, kDeep), words("--recompute {}", fmt::format("{}", fmt::join(parts, ",")))));
   EXPECT_EQ(given["devices"][0]["peak_bytes"], rows[1]["peak_bytes"]);
   EXPECT_EQ(given["config"]["recompute"], parts);
-  const Arguments limited = with(kDeep, {"--device-memory", std::to_string(rows[1]["peak_bytes"].get<int64_t>())});
-  const ChildResult text = run_vitrine(with(with({"plan"}, limited), {"--frontier"}));
+  const Arguments limited =
+      with(kDeep, words("--device-memory {}", std::to_string(rows[1]["peak_bytes"].get<int64_t>())));
+  const ChildResult text = run_vitrine(with(with({"plan"}, limited), words("--frontier")));
   EXPECT_EQ(text.exit_code, 1) << text.error;
   for (const char* shown : {"What recomputation saves and costs", "(nothing)", "yes, with least time"})
     expect_contains(text.output, shown);
 }
 
 TEST(Choose, RecomputedPartsAreTheCheapestThatFitAndRunAsPlanned) {
-  const Json rows = json_of(with(with({"plan"}, kDeep), {"--frontier"}))["frontier"];
-  const Arguments command = with(kDeep, {"--device-memory", std::to_string(rows[1]["peak_bytes"].get<int64_t>())});
-  const Json json = json_of(with(with({"train"}, command), {"--recompute", "auto"}));
+  const Json rows = json_of(with(with({"plan"}, kDeep), words("--frontier")))["frontier"];
+  const Arguments command =
+      with(kDeep, words("--device-memory {}", std::to_string(rows[1]["peak_bytes"].get<int64_t>())));
+  const Json json = json_of(with(with({"train"}, command), words("--recompute auto")));
   EXPECT_FALSE(json["config"]["recompute"].empty());
   EXPECT_EQ(json["devices"][0]["peak_bytes"], json["devices"][0]["planned_peak_bytes"]);
-  expect_contains(json["notes"][0].get<std::string>(), "more time in forward and backward");
+  expect_contains(json["notes"][0], "more time in forward and backward");
   double recomputed = 0;
   for (const Json& row : json["phases"]) recomputed += row["phase"] == "recompute" ? row["seconds"].get<double>() : 0.0;
   EXPECT_GT(recomputed, 0.0);
   // The same training as without recomputation.
   EXPECT_EQ(json["step_losses"], json_of(with({"train"}, kDeep))["step_losses"]);
-  const Json roomy = json_of(with(with({"plan"}, kDeep), {"--recompute", "auto"}));
+  const Json roomy = json_of(with(with({"plan"}, kDeep), words("--recompute auto")));
   EXPECT_EQ(roomy["config"]["recompute"], Json::array());
 }
 
 TEST(Plan, WideOutputsFillTheFirstDeviceUnlessTheLossIsParallel) {
   const auto activations = [](const Arguments& more, size_t device) {
-    const Json json = json_of(
-        with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
+    const Json json = json_of(with(words("plan --model wide-head --devices cuda:0-3 --batch-size 32 --no-eval"), more));
     return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
   };
   constexpr double kOutputs = 32.0 * 250 * 40000 * 4;  // 1.28 GB
-  const double dp = activations({"--mode", "dp"}, 0),
-               apart = activations({"--mode", "dp", "--loss-gradient", "apart"}, 0);
+  const double dp = activations(words("--mode dp"), 0),
+               apart = activations(words("--mode dp --loss-gradient apart"), 0);
   EXPECT_GT(dp, kOutputs);
   EXPECT_LT(dp, 1.5 * kOutputs);
   EXPECT_GT(apart, 2 * kOutputs);
-  EXPECT_LT(activations({"--mode", "criterion"}, 0), 0.5 * kOutputs);
-  EXPECT_LT(activations({"--mode", "dp"}, 1), 0.5 * kOutputs);
+  EXPECT_LT(activations(words("--mode criterion"), 0), 0.5 * kOutputs);
+  EXPECT_LT(activations(words("--mode dp"), 1), 0.5 * kOutputs);
 }
 
 TEST(Choose, ReportsWhyNothingFits) {
-  const ChildResult result = run_vitrine(
-      with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "8MiB", "--batch-size", "max"}));
+  const ChildResult result =
+      run_vitrine(with(with({"train"}, kSmall), words("--devices cpu:0 --device-memory 8MiB --batch-size max")));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.output, "");
-  expect_contains(result.error, "--batch-size max: nothing fits");
-  expect_contains(result.error, "too much");
-  expect_contains(result.error, "--device-memory");
+  expect_contains(result.error, "--batch-size max: nothing fits", "too much", "--device-memory");
 }
 
 TEST(Choose, BalancesMeasuredTimes) {
-  const Json json = json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance",
-                                                           "time", "--batch-size", "24", "--steps", "2"}));
+  const Json json = json_of(
+      with(with({"train"}, kSmall), words("--devices cpu:0-1 --split auto --balance time --batch-size 24 --steps 2")));
   EXPECT_EQ(
       json["devices"][0]["samples_per_step"].get<int64_t>() + json["devices"][1]["samples_per_step"].get<int64_t>(),
       24);
   std::string notes;
   for (const Json& note : json["notes"]) notes += note.get<std::string>() + "\n";
-  expect_contains(notes, "--balance time: 24 samples as 12+12 take ");
-  expect_contains(notes, "fitted: cpu:0 ");
+  expect_contains(notes, "--balance time: 24 samples as 12+12 take ", "fitted: cpu:0 ");
   EXPECT_EQ(json["step_losses"].size(), 2U);
 }
 
 TEST(Choose, KeepsTheEqualSplitOfSmallBatches) {
-  const Json json = json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance",
-                                                           "time", "--batch-size", "3", "--steps", "2"}));
+  const Json json = json_of(
+      with(with({"train"}, kSmall), words("--devices cpu:0-1 --split auto --balance time --batch-size 3 --steps 2")));
   expect_contains(json["notes"][0], "the equal split stays");
   EXPECT_EQ(json["devices"][0]["samples_per_step"], 2);
 }
 
 TEST(Plan, OfOneOfSeveralProcessesIncludesTheirExchange) {
-  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "16", "--steps", "2", "--mode", "ddp"});
+  const Arguments command = with(kSmall, words("--devices cpu:0 --batch-size 16 --steps 2 --mode ddp"));
   const Json alone = json_of(with({"plan"}, command)),
-             first = json_of(with(with({"plan"}, command), {"--processes", "2"}));
+             first = json_of(with(with({"plan"}, command), words("--processes 2")));
   EXPECT_EQ(first["devices"][0]["samples_per_step"], 8);
   EXPECT_EQ(alone["devices"][0]["peak_bytes_by_category"]["communication"], 0);
   EXPECT_GT(first["devices"][0]["peak_bytes_by_category"]["communication"], 0);
-  const Arguments search = with(
-      kSmall, {"--devices", "cpu:0", "--mode", "ddp", "--device-memory", "20MiB", "--processes", "2", "--batch-size"});
+  const Arguments search =
+      with(kSmall, words("--devices cpu:0 --mode ddp --device-memory 20MiB --processes 2 --batch-size"));
   const int64_t most = json_of(with(with({"plan"}, search), {"max"}))["config"]["batch_size"];
   EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most)}))["fits"], true);
   EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most + 2)}), 1)["fits"],
@@ -306,15 +283,14 @@ TEST(Plan, OfOneOfSeveralProcessesIncludesTheirExchange) {
 }
 
 TEST(Program, RefusesToRecordStepsBeyondTheRun) {
-  const ChildResult result =
-      run_vitrine(with(with({"train"}, kSmall),
-                       {"--devices", "cpu:0", "--steps", "1", "--record-steps", "5-9", "--report", "unwritten.html"}));
+  const ChildResult result = run_vitrine(
+      with(with({"train"}, kSmall), words("--devices cpu:0 --steps 1 --record-steps 5-9 --report unwritten.html")));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "the run has 1 step");
 }
 
 TEST(Program, RefusesTwoOutputsInOneFile) {
-  const ChildResult result = run_vitrine({"train", "--save", "x.out", "--report", "./x.out"});
+  const ChildResult result = run_vitrine(words("train --save x.out --report ./x.out"));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--save and --report name one file");
 }
@@ -327,23 +303,23 @@ void expect_usage_error(const Arguments& arguments, const std::string& part) {
 }
 
 TEST(Plan, RecomputedPartsAreRefusedUnlessTheyExist) {
-  const ChildResult result = run_vitrine({"plan", "--model", "mlp", "--devices", "cpu:0", "--recompute", "conv9"});
+  const ChildResult result = run_vitrine(words("plan --model mlp --devices cpu:0 --recompute conv9"));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--recompute: 'conv9' is no part of the model");
 }
 
 TEST(Choose, RefusesContradictions) {
-  expect_usage_error({"train", "--batch-size", "most"},
+  expect_usage_error(words("train --batch-size most"),
                      "vitrine train: --batch-size: expected an integer from 1 to 1099511627776 or max, got 'most'");
-  expect_usage_error({"train", "--batch-size", "0"},
+  expect_usage_error(words("train --batch-size 0"),
                      "--batch-size: expected an integer from 1 to 1099511627776 or max, got '0'");
-  expect_usage_error({"train", "--accumulate", "-1"},
+  expect_usage_error(words("train --accumulate -1"),
                      "--accumulate: expected an integer from 1 to 1048576 or auto, got '-1'");
-  expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
-  expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
-  expect_usage_error({"train", "--balance", "time"}, "add --split auto");
-  expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
-  expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");
+  expect_usage_error(words("train --batch-size max --accumulate auto"), "give one of them a number");
+  expect_usage_error(words("train --gpu0-bsz 4 --split auto"), "both give the split");
+  expect_usage_error(words("train --balance time"), "add --split auto");
+  expect_usage_error(words("plan --split auto --balance time"), "a plan measures no time");
+  expect_usage_error(words("compare --batch-size max"), "--batch-size");
 }
 
 /// The file that docs/model_files.md shows.
@@ -361,23 +337,22 @@ TEST(ModelFiles, ArePlannedForMachinesThatAreNotHereAndTrained) {
   const TempFolder folder;
   const std::string file = folder.str() + "/my_net.json";
   std::ofstream(file) << documented_model();
-  const Json gpus = json_of({"plan", "--model", file, "--devices", "cuda:0-3", "--mode", "dp"});
+  const Json gpus = json_of(words("plan --model {} --devices cuda:0-3 --mode dp", file));
   EXPECT_EQ(gpus["config"]["model"], "my-net");
   EXPECT_GT(gpus["devices"][0]["peak_bytes"], gpus["devices"][1]["peak_bytes"]);
-  const Arguments small = {"--model", file,     "--devices",    "cpu:0-1",      "--threads-per-device",
-                           "1",       "--data", "synthetic:40", "--batch-size", "16"};
+  const Arguments small =
+      words("--model {} --devices cpu:0-1 --threads-per-device 1 --data synthetic:40 --batch-size 16", file);
   const Json plan = json_of(with({"plan"}, small));
-  const Json run = json_of(with({"train", "--epochs", "1"}, small));
+  const Json run = json_of(with(words("train --epochs 1"), small));
   for (size_t d = 0; d < 2; ++d) {
     EXPECT_EQ(run["devices"][d]["peak_bytes"], run["devices"][d]["planned_peak_bytes"]);
     EXPECT_EQ(run["devices"][d]["peak_bytes"], plan["devices"][d]["peak_bytes"]);
   }
-  for (const auto& [flag, value] :
-       {std::pair<const char*, const char*>{"--image-size", "16"}, {"--classes", "16"}, {"--dropout", "0.5"}}) {
-    expect_contains(run_vitrine(with({"plan", flag, value}, small)).error,
-                    fmt::format("{}: the file {} sets it", flag, file));
+  for (const Arguments& flag : {words("--image-size 16"), words("--classes 16"), words("--dropout 0.5")}) {
+    expect_contains(run_vitrine(with(with({"plan"}, flag), small)).error,
+                    fmt::format("{}: the file {} sets it", flag[0], file));
   }
-  expect_contains(run_vitrine({"plan", "--model", "mini.jso"}).error, "wide-head, FILE.json");
+  expect_contains(run_vitrine(words("plan --model mini.jso")).error, "wide-head, FILE.json");
 }
 
 TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
@@ -385,18 +360,18 @@ TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
   const std::string file = folder.str() + "/gray.json";
   std::ofstream(file)
       << R"({"input": [1, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
-  const ChildResult channels = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
+  const ChildResult channels = run_vitrine(words("train --model {} --data synthetic:40", file));
   EXPECT_EQ(channels.exit_code, 2);
-  expect_contains(channels.error, "it takes images with 1 channels, but synthetic");
-  expect_contains(channels.error, "has images with 3; change \"input\" and the first layer, or choose another --data");
-  EXPECT_EQ(run_vitrine({"plan", "--model", file, "--devices", "cpu:0-1"}).exit_code, 0);
+  expect_contains(channels.error, "it takes images with 1 channels, but synthetic",
+                  "has images with 3; change \"input\" and the first layer, or choose another --data");
+  EXPECT_EQ(run_vitrine(words("plan --model {} --devices cpu:0-1", file)).exit_code, 0);
   std::ofstream(file)
       << R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
-  const ChildResult classes = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
-  expect_contains(classes.error, "its output has 2 classes, but synthetic");
-  expect_contains(classes.error, "has labels of 10; give the last layer at least 10 outputs, or choose another --data");
+  const ChildResult classes = run_vitrine(words("train --model {} --data synthetic:40", file));
+  expect_contains(classes.error, "its output has 2 classes, but synthetic",
+                  "has labels of 10; give the last layer at least 10 outputs, or choose another --data");
   std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [{"type": "Mamba"}]})";
-  const ChildResult unknown = run_vitrine({"plan", "--model", file});
+  const ChildResult unknown = run_vitrine(words("plan --model {}", file));
   EXPECT_EQ(unknown.exit_code, 1);
   expect_contains(unknown.error, "layer 0 (Mamba 0): layer type 'Mamba' is not supported");
 }

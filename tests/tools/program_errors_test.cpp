@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/temp_folder.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -19,7 +19,7 @@ void expect_failure(const std::vector<std::string>& arguments, int exit_code, co
   const ChildResult result = run_vitrine(arguments);
   EXPECT_EQ(result.exit_code, exit_code) << result.error;
   EXPECT_EQ(result.output, "");
-  EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
+  expect_contains(result.error, part);
 }
 
 /// The same for a run, which may have described itself on stdout.
@@ -31,70 +31,69 @@ void expect_failure_of_run(const std::vector<std::string>& arguments, const std:
 
 TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure({}, 2, "subcommand");
-  expect_failure({"train", "--epoch", "3"}, 2, "did you mean --epochs?");
-  expect_failure({"train", "--epochs", "1", "--steps", "2"}, 2, "--epochs and --steps");
-  expect_failure({"train", "--data", "imagenet:x"}, 2, "imagenet");
-  expect_failure({"train", "--devices", "cpu:x"}, 2, "cpu:x");
-  expect_failure({"train", "--devices", "cpu:0-1", "--split", "1,2,3"}, 2,
+  expect_failure(words("train --epoch 3"), 2, "did you mean --epochs?");
+  expect_failure(words("train --epochs 1 --steps 2"), 2, "--epochs and --steps");
+  expect_failure(words("train --data imagenet:x"), 2, "imagenet");
+  expect_failure(words("train --devices cpu:x"), 2, "cpu:x");
+  expect_failure(words("train --devices cpu:0-1 --split 1,2,3"), 2,
                  "--split 1,2,3: it has 3 weights, but there are 2 devices; give one weight for each device");
-  expect_failure({"train", "--devices", "cpu:0-1", "--mode", "balanced"}, 2, "--split gpu0=N");
-  expect_failure({"train", "--devices", "cpu:0-1", "--mode", "dp", "--output-device", "cpu:2"}, 2, "cpu:0, cpu:1");
-  expect_failure({"train", "--devices", "cpu:0-1", "--data", "synthetic:50", "--threads-per-device", "1,1,1"}, 2,
+  expect_failure(words("train --devices cpu:0-1 --mode balanced"), 2, "--split gpu0=N");
+  expect_failure(words("train --devices cpu:0-1 --mode dp --output-device cpu:2"), 2, "cpu:0, cpu:1");
+  expect_failure(words("train --devices cpu:0-1 --data synthetic:50 --threads-per-device 1,1,1"), 2,
                  "3 values for 2 devices");
-  expect_failure({"train", "--devices", "meta:0", "--data", "synthetic:50"}, 2, "meta");
-  expect_failure({"train", "--data", "synthetic:50", "--drop-last"}, 2, "lower --batch-size");
+  expect_failure(words("train --devices meta:0 --data synthetic:50"), 2, "meta");
+  expect_failure(words("train --data synthetic:50 --drop-last"), 2, "lower --batch-size");
   expect_failure({"eval"}, 2, "--weights");
 }
 
 /// The data, which would be opened next, does not exist.
 TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
-  const std::vector<std::string> one_cycle = {"train",  "--lr-schedule",        "one-cycle",
-                                              "--data", "cifar10:/nonexistent", "--optimizer"};
+  const std::vector<std::string> one_cycle =
+      words("train --lr-schedule one-cycle --data cifar10:/nonexistent --optimizer");
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), one_cycle.begin(), one_cycle.end());
     return more;
   };
   expect_failure(with({"sgd"}), 2, "sgd does not have without --momentum; give one, for example --momentum 0.9");
-  expect_failure(with({"sgd", "--momentum", "0"}), 2, "--momentum 0.9");
-  expect_failure(with({"sgd", "--momentum", "0.9"}), 1, "/nonexistent");
+  expect_failure(with(words("sgd --momentum 0")), 2, "--momentum 0.9");
+  expect_failure(with(words("sgd --momentum 0.9")), 1, "/nonexistent");
   expect_failure(with({"adamw"}), 1, "/nonexistent");
 }
 
 TEST(ProgramErrors, AnInstructionSetThatIsNotThereIsNamed) {
-  const ChildResult result = ChildProcess(vitrine_command({"train", "--data", "synthetic:50"}),
+  const ChildResult result = ChildProcess(vitrine_command(words("train --data synthetic:50")),
                                           ChildProcess::Streams::pipes, {"VITRINE_ISA=mmx"})
                                  .wait();
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.output, "");
-  EXPECT_NE(result.error.find("VITRINE_ISA is 'mmx', but this build on this processor has only "), std::string::npos)
-      << result.error;
+  expect_contains(result.error, "VITRINE_ISA is 'mmx', but this build on this processor has only ");
 }
 
 TEST(ProgramErrors, FailuresExitWithStatus1) {
-  expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
-  expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");
-  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/nonexistent.safetensors"}, 1,
+  expect_failure(words("train --data cifar10:/nonexistent"), 1, "/nonexistent");
+  expect_failure(words("train --devices cuda:4000 --data synthetic:50"), 1, "cuda:4000: ");
+  expect_failure(words("train --data synthetic:50 --init-weights /nonexistent.safetensors"), 1,
                  "vitrine: --init-weights /nonexistent.safetensors: it cannot be opened");
-  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/nonexistent.safetensors"}, 1,
+  expect_failure(words("eval --data synthetic:50 --weights /nonexistent.safetensors"), 1,
                  "vitrine: --weights /nonexistent.safetensors: it cannot be opened");
-  expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
+  expect_failure(words("train --devices cpu:0 --data synthetic:100 --device-memory 64KiB"), 1, "cpu:0");
 }
 
 TEST(ProgramErrors, ValuesThatDependOnDataAndModelAreNamedByTheirFlags) {
-  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--augment", "crop:40"}, 2,
+  expect_failure(words("train --model mlp --image-size 8 --data synthetic:50 --augment crop:40"), 2,
                  "vitrine: --augment crop:40: crop:40 is more than the ");
-  expect_failure(
-      {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--param-group", "x*:lr=0.1"}, 2,
-      "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
+  expect_failure(words("train --model mlp --image-size 8 --data synthetic:50 --param-group x*:lr=0.1"), 2,
+                 "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
 }
 
 TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
-  if (run_vitrine({"info", "--json"}).output.find("\"cuda:0\"") != std::string::npos) GTEST_SKIP() << "there is a GPU";
+  if (run_vitrine(words("info --json")).output.find("\"cuda:0\"") != std::string::npos)
+    GTEST_SKIP() << "there is a GPU";
   for (const std::string command : {"train", "compare", "collectives", "eval"}) {
     std::vector<ChildResult> results;
     for (const char* devices : {"cuda:0", "cuda:all", "cuda:0-1"}) {
       std::vector<std::string> arguments = {command, "--devices", devices};
-      if (command == "eval") arguments.insert(arguments.end(), {"--weights", "w.safetensors"});
+      if (command == "eval") arguments = with(arguments, words("--weights w.safetensors"));
       results.push_back(run_vitrine(arguments));
       EXPECT_EQ(results.back().exit_code, 1) << results.back().error;
     }
@@ -104,8 +103,8 @@ TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
 }
 
 TEST(ProgramErrors, SizesBeyondAPlanHaveRemedies) {
-  expect_failure({"plan", "--image-size", "20000", "--no-eval"}, 1, "the most that a plan can represent");
-  expect_failure({"train", "--image-size", "20000", "--steps", "1", "--no-eval"}, 1, "--image-size");
+  expect_failure(words("plan --image-size 20000 --no-eval"), 1, "the most that a plan can represent");
+  expect_failure(words("train --image-size 20000 --steps 1 --no-eval"), 1, "--image-size");
 }
 
 TEST(ProgramErrors, MoreCpuDevicesThanAProcessCanHaveAreRefusedAtOnce) {
@@ -122,64 +121,60 @@ TEST(ProgramErrors, AnEmptyValueIsRefused) {
 }
 
 TEST(ProgramErrors, AFileThatHoldsNoWeightsIsNamedWithItsOption) {
-  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/etc/passwd"}, 1,
+  expect_failure(words("train --data synthetic:50 --init-weights /etc/passwd"), 1,
                  "vitrine: --init-weights /etc/passwd, offset 0: ");
-  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/etc/passwd"}, 1,
+  expect_failure(words("eval --data synthetic:50 --weights /etc/passwd"), 1,
                  "vitrine: --weights /etc/passwd, offset 0: ");
 }
 
 TEST(ProgramErrors, AFolderIsNotAFileOfWeights) {
-  expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd");
+  expect_failure(words("train --init-weights /proc/self/fd --steps 1"), 1, "/proc/self/fd");
 }
 
 TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
   const std::string folder = std::filesystem::temp_directory_path().string();
-  expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1,
+  expect_failure(words("train --data synthetic:100 --save /nonexistent/w.safetensors"), 1,
                  "--save /nonexistent/w.safetensors");
-  expect_failure({"train", "--data", "synthetic:100", "--save", folder}, 1, "it is a folder");
-  expect_failure({"train", "--data", "synthetic:100", "--trace", "/nonexistent/t.json"}, 1, "--trace");
-  expect_failure({"train", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1,
-                 "--report /nonexistent/r.html");
-  expect_failure({"train", "--data", "synthetic:100", "--memory-history", "/nonexistent/m.pickle"}, 1,
-                 "--memory-history");
-  expect_failure({"compare", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1,
-                 "--report /nonexistent/r.html");
+  expect_failure(words("train --data synthetic:100 --save {}", folder), 1, "it is a folder");
+  expect_failure(words("train --data synthetic:100 --trace /nonexistent/t.json"), 1, "--trace");
+  expect_failure(words("train --data synthetic:100 --report /nonexistent/r.html"), 1, "--report /nonexistent/r.html");
+  expect_failure(words("train --data synthetic:100 --memory-history /nonexistent/m.pickle"), 1, "--memory-history");
+  expect_failure(words("compare --data synthetic:100 --report /nonexistent/r.html"), 1, "--report /nonexistent/r.html");
 }
 
 TEST(ProgramErrors, MessagesNameTheFlagAndTheRemedy) {
-  const Arguments small = {"--model", "mlp", "--image-size", "8", "--data", "synthetic:32"};
+  const Arguments small = words("--model mlp --image-size 8 --data synthetic:32");
   const auto train = [&](const Arguments& more) { return with(with({"train"}, small), more); };
-  expect_failure(train({"--report", "--steps", "1"}), 2, "--report: expected a value: --report FILE.html\n");
-  expect_failure(train({"--json", "out.json"}), 2,
+  expect_failure(train(words("--report --steps 1")), 2, "--report: expected a value: --report FILE.html\n");
+  expect_failure(train(words("--json out.json")), 2,
                  "--json takes no value, got 'out.json'; it prints on stdout: write --json > out.json\n");
-  expect_failure({"plan", "--devices", "cuda:0", "--batch-size", "max"}, 2,
+  expect_failure(words("plan --devices cuda:0 --batch-size max"), 2,
                  "--batch-size max: the capacity of cuda:0 is not known here; give it, as --device-memory 8GiB\n");
-  expect_failure({"compare", "--modes", "dp,dpp"}, 2, "got 'dpp'; did you mean dp?");
+  expect_failure(words("compare --modes dp,dpp"), 2, "got 'dpp'; did you mean dp?");
   expect_failure(
-      {"train", "--data", "cifar10"}, 2,
+      words("train --data cifar10"), 2,
       "--data cifar10: expected cifar10:DIR, where DIR is the folder of the data set; tools/get_data cifar10 "
       "DIR downloads it\n");
-  expect_failure({"train", "--data", "cifar"}, 2, "--data cifar: expected cifar10:DIR, ");
-  expect_failure({"plan", "--model", "alexnet", "--image-size", "7"}, 1,
+  expect_failure(words("train --data cifar"), 2, "--data cifar: expected cifar10:DIR, ");
+  expect_failure(words("plan --model alexnet --image-size 7"), 1,
                  "alexnet needs images of at least 63x63, got 7x7; use --image-size 63\n");
-  EXPECT_EQ(run_vitrine({"plan", "--model", "alexnet", "--image-size", "63"}).exit_code, 0) << "the remedy helps";
+  EXPECT_EQ(run_vitrine(words("plan --model alexnet --image-size 63")).exit_code, 0) << "the remedy helps";
 }
 
 TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   const TempFolder folder;
   const std::string file = folder.str() + "/w.pth";
-  const Arguments small = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:32", "--steps", "1"};
+  const Arguments small = words("train --model mlp --image-size 8 --data synthetic:32 --steps 1");
   for (const std::string magic : {"PK\x03\x04", "\x80\x02"}) {
     std::ofstream(file, std::ios::binary) << magic << std::string(100, '\0');
-    expect_failure_of_run(with(small, {"--init-weights", file}),
+    expect_failure_of_run(with(small, words("--init-weights {}", file)),
                           "it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
                           "docs/examples/convert_weights.py\n");
   }
   // DistributedDataParallel puts "module." before every name.
   const std::string saved = folder.str() + "/w.safetensors";
-  ASSERT_EQ(run_vitrine(with(small, {"--save", saved})).exit_code, 0);
-  std::ifstream input(saved, std::ios::binary);
-  std::string bytes(std::istreambuf_iterator<char>(input), {});
+  ASSERT_EQ(run_vitrine(with(small, words("--save {}", saved))).exit_code, 0);
+  std::string bytes = content(saved);
   uint64_t size = 0;
   std::memcpy(&size, bytes.data(), sizeof(size));
   const auto header = nlohmann::ordered_json::parse(bytes.substr(8, size));
@@ -189,9 +184,9 @@ TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   size = text.size();
   std::memcpy(bytes.data(), &size, sizeof(size));
   std::ofstream(saved, std::ios::binary) << bytes.substr(0, 8) << text << values;
-  expect_failure_of_run(with(small, {"--init-weights", saved}),
+  expect_failure_of_run(with(small, words("--init-weights {}", saved)),
                         "Its names begin with 'module.': use --strip-prefix module.\n");
-  EXPECT_EQ(run_vitrine(with(small, {"--init-weights", saved, "--strip-prefix", "module."})).exit_code, 0);
+  EXPECT_EQ(run_vitrine(with(small, words("--init-weights {} --strip-prefix module.", saved))).exit_code, 0);
 }
 
 TEST(ProgramErrors, ModelFilesThatAreNotJsonAreLocated) {
@@ -202,8 +197,8 @@ TEST(ProgramErrors, ModelFilesThatAreNotJsonAreLocated) {
         {"", "line 1, column 1: unexpected end of input; expected "},
         {"\xff", "line 1, column 1: invalid literal; last read: '\\xff'"}}) {
     std::ofstream(file) << text;
-    const ChildResult result = run_vitrine({"plan", "--model", file});
-    EXPECT_EQ(result.error.find("exception"), std::string::npos) << result.error;
+    const ChildResult result = run_vitrine(words("plan --model {}", file));
+    expect_lacks(result.error, "exception");
     expect_contains(result.error, file + ": it is not JSON: " + problem);
   }
 }
@@ -216,26 +211,26 @@ TEST(ProgramErrors, ForeignTextIsCutAndEscaped) {
         "{\"input\": [3, 8, 8], \"layers\": [{\"type\": \"" + name + "\"}]}",
         "{\"input\": [3, 8, 8], \"layers\": [{\"type\": \"ReLU\", \"" + name + "\": 1}]}", name}) {
     std::ofstream(file) << text;
-    const ChildResult result = run_vitrine({"plan", "--model", file});
+    const ChildResult result = run_vitrine(words("plan --model {}", file));
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_LT(result.error.size(), 1000U) << result.error;
   }
   const std::string escape = "\x1b[31m";
-  for (const Arguments& arguments : {Arguments{"plan", "--model", folder.str() + "/" + escape + ".json"},
-                                     {"plan", "--mode", escape},
+  for (const Arguments& arguments : {words("plan --model {}", folder.str() + "/" + escape + ".json"),
+                                     words("plan --mode {}", escape),
                                      {"plan", escape},
-                                     {"train", "--data", "cifar10:" + escape},
-                                     {"eval", "--weights", escape}}) {
+                                     words("train --data {}", "cifar10:" + escape),
+                                     words("eval --weights {}", escape)}) {
     const ChildResult result = run_vitrine(arguments);
-    EXPECT_EQ(result.error.find('\x1b'), std::string::npos) << result.error;
+    expect_lacks(result.error, "\x1b");
     expect_contains(result.error, "\\x1b[31m");
   }
   for (const char* variable : {"VITRINE_ISA", "OMPI_COMM_WORLD_SIZE", "RANK"}) {
-    const ChildResult result = ChildProcess(vitrine_command({"train", "--data", "synthetic:8"}),
+    const ChildResult result = ChildProcess(vitrine_command(words("train --data synthetic:8")),
                                             ChildProcess::Streams::pipes, {variable + ("=" + escape + name)})
                                    .wait();
     EXPECT_NE(result.exit_code, 0) << variable;
-    EXPECT_EQ(result.error.find('\x1b'), std::string::npos) << result.error;
+    expect_lacks(result.error, "\x1b");
     EXPECT_LT(result.error.size(), 1000U) << result.error;
   }
 }

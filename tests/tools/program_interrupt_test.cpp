@@ -6,15 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
 
 std::vector<std::string> endless_training(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {
-      "train", "--model",  "mlp",       "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device",
-      "1",     "--epochs", "1000000000"};
+  std::vector<std::string> arguments =
+      words("train --model mlp --data synthetic:200 --devices cpu:0-1 --threads-per-device 1 --epochs 1000000000");
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -24,7 +24,7 @@ class Interrupt : public ::testing::TestWithParam<int> {};
 TEST_P(Interrupt, EndsCleanlyWithTheResultsSoFar) {
   const auto weights = std::filesystem::temp_directory_path() /
                        ("vitrine_interrupt_" + std::to_string(getpid()) + "_" + std::to_string(GetParam()));
-  ChildProcess child(vitrine_command(endless_training({"--json", "--save", weights.string()})));
+  ChildProcess child(vitrine_command(endless_training(words("--json --save {}", weights.string()))));
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   child.send_signal(GetParam());
   const ChildResult result = child.wait();
@@ -36,8 +36,7 @@ TEST_P(Interrupt, EndsCleanlyWithTheResultsSoFar) {
   EXPECT_GE(json["step_losses"].size(), 8U);
   EXPECT_EQ(json["devices"].size(), 2U);
   ASSERT_TRUE(std::filesystem::exists(weights));
-  EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights.string()}).exit_code,
-            0);
+  EXPECT_EQ(run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", weights.string())).exit_code, 0);
   std::filesystem::remove(weights);
 }
 
@@ -49,19 +48,20 @@ TEST(InterruptText, StillPrintsTables) {
   child.send_signal(SIGINT);
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_NE(result.output.find("Where the memory went"), std::string::npos) << result.output;
-  EXPECT_NE(result.error.find("stopping after the current step"), std::string::npos);
+  expect_contains(result.output, "Where the memory went");
+  expect_contains(result.error, "stopping after the current step");
 }
 
 // Nothing fits, so that the search takes minutes. The warning comes before it.
 TEST_P(Interrupt, EndsASearchForAPlan) {
-  ChildProcess child(vitrine_command({"plan", "--model", "resnet50", "--data", "synthetic:100", "--batch-size", "4000",
-                                      "--devices", "cpu:0-3", "--device-memory", "100MiB", "--split", "auto"}));
+  ChildProcess child(
+      vitrine_command(words("plan --model resnet50 --data synthetic:100 --batch-size 4000 --devices cpu:0-3 "
+                            "--device-memory 100MiB --split auto")));
   ASSERT_TRUE(child.wait_for("warning: --batch-size 4000"));
   child.send_signal(GetParam());
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, GetParam() == SIGTERM ? 143 : 130) << result.error;
-  EXPECT_NE(result.error.find("interrupted while searching"), std::string::npos) << result.error;
+  expect_contains(result.error, "interrupted while searching");
   EXPECT_EQ(result.output, "");
 }
 

@@ -10,9 +10,10 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
+#include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/trace_nesting.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -21,13 +22,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-const Arguments kQuick = {
-    "--model", "mlp",          "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device",
-    "1",       "--batch-size", "32"};
+const Arguments kQuick =
+    words("--model mlp --data synthetic:200 --devices cpu:0-1 --threads-per-device 1 --batch-size 32");
 
 /// The JSON object on stdout of a run that must succeed.
 Json run_json(const std::string& command, const Arguments& arguments) {
-  const ChildResult result = run_vitrine(with(with({command}, kQuick), with(arguments, {"--json"})));
+  const ChildResult result = run_vitrine(with(with({command}, kQuick), with(arguments, words("--json"))));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(result.output.find('\n'), result.output.size() - 1) << "stdout holds more than one line";
   return Json::parse(result.output);
@@ -36,22 +36,16 @@ Json run_json(const std::string& command, const Arguments& arguments) {
 /// A test with a temporary folder.
 class ProgramTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / ("vitrine_" + std::to_string(getpid()) + "_" + test->name());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_.path(name); }
 
-  std::filesystem::path folder_;
+  const TempFolder folder_;
 };
 using Train = ProgramTest;
 using Eval = ProgramTest;
 using Compare = ProgramTest;
 
 TEST_F(Train, JsonHasTheResults) {
-  const Json json = run_json("train", {"--epochs", "2"});
+  const Json json = run_json("train", words("--epochs 2"));
   EXPECT_EQ(json["config"]["model"], "mlp");
   EXPECT_EQ(json["config"]["mode"], "ddp");
   EXPECT_EQ(json["config"]["devices"], (Json{"cpu:0", "cpu:1"}));
@@ -71,14 +65,14 @@ TEST_F(Train, JsonHasTheResults) {
 }
 
 TEST_F(Train, EpochLossIsTheMeanOverTargets) {
-  const Json json = run_json("train", {"--epochs", "1"});
+  const Json json = run_json("train", words("--epochs 1"));
   double sum = 0.0;
   for (size_t i = 0; i < 7; ++i) sum += json["step_losses"][i].get<double>() * (i < 6 ? 32 : 8);
   EXPECT_NEAR(json["epochs"][0]["train_loss"].get<double>(), sum / 200, 1e-9);
 }
 
 TEST_F(Train, DevicesReportTheirMemory) {
-  const Json json = run_json("train", {"--steps", "3", "--split", "1,3"});
+  const Json json = run_json("train", words("--steps 3 --split 1,3"));
   ASSERT_EQ(json["devices"].size(), 2U);
   EXPECT_EQ(json["devices"][0]["samples_per_step"], 8);
   EXPECT_EQ(json["devices"][1]["samples_per_step"], 24);
@@ -92,7 +86,7 @@ TEST_F(Train, DevicesReportTheirMemory) {
 }
 
 TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
-  const Json json = run_json("train", {"--steps", "12", "--no-eval"});
+  const Json json = run_json("train", words("--steps 12 --no-eval"));
   for (const char* device : {"cpu:0", "cpu:1"}) {
     double share = 0.0;
     bool forward = false, backward = false;
@@ -109,8 +103,7 @@ TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
 }
 
 TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
-  const std::vector<std::string> buckets = {"--steps", "4",           "--no-eval", "--first-bucket-mb",
-                                            "0.001",   "--bucket-mb", "0.1"};
+  const std::vector<std::string> buckets = words("--steps 4 --no-eval --first-bucket-mb 0.001 --bucket-mb 0.1");
   std::map<std::string, int64_t> bytes;
   const Json json = run_json("train", buckets);
   for (const Json& row : json["communication"]) {
@@ -123,29 +116,27 @@ TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
   EXPECT_EQ(bytes["cpu:0"], bytes["cpu:1"]);
   EXPECT_GT(bytes["cpu:0"], 4 * 500);
   const ChildResult result = run_vitrine(with(with({"train"}, kQuick), buckets));
-  for (const char* part : {"Communication (the slowest device, cpu:", "bucket 0", "bucket 1", "algbw"}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
-  }
+  expect_contains(result.output, "Communication (the slowest device, cpu:", "bucket 0", "bucket 1", "algbw");
 }
 
 TEST_F(Train, StepsCycleEpochsAndEvaluateOnce) {
-  const Json json = run_json("train", {"--steps", "10"});
+  const Json json = run_json("train", words("--steps 10"));
   EXPECT_EQ(json["step_losses"].size(), 10U);
   ASSERT_EQ(json["epochs"].size(), 1U);
   EXPECT_EQ(json["epochs"][0]["samples"], 200 + 3 * 32);
   EXPECT_FALSE(json["epochs"][0]["test_loss"].is_null());
-  EXPECT_TRUE(run_json("train", {"--steps", "2", "--no-eval"})["epochs"][0]["test_loss"].is_null());
+  EXPECT_TRUE(run_json("train", words("--steps 2 --no-eval"))["epochs"][0]["test_loss"].is_null());
 }
 
 TEST_F(Train, DropLastOmitsTheShortBatch) {
-  const Json json = run_json("train", {"--epochs", "1", "--drop-last"});
+  const Json json = run_json("train", words("--epochs 1 --drop-last"));
   EXPECT_EQ(json["step_losses"].size(), 6U);
   EXPECT_EQ(json["epochs"][0]["samples"], 192);
 }
 
 TEST_F(Train, MixedPrecisionReportsItsLossScale) {
-  const Json json = run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16",
-                                       "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
+  const Json json =
+      run_json("train", words("--steps 6 --no-eval --precision fp16 --loss-scale-growth-interval 2 --clip-norm 100"));
   EXPECT_EQ(json["config"]["precision"], "fp16");
   EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
   EXPECT_EQ(json["config"]["broadcast"], "half");
@@ -155,7 +146,7 @@ TEST_F(Train, MixedPrecisionReportsItsLossScale) {
   EXPECT_GE(events, 2U);
   EXPECT_EQ(json["gradient_norms"].size(), 6U);
   EXPECT_EQ(json["step_losses"].size(), 6U);
-  const Json plain = run_json("train", {"--steps", "6", "--no-eval"});
+  const Json plain = run_json("train", words("--steps 6 --no-eval"));
   EXPECT_TRUE(plain["loss_scale"].is_null());
   EXPECT_TRUE(plain["gradient_norms"].is_null());
   const auto activations = [](const Json& j) {
@@ -166,13 +157,13 @@ TEST_F(Train, MixedPrecisionReportsItsLossScale) {
 
 TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
-    const Arguments arguments = with(kQuick, {"--steps", "20", "--no-eval", "--lr", "1e30", "--mode", mode, "--save",
-                                              path("w.safetensors"), "--report", path("r.html"), "--json"});
+    const Arguments arguments =
+        with(kQuick, words("--steps 20 --no-eval --lr 1e30 --mode {} --save {} --report {} --json", mode,
+                           path("w.safetensors"), path("r.html")));
     const ChildResult result = run_vitrine(with({"train"}, arguments));
     EXPECT_EQ(result.exit_code, 1) << result.output << result.error;
-    EXPECT_NE(result.error.find("training has diverged: the loss of step "), std::string::npos) << result.error;
-    EXPECT_NE(result.error.find("first in the output of "), std::string::npos) << result.error;
-    EXPECT_NE(result.error.find("--allow-non-finite"), std::string::npos) << result.error;
+    expect_contains(result.error, "training has diverged: the loss of step ", "first in the output of ",
+                    "--allow-non-finite");
     const Json json = Json::parse(result.output);
     EXPECT_TRUE(json["diverged"].is_string());
     EXPECT_TRUE(json["step_losses"].back().is_null());
@@ -185,10 +176,9 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
     for (float value = 0; weights.read(reinterpret_cast<char*>(&value), sizeof value); ++count)
       ASSERT_TRUE(std::isfinite(value)) << mode;
     EXPECT_GT(count, 1000);
-    std::ifstream report(path("r.html"));
-    const std::string page{std::istreambuf_iterator<char>(report), {}};
-    EXPECT_NE(page.find("training has diverged"), std::string::npos);
-    EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+    const std::string page = content(path("r.html"));
+    expect_contains(page, "training has diverged");
+    expect_lacks(page, "Nothing stands out");
   }
 }
 
@@ -196,105 +186,87 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
 TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   const std::string weights = path("w.safetensors"), report = path("r.html");
   const Arguments training =
-      with(with({"train"}, kQuick), {"--steps", "1", "--lr", "1e30", "--save", weights, "--report", report});
+      with(with({"train"}, kQuick), words("--steps 1 --lr 1e30 --save {} --report {}", weights, report));
   const ChildResult result = run_vitrine(training);
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_NE(result.error.find("training has diverged: the test loss after step 1 is not finite"), std::string::npos)
-      << result.error;
-  EXPECT_NE(result.error.find("lower the learning rate, or clip the gradient's norm"), std::string::npos)
-      << result.error;
+  expect_contains(result.error, "training has diverged: the test loss after step 1 is not finite",
+                  "lower the learning rate, or clip the gradient's norm");
   EXPECT_EQ(result.error.find("compute in"), std::string::npos) << "the run is in f32: " << result.error;
-  EXPECT_NE(result.output.find("test loss nan"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("The last finite weights are in " + weights), std::string::npos) << result.output;
-  std::ifstream file(report);
-  const std::string page{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_NE(page.find("training has diverged: the test loss"), std::string::npos);
-  EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+  expect_contains(result.output, "test loss nan", "The last finite weights are in " + weights);
+  const std::string page = content(report);
+  expect_contains(page, "training has diverged: the test loss");
+  expect_lacks(page, "Nothing stands out");
 
-  const Arguments evaluation = with(with({"eval"}, kQuick), {"--weights", weights});
-  const ChildResult refused = run_vitrine(evaluation), accepted = run_vitrine(with(evaluation, {"--allow-non-finite"}));
+  const Arguments evaluation = with(with({"eval"}, kQuick), words("--weights {}", weights));
+  const ChildResult refused = run_vitrine(evaluation),
+                    accepted = run_vitrine(with(evaluation, words("--allow-non-finite")));
   EXPECT_EQ(refused.exit_code, 1) << refused.output;
-  EXPECT_NE(refused.error.find("the test loss is not finite"), std::string::npos) << refused.error;
+  expect_contains(refused.error, "the test loss is not finite");
   EXPECT_EQ(accepted.exit_code, 0) << accepted.error;
-  for (const ChildResult* one : {&refused, &accepted})
-    EXPECT_NE(one->output.find("test loss nan"), std::string::npos) << one->output;
+  for (const ChildResult* one : {&refused, &accepted}) expect_contains(one->output, "test loss nan");
 }
 
 TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
   const Arguments arguments =
-      with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
+      with(kQuick, words("--steps 6 --no-eval --lr 1e30 --allow-non-finite --report {}", path("r.html")));
   const ChildResult result = run_vitrine(with({"train"}, arguments));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_NE(result.output.find("Not finite: "), std::string::npos) << result.output;
-  std::ifstream report(path("r.html"));
-  const std::string page{std::istreambuf_iterator<char>(report), {}};
-  EXPECT_NE(page.find("The loss was not finite in "), std::string::npos);
-  EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+  expect_contains(result.output, "Not finite: ");
+  const std::string page = content(path("r.html"));
+  expect_contains(page, "The loss was not finite in ");
+  expect_lacks(page, "Nothing stands out");
 }
 
 // 7 steps of an epoch, the last with 8 of 32 samples.
 TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
   const auto page_of = [&](const Arguments& arguments) {
-    run_json("train", with(arguments, {"--no-eval", "--report", path("r.html"), "--checkpoint-dir", path("c")}));
-    std::ifstream report(path("r.html"));
-    return std::string{std::istreambuf_iterator<char>(report), {}};
+    run_json("train", with(arguments, words("--no-eval --report {} --checkpoint-dir {}", path("r.html"), path("c"))));
+    return content(path("r.html"));
   };
-  EXPECT_NE(page_of({"--steps", "16"}).find("[\"epoch 1\",\"16\","), std::string::npos) << "steps of three epochs";
-  const std::string continued = page_of({"--epochs", "4", "--resume", path("c")});
-  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","})
-    EXPECT_NE(continued.find(cells), std::string::npos) << cells;
+  EXPECT_NE(page_of(words("--steps 16")).find("[\"epoch 1\",\"16\","), std::string::npos) << "steps of three epochs";
+  const std::string continued = page_of(words("--epochs 4 --resume {}", path("c")));
+  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","}) expect_contains(continued, cells);
 }
 
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
-    for (const Arguments& precision : std::vector<Arguments>{
-             {"--precision", "fp16", "--loss-scale", "none"}, {"--precision", "fp16"}, {"--precision", "bf16"}}) {
-      const Json reference = run_json("train", {"--steps", "3", "--no-eval"})["step_losses"];
+    for (const Arguments& precision : std::vector<Arguments>{words("--precision fp16 --loss-scale none"),
+                                                             words("--precision fp16"), words("--precision bf16")}) {
+      const Json reference = run_json("train", words("--steps 3 --no-eval"))["step_losses"];
       const Json losses =
-          run_json("train", with({"--steps", "3", "--no-eval", "--mode", mode}, precision))["step_losses"];
+          run_json("train", with(words("--steps 3 --no-eval --mode {}", mode), precision))["step_losses"];
       EXPECT_NEAR(losses[0].get<double>(), reference[0].get<double>(), 2e-2) << mode << " " << precision[1];
     }
   }
 }
 
 TEST_F(Train, EverySchemeGivesTheSameLosses) {
-  const Json reference = run_json("train", {"--steps", "5", "--no-eval"})["step_losses"];
-  for (const Arguments& scheme : std::vector<Arguments>{{"--mode", "dp"},
-                                                        {"--gpu0-bsz", "5"},
-                                                        {"--mode", "criterion"},
-                                                        {"--mode", "dp", "--output-device", "cpu:1"},
-                                                        {"--acc-grad", "3"}}) {
-    const Json losses = run_json("train", with({"--steps", "5", "--no-eval"}, scheme))["step_losses"];
+  const Json reference = run_json("train", words("--steps 5 --no-eval"))["step_losses"];
+  for (const Arguments& scheme :
+       std::vector<Arguments>{words("--mode dp"), words("--gpu0-bsz 5"), words("--mode criterion"),
+                              words("--mode dp --output-device cpu:1"), words("--acc-grad 3")}) {
+    const Json losses = run_json("train", with(words("--steps 5 --no-eval"), scheme))["step_losses"];
     for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(losses[i].get<double>(), reference[i].get<double>(), 1e-4) << scheme[1];
   }
 }
 
 TEST_F(Train, PreprocessingOnTheHostGivesTheSameLosses) {
-  const Arguments arguments = {"--steps", "4", "--no-eval", "--image-size", "20"};
+  const Arguments arguments = words("--steps 4 --no-eval --image-size 20");
   EXPECT_EQ(run_json("train", arguments)["step_losses"],
-            run_json("train", with(arguments, {"--preprocess", "host"}))["step_losses"]);
+            run_json("train", with(arguments, words("--preprocess host")))["step_losses"]);
 }
 
 /// Every part of a training recipe at once: the same losses under every scheme, memory as planned (checked by the
 /// program), and the averages saved.
 TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
-  const Arguments recipe = {"--augment",
-                            "flip,crop:4,cutout:8",
-                            "--label-smoothing",
-                            "0.1",
-                            "--no-decay",
-                            "norms,biases",
-                            "--param-group",
-                            "classifier.4.*:lr=0.005",
-                            "--ema",
-                            "0.9",
-                            "--epochs",
-                            "2"};
-  const Json ddp = run_json("train", with(recipe, {"--save", path("a.safetensors")}));
+  const Arguments recipe = words(
+      "--augment flip,crop:4,cutout:8 --label-smoothing 0.1 --no-decay norms,biases --param-group "
+      "classifier.4.*:lr=0.005 --ema 0.9 --epochs 2");
+  const Json ddp = run_json("train", with(recipe, words("--save {}", path("a.safetensors"))));
   EXPECT_EQ(ddp["config"]["augment"], "flip,crop:4,cutout:8");
   EXPECT_EQ(ddp["config"]["ema"], 0.9);
   for (const char* mode : {"dp", "criterion"}) {
-    const Json other = run_json("train", with(recipe, {"--mode", mode, "--split", "3,1", "--accumulate", "2"}));
+    const Json other = run_json("train", with(recipe, words("--mode {} --split 3,1 --accumulate 2", mode)));
     for (size_t i = 0; i < ddp["step_losses"].size(); ++i) {
       EXPECT_NEAR(other["step_losses"][i].get<double>(), ddp["step_losses"][i].get<double>(), 1e-4) << mode << " " << i;
     }
@@ -303,14 +275,14 @@ TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
         << mode;
   }
   const auto evaluated = [&](const std::string& weights) {
-    return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>();
+    return run_json("eval", words("--weights {}", path(weights)))["test_loss"].get<double>();
   };
   EXPECT_NEAR(evaluated("a.ema.safetensors"), ddp["epochs"].back()["test_loss"].get<double>(), 1e-6);
   EXPECT_GT(std::abs(evaluated("a.safetensors") - evaluated("a.ema.safetensors")), 1e-4);
 }
 
 TEST_F(Train, LogsStepsAndEpochs) {
-  const Json json = run_json("train", {"--epochs", "2", "--log", path("run.jsonl"), "--confusion"});
+  const Json json = run_json("train", words("--epochs 2 --log {} --confusion", path("run.jsonl")));
   std::ifstream file(path("run.jsonl"));
   std::vector<Json> rows;
   for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
@@ -332,7 +304,7 @@ TEST_F(Train, LogsStepsAndEpochs) {
 }
 
 TEST_F(Train, WritesAChromeTrace) {
-  run_json("train", {"--steps", "3", "--no-eval", "--trace", path("trace.json")});
+  run_json("train", words("--steps 3 --no-eval --trace {}", path("trace.json")));
   std::ifstream file(path("trace.json"));
   const Json trace = Json::parse(file);
   const Json& events = trace.at("traceEvents");
@@ -346,8 +318,8 @@ TEST_F(Train, WritesAChromeTrace) {
 }
 
 TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
-  run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history",
-                     path("memory.pickle")});
+  run_json("train",
+           words("--steps 6 --no-eval --accumulate 16 --record-steps 2-5 --memory-history {}", path("memory.pickle")));
   const ChildResult checked =
       ChildProcess({"python3", test::source_path("tests/tools/check_memory_snapshot.py"), path("memory.pickle"), "2"})
           .wait();
@@ -355,7 +327,7 @@ TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
 }
 
 TEST_F(Train, ATraceOfSomeStepsContainsOnlyThose) {
-  run_json("train", {"--steps", "7", "--no-eval", "--record-steps", "3-4", "--trace", path("trace.json")});
+  run_json("train", words("--steps 7 --no-eval --record-steps 3-4 --trace {}", path("trace.json")));
   std::ifstream file(path("trace.json"));
   std::set<int> steps;
   size_t counters = 0;
@@ -371,40 +343,37 @@ TEST_F(Train, ATraceOfSomeStepsContainsOnlyThose) {
 
 TEST_F(Train, PrintsTablesOfTimeAndMemory) {
   const ChildResult result =
-      run_vitrine(with(with({"train"}, kQuick), {"--steps", "4", "--save", path("w.safetensors")}));
+      run_vitrine(with(with({"train"}, kQuick), words("--steps 4 --save {}", path("w.safetensors"))));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part :
-       {"mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went", "forward", "backward",
-        "Where the memory went", "parameters", "planned", "to the byte", "outside the pool", "w.safetensors"}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
-  }
-  EXPECT_EQ(result.output.find('\033'), std::string::npos);
+  expect_contains(result.output, "mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went",
+                  "forward", "backward", "Where the memory went", "parameters", "planned", "to the byte",
+                  "outside the pool", "w.safetensors");
+  expect_lacks(result.output, "\033");
   EXPECT_EQ(result.error, "");
 }
 
 TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
-  const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
+  const Arguments arguments = with(with({"train"}, kQuick), words("--steps 4"));
   const ChildResult colors =
       ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
-  EXPECT_NE(colors.output.find("[#"), std::string::npos) << colors.output;
-  EXPECT_NE(colors.output.find("\033[1mWhere the time went"), std::string::npos) << colors.output;
+  expect_contains(colors.output, "[#", "\033[1mWhere the time went");
   const ChildResult plain =
       ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm", "NO_COLOR=1"}).wait();
-  EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
+  expect_lacks(plain.output, "\033[1m");
 }
 
 TEST_F(Eval, GivesTheResultsOfTraining) {
-  const Json trained = run_json("train", {"--epochs", "1", "--save", path("w.safetensors")});
-  const Json json = run_json("eval", {"--weights", path("w.safetensors")});
+  const Json trained = run_json("train", words("--epochs 1 --save {}", path("w.safetensors")));
+  const Json json = run_json("eval", words("--weights {}", path("w.safetensors")));
   EXPECT_EQ(json["samples"], 40);
   EXPECT_DOUBLE_EQ(json["test_accuracy"].get<double>(), trained["epochs"][0]["test_accuracy"].get<double>());
   EXPECT_NEAR(json["test_loss"].get<double>(), trained["epochs"][0]["test_loss"].get<double>(), 1e-6);
 }
 
 TEST_F(Eval, HoldsNoGradientsAndNoOptimizerState) {
-  run_json("train", {"--steps", "1", "--no-eval", "--save", path("w.safetensors")});
+  run_json("train", words("--steps 1 --no-eval --save {}", path("w.safetensors")));
   for (const char* precision : {"fp32", "fp16", "bf16"}) {
-    const Json json = run_json("eval", {"--weights", path("w.safetensors"), "--precision", precision});
+    const Json json = run_json("eval", words("--weights {} --precision {}", path("w.safetensors"), precision));
     for (const Json& device : json["devices"]) {
       EXPECT_EQ(device["peak_bytes_by_category"]["gradients"], 0) << precision;
       EXPECT_EQ(device["peak_bytes_by_category"]["optimizer"], 0) << precision;
@@ -414,22 +383,22 @@ TEST_F(Eval, HoldsNoGradientsAndNoOptimizerState) {
 }
 
 TEST_F(Eval, DoesNotDependOnTheBatchSize) {
-  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
-  const Json whole = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "64"});
-  const Json parts = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "7"});
+  run_json("train", words("--steps 3 --no-eval --save {}", path("w.safetensors")));
+  const Json whole = run_json("eval", words("--weights {} --batch-size 64", path("w.safetensors")));
+  const Json parts = run_json("eval", words("--weights {} --batch-size 7", path("w.safetensors")));
   EXPECT_EQ(parts["samples"], 40);
   EXPECT_EQ(parts["test_accuracy"], whole["test_accuracy"]);
   EXPECT_NEAR(parts["test_loss"].get<double>(), whole["test_loss"].get<double>(), 1e-6);
 }
 
 TEST_F(Eval, SavesLogitsInOrder) {
-  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
+  run_json("train", words("--steps 3 --no-eval --save {}", path("w.safetensors")));
   const auto logits = [&](const std::string& name, const std::string& batch_size) {
-    run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", batch_size, "--save-logits", path(name)});
-    std::ifstream file(path(name), std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    run_json("eval",
+             words("--weights {} --batch-size {} --save-logits {}", path("w.safetensors"), batch_size, path(name)));
+    const std::string bytes = content(path(name));
     EXPECT_EQ(bytes.substr(0, 6), "\x93NUMPY");
-    EXPECT_NE(bytes.find("(40, 10)"), std::string::npos);
+    expect_contains(bytes, "(40, 10)");
     std::vector<float> values(400);
     const size_t size = values.size() * sizeof(float);
     if (bytes.size() >= size) std::memcpy(values.data(), bytes.data() + bytes.size() - size, size);
@@ -441,24 +410,24 @@ TEST_F(Eval, SavesLogitsInOrder) {
 }
 
 TEST_F(Train, ContinuesFromSavedWeights) {
-  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
-  const double fresh = run_json("train", {"--steps", "1", "--no-eval"})["step_losses"][0].get<double>();
+  run_json("train", words("--steps 3 --no-eval --save {}", path("w.safetensors")));
+  const double fresh = run_json("train", words("--steps 1 --no-eval"))["step_losses"][0].get<double>();
   const double resumed =
-      run_json("train", {"--steps", "1", "--no-eval", "--init-weights", path("w.safetensors")})["step_losses"][0]
+      run_json("train", words("--steps 1 --no-eval --init-weights {}", path("w.safetensors")))["step_losses"][0]
           .get<double>();
   EXPECT_NE(fresh, resumed);
 }
 
 TEST_F(Train, FineTunesAnotherHeadAndHoldsNothingForFrozenLayers) {
-  run_json("train", {"--steps", "2", "--save", path("w.safetensors")});
-  const Arguments another_head = {"--steps", "4", "--classes", "20", "--init-weights", path("w.safetensors")};
+  run_json("train", words("--steps 2 --save {}", path("w.safetensors")));
+  const Arguments another_head = words("--steps 4 --classes 20 --init-weights {}", path("w.safetensors"));
   const ChildResult refused = run_vitrine(with(with({"train"}, kQuick), another_head));
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_NE(refused.error.find("in the file, expected (20, 128)"), std::string::npos) << refused.error;
-  const Arguments partial = with(another_head, {"--init-partial", "--eval-every", "2"});
+  expect_contains(refused.error, "in the file, expected (20, 128)");
+  const Arguments partial = with(another_head, words("--init-partial --eval-every 2"));
   const Json all = run_json("train", partial),
-             head = run_json("train",
-                             with(partial, {"--freeze", "classifier.0.*,classifier.2.*", "--log", path("log.jsonl")}));
+             head = run_json(
+                 "train", with(partial, words("--freeze classifier.0.*,classifier.2.* --log {}", path("log.jsonl"))));
   for (const char* category : {"gradients", "optimizer"}) {
     const auto bytes = [&](const Json& json) {
       return json["devices"][0]["peak_bytes_by_category"][category].get<int64_t>();
@@ -472,7 +441,7 @@ TEST_F(Train, FineTunesAnotherHeadAndHoldsNothingForFrozenLayers) {
 }
 
 TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
-  const Json json = run_json("compare", {"--steps", "4", "--rounds", "2"});
+  const Json json = run_json("compare", words("--steps 4 --rounds 2"));
   ASSERT_EQ(json["modes"].size(), 4U);
   for (const auto& [name, mode] : json["modes"].items()) {
     EXPECT_GT(mode["samples_per_second"].get<double>(), 0.0) << name;
@@ -487,9 +456,9 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
 }
 
 TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
-  const Arguments two_modes = {"--steps", "3", "--rounds", "1", "--modes", "dp,ddp", "--broadcast", "masters"};
-  const Json json = run_json(
-      "compare", with(two_modes, {"--precisions", "fp32,fp16:none,fp16", "--loss-scale-growth-interval", "5"}));
+  const Arguments two_modes = words("--steps 3 --rounds 1 --modes dp,ddp --broadcast masters");
+  const Json json =
+      run_json("compare", with(two_modes, words("--precisions fp32,fp16:none,fp16 --loss-scale-growth-interval 5")));
   EXPECT_EQ(json["config"]["precisions"], (Json{"fp32", "fp16:none", "fp16"}));
   for (const char* key : {"precision", "loss_scale", "broadcast"}) EXPECT_FALSE(json["config"].contains(key)) << key;
   ASSERT_EQ(json["modes"].size(), 6U);
@@ -497,7 +466,7 @@ TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
   EXPECT_EQ(json["modes"]["dp fp16:none"]["loss_scale"], "none");
   EXPECT_EQ(json["modes"]["dp fp16"]["loss_scale"], "dynamic");
   EXPECT_EQ(json["modes"]["dp fp16"]["broadcast"], "masters");
-  const Json one = run_json("compare", with(two_modes, {"--precision", "fp16"}));
+  const Json one = run_json("compare", with(two_modes, words("--precision fp16")));
   EXPECT_FALSE(one["config"].contains("precisions"));
   EXPECT_EQ(one["config"]["precision"], "fp16");
   EXPECT_EQ(one["config"]["loss_scale"], "dynamic");
@@ -506,24 +475,20 @@ TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
 
 TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
   const ChildResult result =
-      run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--rounds", "2", "--modes", "dp,balanced"}));
+      run_vitrine(with(with({"compare"}, kQuick), words("--steps 3 --rounds 2 --modes dp,balanced")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part : {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory",
-                           "gradient difference", "backward", "2 rounds of 2 steps", " ±"}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
-  }
+  expect_contains(result.output, "half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s",
+                  "peak memory", "gradient difference", "backward", "2 rounds of 2 steps", " ±");
 }
 
 TEST_F(Compare, ASingleRoundAndStepAreSingular) {
-  const ChildResult result =
-      run_vitrine(with(with({"compare"}, kQuick), {"--steps", "2", "--rounds", "1", "--modes", "ddp"}));
+  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), words("--steps 2 --rounds 1 --modes ddp")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_NE(result.output.find("samples per step, 1 round of 1 step after the first"), std::string::npos)
-      << result.output;
+  expect_contains(result.output, "samples per step, 1 round of 1 step after the first");
 }
 
 TEST(Info, ListsBuiltInAndMissingParts) {
-  const ChildResult result = run_vitrine({"info", "--json"});
+  const ChildResult result = run_vitrine(words("info --json"));
   ASSERT_EQ(result.exit_code, 0);
   const Json json = Json::parse(result.output);
   EXPECT_GE(json["cores"].size(), 1U);
@@ -537,8 +502,7 @@ TEST(Info, ListsBuiltInAndMissingParts) {
   EXPECT_EQ(cuda["gpus"].empty(), !cuda["problem"].get<std::string>().empty());
   const ChildResult text = run_vitrine({"info"});
   EXPECT_EQ(text.exit_code, 0);
-  EXPECT_NE(text.output.find(cuda["gpus"].empty() ? cuda["problem"].get<std::string>() : "cuda:0"), std::string::npos)
-      << text.output;
+  expect_contains(text.output, cuda["gpus"].empty() ? cuda["problem"].get<std::string>() : "cuda:0");
 }
 
 }  // namespace

@@ -12,7 +12,9 @@
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/text.h"
 #include "tools/program/flags/options.h"
 #include "tools/program/record/confusion.h"
 #include "tools/program/run/run_log.h"
@@ -36,28 +38,28 @@ void expect_usage_error(const std::vector<std::string>& arguments, const std::st
   all.insert(all.end(), arguments.begin(), arguments.end());
   const CommandLine line = parse_command_line(all);
   EXPECT_EQ(line.exit_code, kExitUsage) << arguments.back();
-  EXPECT_NE(line.error.find(part), std::string::npos) << line.error;
+  expect_contains(line.error, part);
 }
 
 TEST(Recipe, AugmentationIsAList) {
   EXPECT_FALSE(resolve_augmentation(train_options({}).recipe).any());
-  const Augmentation all = resolve_augmentation(train_options({"--augment", "flip,crop:4,cutout:8"}).recipe);
+  const Augmentation all = resolve_augmentation(train_options(words("--augment flip,crop:4,cutout:8")).recipe);
   EXPECT_TRUE(all.flip);
   EXPECT_EQ(all.crop_padding, 4);
   EXPECT_EQ(all.cutout, 8);
-  EXPECT_FALSE(resolve_augmentation(train_options({"--augment", "crop:2"}).recipe).flip);
+  EXPECT_FALSE(resolve_augmentation(train_options(words("--augment crop:2")).recipe).flip);
   for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip",
                            "crop:1,crop:2", "flip,", ",flip"}) {
-    expect_usage_error({"--augment", text}, "--augment " + std::string(text));
+    expect_usage_error(words("--augment {}", text), "--augment " + std::string(text));
   }
-  expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
-  EXPECT_EQ(train_options({"--augment", "none"}).recipe.augment, "");
+  expect_usage_error(words("--augment flip --preprocess host"), "--preprocess host");
+  EXPECT_EQ(train_options(words("--augment none")).recipe.augment, "");
 }
 
 TEST(Recipe, AugmentationFitsTheImages) {
   const auto message = [](const char* augment, int64_t stored, int64_t input) {
     try {
-      check_augmentation(train_options({"--augment", augment}).recipe, stored, input);
+      check_augmentation(train_options(words("--augment {}", augment)).recipe, stored, input);
     } catch (const ConfigError& error) {
       return std::string(error.what());
     }
@@ -72,8 +74,8 @@ TEST(Recipe, AugmentationFitsTheImages) {
 
 TEST(Recipe, ParameterGroups) {
   const RecipeOptions recipe =
-      train_options({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5",
-                     "--param-group", "*.weight:weight-decay=0", "--lr", "0.01"})
+      train_options(words("--no-decay norms,biases --param-group classifier.*:lr=0.02,weight-decay=0.5 --param-group "
+                          "*.weight:weight-decay=0 --lr 0.01"))
           .recipe;
   const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
   ASSERT_EQ(groups.size(), 4U);
@@ -89,19 +91,19 @@ TEST(Recipe, ParameterGroups) {
   EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
   for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf",
                            "*:lr=0.1,lr=0.2", "*:weight-decay=0,weight-decay=0", "*:weight-decay=0,"}) {
-    expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
+    expect_usage_error(words("--param-group {}", text), "--param-group " + std::string(text));
   }
-  expect_usage_error({"--no-decay", "weights"}, "norms, biases");
-  EXPECT_TRUE(train_options({"--no-decay", "none"}).recipe.no_decay.empty());
-  expect_usage_error({"--no-decay", "norms,none"}, "--no-decay norms,none: none excludes the others");
-  expect_usage_error({"--confusion", "--no-eval"}, "--confusion counts predictions on the test set, but --no-eval");
+  expect_usage_error(words("--no-decay weights"), "norms, biases");
+  EXPECT_TRUE(train_options(words("--no-decay none")).recipe.no_decay.empty());
+  expect_usage_error(words("--no-decay norms,none"), "--no-decay norms,none: none excludes the others");
+  expect_usage_error(words("--confusion --no-eval"), "--confusion counts predictions on the test set, but --no-eval");
 }
 
 TEST(Recipe, RangesOfNumbers) {
-  EXPECT_EQ(train_options({"--label-smoothing", "0.1"}).recipe.label_smoothing, 0.1);
-  EXPECT_EQ(train_options({"--ema", "0.999"}).recipe.ema, 0.999);
-  expect_usage_error({"--label-smoothing", "1.5"}, "--label-smoothing");
-  for (const char* text : {"0", "1", "-1", "x"}) expect_usage_error({"--ema", text}, "--ema");
+  EXPECT_EQ(train_options(words("--label-smoothing 0.1")).recipe.label_smoothing, 0.1);
+  EXPECT_EQ(train_options(words("--ema 0.999")).recipe.ema, 0.999);
+  expect_usage_error(words("--label-smoothing 1.5"), "--label-smoothing");
+  for (const char* text : {"0", "1", "-1", "x"}) expect_usage_error(words("--ema {}", text), "--ema");
   EXPECT_EQ(averages_path("a/b.safetensors"), "a/b.ema.safetensors");
   EXPECT_EQ(averages_path("model"), "model.ema.safetensors");
 }
@@ -119,12 +121,7 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
                            "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
   }
-  try {
-    resolve_normalization("0/1", set);
-    ADD_FAILURE() << "one number for three channels";
-  } catch (const ConfigError& error) {
-    expect_contains(error.what(), "'0' has 1 number;");
-  }
+  expect_contains(error_of<ConfigError>([&] { resolve_normalization("0/1", set); }), "'0' has 1 number;");
 }
 
 /// 6 samples of 3 classes; one has no prediction.
@@ -140,8 +137,7 @@ TEST(Confusion, CountsPredictionsByClass) {
   const ConfusionMatrix matrix = small_matrix();
   EXPECT_EQ(matrix.json().dump(), "[[1,1,0],[0,1,0],[1,0,1]]");  // of equal logits the first one is predicted
   const std::string table = matrix.report({"ant", "bee", "cat"}, Style());
-  for (const char* part : {"ant", "bee", "cat", "row for each class"})
-    EXPECT_NE(table.find(part), std::string::npos) << table;
+  for (const char* part : {"ant", "bee", "cat", "row for each class"}) expect_contains(table, part);
 }
 
 TEST(Confusion, OfManyClassesTheMostFrequentAreShown) {
@@ -260,9 +256,9 @@ TEST(Log, CsvHasAColumnForEachValue) {
   for (const std::string& line : lines)
     EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
-  EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
-  EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
-  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,1281,2,1000,600,"), std::string::npos) << lines[3];
+  expect_contains(lines[1], ",2.5,0.01,,,");
+  expect_contains(lines[2], ",nan,0.01,1024,,");
+  expect_contains(lines[3], ",2.25,,,640.5,,0.75,,1281,2,1000,600,");
 }
 
 RunLog::Target continued(const std::string& path, const std::string& run_id) {
@@ -281,12 +277,8 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
     const std::string path = folder.str() + name;
     write_log(path);
     const std::vector<std::string> before = lines_of(path);
-    try {
-      RunLog log(continued(path, "r2"));
-      ADD_FAILURE() << "rows of two runs in " << path;
-    } catch (const DataError& error) {
-      expect_contains(error.what(), "--log " + path + ": its rows belong to another run");
-    }
+    expect_contains(error_of<DataError>([&] { RunLog log(continued(path, "r2")); }),
+                    "--log " + path + ": its rows belong to another run");
     EXPECT_EQ(lines_of(path), before);
     RunLog(continued(path, "r1")).close();
     EXPECT_EQ(lines_of(path)[1], before[1]);
@@ -344,7 +336,7 @@ TEST(Log, FlushHandsRowsToTheSystem) {
 }
 
 TEST(Log, RefusesOtherFormatsAndFoldersThatAreMissing) {
-  expect_usage_error({"--log", "run.txt"}, ".jsonl");
+  expect_usage_error(words("--log run.txt"), ".jsonl");
   EXPECT_THROW(RunLog({.tensorboard = "", .file = "/no/such/folder/x.csv", .facts = {}}), DataError);
 }
 

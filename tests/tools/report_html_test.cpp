@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/render/html/page.h"
@@ -18,8 +19,6 @@
 
 namespace vitrine::tools::html {
 namespace {
-
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 /// A record with a title and a device.
 Record example_record() {
@@ -36,7 +35,7 @@ TEST(Page, TextCannotEndTheData) {
   record.title = "</script><script>alert(1)</script>";
   record.facts = {{"bytes", std::string("\xFF\x01z\xC3", 4)}, {"text", "Grüße \xE2\x82\xAC"}};
   const std::string whole = page(record);
-  EXPECT_EQ(whole.find("<script>alert"), std::string::npos);
+  expect_lacks(whole, "<script>alert");
   EXPECT_EQ(count_of(whole, "</script>"), count_of(std::string(page_template()), "</script>"));
   const size_t begin = whole.find("id=\"record\">") + 12, end = whole.find("</script>", begin);
   const Json data = Json::parse(whole.substr(begin, end - begin));
@@ -102,12 +101,10 @@ DeviceRecord device_with(const MemoryTimeline& timeline, int64_t capacity, int64
 TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   const Json chart = memory_charts({device_with(example_timeline(), 10240, 9216)}).at(0);
   const std::string text = chart.dump();
-  for (const char* part : {"parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
-                           "activations 2 KiB: fc.output, layer fc. Allocated in forward, held over changes 1 to 2",
-                           "fragmentation: gaps between blocks, 2 KiB beyond the largest sum of blocks",
-                           "peak 9 KiB in backward", "capacity 10 KiB", "backward: changes 2 to 4"}) {
-    EXPECT_HAS(text, part);
-  }
+  expect_contains(text, "parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
+                  "activations 2 KiB: fc.output, layer fc. Allocated in forward, held over changes 1 to 2",
+                  "fragmentation: gaps between blocks, 2 KiB beyond the largest sum of blocks",
+                  "peak 9 KiB in backward", "capacity 10 KiB", "backward: changes 2 to 4");
   EXPECT_EQ(chart["planned"], 9216);
   EXPECT_FALSE(memory_charts({device_with(example_timeline(), int64_t{1} << 40, 0)}).at(0).contains("capacity"));
   EXPECT_TRUE(memory_charts({device_with(MemoryTimeline{}, 0, 0)}).empty());
@@ -404,8 +401,8 @@ TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
   ASSERT_EQ(points.size(), 3U);
   EXPECT_EQ(points[1][0], 0.125);
   EXPECT_EQ(points[1][1], 2097152.0);
-  EXPECT_HAS(points[1][2].get<std::string>(), "--recompute conv1-layer1.0,fc");
-  EXPECT_HAS(chart["ends"][1].get<std::string>(), "+25 %");
+  expect_contains(points[1][2].get<std::string>(), "--recompute conv1-layer1.0,fc");
+  expect_contains(chart["ends"][1].get<std::string>(), "+25 %");
   const Json rows = frontier_table(record)->json()["rows"];
   EXPECT_EQ(rows[1]["cells"],
             Json({"2.0 MiB", "2,097,152", "50.0 %", "+12.5 %", "yes, with least time", "conv1-layer1.0,fc"}));
@@ -415,8 +412,8 @@ TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
 
 TEST(Tables, OnlyTotalsAreBold) {
   const std::string whole(page_template());
-  EXPECT_EQ(whole.find("tr:last-child"), std::string::npos);
-  EXPECT_HAS(whole, "tr.total>*{font-weight:600}");
+  expect_lacks(whole, "tr:last-child");
+  expect_contains(whole, "tr.total>*{font-weight:600}");
   Table table({{"a"}, {"b"}});
   table.add_row({"first", "1"});
   table.add_rule();
@@ -469,7 +466,7 @@ TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
       "`705` samples/s; cpu:0 peaks at `8 MiB`, `6 MiB` more than cpu:1, mostly the optimizer's state; cpu:3 waits "
       "`30 %` of the step.");
   EXPECT_EQ(page_data(record)["story"], story(record));
-  EXPECT_HAS(epochs_table(run)->json().dump(), "\"940\"") << "samples/s of the first epoch";
+  expect_contains(epochs_table(run)->json().dump(), "\"940\"");  // samples/s of the first epoch
   record.runs[0].devices.erase(record.runs[0].devices.begin());
   record.runs[0].diverged = "The loss was NaN in step 3";
   EXPECT_EQ(story(record).find("The loss was NaN in step 3. `705` samples/s; each device peaks at `2 MiB`; cpu:3"), 0U)
@@ -495,7 +492,7 @@ TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
   for (RunRecord& run : record.runs) run.rates.rounds.resize(1);
   EXPECT_EQ(story(record).find("Speeds are within noise: `100` to `151` samples/s."), 0U) << story(record);
   record.runs.erase(record.runs.begin());
-  EXPECT_HAS(story(record), "The fullest device holds `2 MiB` under each scheme.");
+  expect_contains(story(record), "The fullest device holds `2 MiB` under each scheme.");
   record.runs.clear();
   EXPECT_EQ(story(record), "");
 }
@@ -524,7 +521,7 @@ TEST(Story, OfAReproductionHasRangesOverItsConfigurations) {
   }
   EXPECT_EQ(story(record),
             "`2` of 4 runs complete; test accuracy `0.2500` to `0.5000`; training takes `25 s` to `50 s`.");
-  EXPECT_HAS(page_data(record).dump(), R"({"kind":"heading","text":"Time of training in each configuration"})");
+  expect_contains(page_data(record).dump(), R"({"kind":"heading","text":"Time of training in each configuration"})");
 }
 
 /// The first chart of bars within a page, or a null value.
@@ -558,13 +555,13 @@ TEST(MemoryBars, DevicesThatAreEqualShareABar) {
 TEST(MemorySection, ReportsWhetherThePlanWasMet) {
   Record record = example_record();
   record.runs[0].devices = {example_device()};
-  EXPECT_HAS(page_data(record).dump(), "equal to the byte");
-  EXPECT_HAS(page_data(record).dump(), "outside the pool");
+  expect_contains(page_data(record).dump(), "equal to the byte");
+  expect_contains(page_data(record).dump(), "outside the pool");
   record.runs[0].devices[0].plan.peak_by_category[0] += 256;
   record.runs[0].devices[0].plan.peak_bytes += 256;
   const std::string missed = page_data(record).dump();
-  EXPECT_EQ(missed.find("equal to the byte"), std::string::npos);
-  EXPECT_HAS(missed, "2,097,408");
+  expect_lacks(missed, "equal to the byte");
+  expect_contains(missed, "2,097,408");
 }
 
 TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
@@ -583,9 +580,7 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
   Record record = example_record();
   record.runs[0].devices = {device};
   const std::string data = page_data(record).dump();
-  for (const char* part :
-       {"  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage"})
-    EXPECT_HAS(data, part);
+  expect_contains(data, "  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage");
   EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
@@ -594,13 +589,11 @@ TEST(FindingsSection, SaysWhatACostIsAShareOf) {
   record.findings = {
       {"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
   const std::string data = page_data(record).dump();
-  for (const char* part : {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"",
-                           "Large: at least 25 % of the step"}) {
-    EXPECT_HAS(data, part);
-  }
+  expect_contains(data, "\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"",
+                  "Large: at least 25 % of the step");
   record.findings = {{"ddp is fastest.", ""}};
   const std::string result = page_data(record).dump();
-  EXPECT_HAS(result, "\"cost\":\"\"");
+  expect_contains(result, "\"cost\":\"\"");
   EXPECT_EQ(result.find("Large: at least"), std::string::npos) << "a result has no severity to explain";
 }
 
@@ -612,22 +605,22 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
     return page_data(record).dump();
   };
   record.runs[0].devices[0].phases.steps = 20;
-  EXPECT_HAS(
+  expect_contains(
       said(1),
       "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
-  EXPECT_HAS(said(7), "Nothing stands out in 7 steps after the first;");
-  EXPECT_HAS(said(8), "no device waits for long");
+  expect_contains(said(7), "Nothing stands out in 7 steps after the first;");
+  expect_contains(said(8), "no device waits for long");
 }
 
 TEST(MemorySection, ExplainsFragmentationOnlyWhereItIsDrawn) {
   Record record = example_record();
   record.runs[0].devices = {device_with(example_timeline(), 0, 0)};
-  EXPECT_HAS(page_data(record).dump(), "Fragmentation: free gaps");
+  expect_contains(page_data(record).dump(), "Fragmentation: free gaps");
   MemoryHistory without_gaps;
   without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
                           {20, 4096, 2048, Category::activations, Phase::forward, "b", ""}};
   record.runs[0].devices = {device_with(make_memory_timeline(without_gaps), 0, 0)};
-  EXPECT_EQ(page_data(record).dump().find("Fragmentation: free gaps"), std::string::npos);
+  expect_lacks(page_data(record).dump(), "Fragmentation: free gaps");
 }
 
 TEST(TrainPage, IsSelfContained) {
@@ -637,11 +630,9 @@ TEST(TrainPage, IsSelfContained) {
   record.runs[0].devices[1].device = "cpu:1";
   for (DeviceRecord& d : record.runs[0].devices) d.memory = example_timeline();
   const std::string whole = page(record);
-  for (const char* part : {"mlp \\u003cb>", "'a&b'", "\"device\":\"cpu:0, cpu:1\"", "devices of rank 0",
-                           "\"findings\":[]", "Nothing stands out", "prefers-color-scheme:dark", "@media print"})
-    EXPECT_HAS(whole, part);
-  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"})
-    EXPECT_EQ(whole.find(address), std::string::npos) << address;
+  expect_contains(whole, "mlp \\u003cb>", "'a&b'", "\"device\":\"cpu:0, cpu:1\"", "devices of rank 0",
+                  "\"findings\":[]", "Nothing stands out", "prefers-color-scheme:dark", "@media print");
+  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"}) expect_lacks(whole, address);
 }
 
 TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
@@ -664,11 +655,9 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
   }
   record.runs[0].devices.back().plan.peak_bytes = record.runs[0].devices.back().pool.peak_bytes += 256;
   const std::string data = page_data(record).dump();
-  for (const char* part :
-       {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "meta:2 needs `9.2 KiB`", "not known"}) {
-    EXPECT_HAS(data, part);
-  }
-  EXPECT_EQ(data.find("first, layer fc"), std::string::npos);
+  expect_contains(data, "meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "meta:2 needs `9.2 KiB`",
+                  "not known");
+  expect_lacks(data, "first, layer fc");
   record.remedies = "Lower --batch-size.";
   EXPECT_EQ(page_data(record)["sections"][0]["blocks"][0]["text"], "Lower --batch-size.");
 }

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_contains.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/render/html/page.h"
 
@@ -71,7 +72,7 @@ TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
   for (const std::string& rule :
        {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
-    EXPECT_NE(std::string(page_template()).find(rule), std::string::npos) << rule;
+    expect_contains(std::string(page_template()), rule);
   }
   EXPECT_EQ(colors().size(), 24U);
   const auto dark_ones = dark_colors();
@@ -118,7 +119,7 @@ TEST(Palette, SeverityAndWaitsHaveNoColorOfMemoryOrAPhase) {
     EXPECT_EQ(style.find(color), std::string::npos) << "a finding has the color " << name;
     EXPECT_EQ(hatch.find(color), std::string::npos) << "waits have the color " << name;
   }
-  EXPECT_NE(hatch.find("var(--soft)"), std::string::npos) << hatch;
+  expect_contains(hatch, "var(--soft)");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tools/program/record/device_sets.h"
 #include "tools/program/render/json_report.h"
@@ -46,12 +47,9 @@ std::string memory_text(const std::vector<DeviceRecord>& devices, int64_t datase
 
 TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
   const std::string text = phase_report({"cpu:0", "cpu:1"}, {example_table(0), example_table(1)}, Style{});
-  EXPECT_NE(text.find("10 steps after the first"), std::string::npos);
-  for (const char* part : {"cpu:0", "cpu:1", "forward", "25.0", "25.0 %", "12.5", "400 B",
-                           "  for the gradients of cpu:1", "100", "100.0 %"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  }
-  EXPECT_EQ(text.find("backward"), std::string::npos);
+  expect_contains(text, "10 steps after the first", "cpu:0", "cpu:1", "forward", "25.0", "25.0 %", "12.5", "400 B",
+                  "  for the gradients of cpu:1", "100", "100.0 %");
+  expect_lacks(text, "backward");
 }
 
 std::vector<std::string> device_names(int count) {
@@ -69,10 +67,8 @@ TEST(PhaseReport, ManyDevicesAreSummarizedAsASpread) {
   tables[0].rows.insert(tables[0].rows.begin() + 1,
                         {Phase::gather, 0, 0.1, 0.1, 800, 10, 0.0});  // device 0 alone gathers
   const std::string text = phase_report(device_names(64), tables, Style{});
-  for (const char* part : {"cpu:1 to cpu:63", "min", "median", "max", "cpu:63", "11.0", "42.0", "73.0"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  }
-  EXPECT_EQ(text.find("cpu:30"), std::string::npos) << text;
+  expect_contains(text, "cpu:1 to cpu:63", "min", "median", "max", "cpu:63", "11.0", "42.0", "73.0");
+  expect_lacks(text, "cpu:30");
   for (const int width : {40, 60, 80, 120}) {
     Style style;
     style.width = width;
@@ -87,8 +83,8 @@ TEST(PhaseReport, ShowsTheLongestOfManyWaits) {
     tables.back().waits = {{"cpu:" + std::to_string((d + 1) % 16) + " in all_reduce", 0.25 - 0.01 * d, 0.25}};
   }
   const std::string text = phase_report(device_names(16), tables, Style{});
-  EXPECT_NE(text.find("  for cpu:1 in all_reduce"), std::string::npos) << text;
-  EXPECT_EQ(text.find("  for cpu:15 in all_reduce"), std::string::npos) << text;
+  expect_contains(text, "  for cpu:1 in all_reduce");
+  expect_lacks(text, "  for cpu:15 in all_reduce");
 }
 
 TEST(PhaseReport, IsEmptyWithoutSteps) { EXPECT_EQ(phase_report({"cpu:0"}, {PhaseTable{}}, Style{}), ""); }
@@ -155,30 +151,27 @@ std::vector<DeviceRecord> example_devices() {
 
 TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
   const std::string text = memory_text(example_devices(), 4096);
-  for (const char* part : {"parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte",
-                           "backward features.3", "5.0 MiB"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  }
-  EXPECT_EQ(text.find("staging"), std::string::npos);
+  expect_contains(text, "parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte",
+                  "backward features.3", "5.0 MiB");
+  expect_lacks(text, "staging");
 }
 
 TEST(MemoryReport, ShowsADifferenceFromThePlan) {
   std::vector<DeviceRecord> devices = example_devices();
   devices[0].plan.peak_bytes = 7 << 20;
   const std::string text = memory_text(devices, 0);
-  EXPECT_NE(text.find("7.0 MiB"), std::string::npos);
-  EXPECT_EQ(text.find("to the byte"), std::string::npos);
+  expect_contains(text, "7.0 MiB");
+  expect_lacks(text, "to the byte");
 }
 
 TEST(MemoryReport, ShowsTheLowerBoundWhereThePeakExceedsIt) {
   std::vector<DeviceRecord> devices = example_devices();
-  EXPECT_EQ(memory_text(devices, 0).find("lower bound"), std::string::npos);
-  EXPECT_EQ(plan_table(devices).str(Style{}).find("lower bound"), std::string::npos);
-  EXPECT_NE(plan_table(devices).str(Style{}).find("Exact. CUDA context and libraries are not included.\n"),
-            std::string::npos);
+  expect_lacks(memory_text(devices, 0), "lower bound");
+  expect_lacks(plan_table(devices).str(Style{}), "lower bound");
+  expect_contains(plan_table(devices).str(Style{}), "Exact. CUDA context and libraries are not included.\n");
   devices[0].plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = 1 << 20;
-  EXPECT_NE(memory_text(devices, 0).find("lower bound"), std::string::npos);
-  EXPECT_NE(plan_table(devices).str(Style{}).find("Lower bound: the largest sum of blocks"), std::string::npos);
+  expect_contains(memory_text(devices, 0), "lower bound");
+  expect_contains(plan_table(devices).str(Style{}), "Lower bound: the largest sum of blocks");
 }
 
 TEST(MemoryReport, EqualDevicesShareAColumn) {
@@ -187,9 +180,7 @@ TEST(MemoryReport, EqualDevicesShareAColumn) {
   devices[0].pool.peak_bytes = 9 << 20;
   devices[3].outside_bytes = 7 << 20;
   const std::string text = memory_text(devices, 0);
-  for (const char* part : {"cuda:0  ", "cuda:1 to cuda:15", "9.0 MiB", "5.0 MiB to 7.0 MiB", "to the byte"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  }
+  expect_contains(text, "cuda:0  ", "cuda:1 to cuda:15", "9.0 MiB", "5.0 MiB to 7.0 MiB", "to the byte");
 }
 
 TEST(MemoryReport, NamesTheOwnersOfGpuMemoryOutsideThePools) {
@@ -199,11 +190,10 @@ TEST(MemoryReport, NamesTheOwnersOfGpuMemoryOutsideThePools) {
     devices[d].outside_by_owner = {{"context", 3 << 20}, {"nccl", 512 << 10}, {"other", 1536 << 10}};
   }
   const std::string text = describe_outside(devices, 1);
-  EXPECT_NE(text.find("10.0 MiB of GPU memory lie outside the pools: CUDA's context and other processes 6.0 MiB, NCCL "
-                      "1.0 MiB, kernels and what "
-                      "libraries take later 3.0 MiB. They"),
-            std::string::npos)
-      << text;
+  expect_contains(text,
+                  "10.0 MiB of GPU memory lie outside the pools: CUDA's context and other processes 6.0 MiB, NCCL "
+                  "1.0 MiB, kernels and what "
+                  "libraries take later 3.0 MiB. They");
   EXPECT_EQ(devices_json(devices)[1]["outside_bytes_by_owner"]["nccl"], 512 << 10);
   EXPECT_EQ(parse_devices("a result", devices_text(devices))[1].outside_by_owner, devices[1].outside_by_owner);
 }
@@ -215,10 +205,8 @@ TEST(MemoryReport, ManyDifferentDevicesAreSummarizedAsASpread) {
     devices[static_cast<size_t>(d)].pool.peak_bytes = (d + 1) << 20;
   }
   const std::string text = memory_text(devices, 0);
-  for (const char* part : {"cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15",
-                           "1 of 16 devices"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  }
+  expect_contains(text, "cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15",
+                  "1 of 16 devices");
 }
 
 TEST(TerminalReport, ShowsTheTablesOfThePage) {
@@ -322,11 +310,9 @@ TEST(PlanReport, EqualDevicesShareAColumnAndManyDifferentOnesAreASpread) {
     equal.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
     differing.push_back(planned_device(d, (d + 1) << 20));
   }
-  EXPECT_NE(plan_text(equal, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
+  expect_contains(plan_text(equal, Style{}), "cuda:1 to cuda:63");
   const std::string spread = plan_text(differing, Style{});
-  for (const char* part : {"min (cuda:0)", "median (cuda:32)", "max (cuda:63)", "64.0 MiB"}) {
-    EXPECT_NE(spread.find(part), std::string::npos) << part << "\n" << spread;
-  }
+  expect_contains(spread, "min (cuda:0)", "median (cuda:32)", "max (cuda:63)", "64.0 MiB");
   for (const int width : {40, 80, 120}) {
     Style style;
     style.width = width;

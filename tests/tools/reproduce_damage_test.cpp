@@ -3,14 +3,15 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_contains.h"
 #include "tests/tools/reproduce_runs.h"
 
 namespace vitrine::test {
 namespace {
 
 TEST_F(Reproduce, ADamagedResultOrLogFailsItsRunAlone) {
-  const Arguments command = tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} +
-                            out("runs") + Arguments{"--epochs", "2"};
+  const Arguments command =
+      tiny() + kTwoDevices + words("--modes single,ddp --precisions fp32") + out("runs") + words("--epochs 2");
   const Json whole = json_of(command);
   const std::string folder = path("runs") + "/single-fp32/";
   const std::string result = content(folder + "result.json"), log = content(folder + "log.jsonl");
@@ -38,16 +39,14 @@ TEST_F(Reproduce, ADamagedResultOrLogFailsItsRunAlone) {
     const Json json = json_of(command, 1);
     EXPECT_EQ(json["runs"][0]["state"], "failed");
     const std::string failure = json["runs"][0]["failure"].get<std::string>();
-    for (const char* part : {damage.reason, "remove the run's folder to make the run again"})
-      EXPECT_NE(failure.find(part), std::string::npos) << failure;
+    expect_contains(failure, damage.reason, "remove the run's folder to make the run again");
     EXPECT_EQ(json["runs"][1], whole["runs"][1]);
     std::ofstream(folder + damage.file) << damage.before;
   }
   fs::remove(folder + "result.json");
   fs::create_directory(folder + "result.json");
-  EXPECT_NE(
-      json_of(command, 1)["runs"][0]["failure"].get<std::string>().find("it is a folder, expected a regular file"),
-      std::string::npos);
+  expect_contains(json_of(command, 1)["runs"][0]["failure"].get<std::string>(),
+                  "it is a folder, expected a regular file");
   fs::remove_all(folder);
   EXPECT_EQ(json_of(command)["runs"][0]["test_accuracy"], whole["runs"][0]["test_accuracy"]);
 }
@@ -55,7 +54,7 @@ TEST_F(Reproduce, ADamagedResultOrLogFailsItsRunAlone) {
 // A process that is killed may leave half a row, and a checkpoint that is not whole. The name of the folder has bytes
 // that are not UTF-8.
 TEST_F(Reproduce, ContinuesFromTheNewestWholeCheckpoint) {
-  const Arguments command = tiny() + kSingle + out("runs\xa4") + Arguments{"--epochs", "3"};
+  const Arguments command = tiny() + kSingle + out("runs\xa4") + words("--epochs 3");
   const std::string folder = path("runs\xa4") + "/single-fp32";
   const Json whole = json_of(command)["runs"][0];
   EXPECT_EQ(whole["state"], "complete");
@@ -64,8 +63,8 @@ TEST_F(Reproduce, ContinuesFromTheNewestWholeCheckpoint) {
   std::ofstream(folder + "/result.json") << result;
   std::ofstream(folder + "/log.jsonl", std::ios::app) << "{\"kind\":\"st";
   std::ofstream(folder + "/checkpoints/step-00000030/model.safetensors", std::ios::app) << "x";
-  const ChildResult continued = run_vitrine(command + Arguments{"--json"});
-  EXPECT_NE(continued.error.find("step-00000020: step 20"), std::string::npos) << continued.error;
+  const ChildResult continued = run_vitrine(command + words("--json"));
+  expect_contains(continued.error, "step-00000020: step 20");
   const Json run = Json::parse(continued.output)["runs"][0];
   EXPECT_EQ(run["state"], "complete");
   ASSERT_EQ(run["epochs"].size(), 3U);

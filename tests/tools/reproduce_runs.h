@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/expect_contains.h"
 #include "tests/tools/checkpoint_runs.h"
 
 /// Short calls of vitrine reproduce.
@@ -16,18 +17,17 @@ namespace fs = std::filesystem;
 
 /// Ten steps an epoch, the last with a shorter batch.
 inline Arguments tiny() {
-  return {"reproduce", "--model",      "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device",
-          "1",         "--batch-size", "20"};
+  return words("reproduce --model mlp --image-size 8 --data synthetic:195 --threads-per-device 1 --batch-size 20");
 }
-inline const Arguments kTwoDevices = {"--devices", "cpu:0-1"};
+inline const Arguments kTwoDevices = words("--devices cpu:0-1");
 /// One short run.
-inline const Arguments kSingle = {"--modes", "single", "--precisions", "fp32", "--devices", "cpu:0"};
+inline const Arguments kSingle = words("--modes single --precisions fp32 --devices cpu:0");
 
 class Reproduce : public CheckpointRuns {
  protected:
-  Arguments out(const std::string& name) const { return {"--out", path(name)}; }
+  Arguments out(const std::string& name) const { return words("--out {}", path(name)); }
   static Json json_of(const Arguments& arguments, int exit_code = 0) {
-    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
+    const ChildResult result = run_vitrine(arguments + words("--json"));
     EXPECT_EQ(result.exit_code, exit_code) << result.error;
     return Json::parse(result.output);
   }
@@ -40,8 +40,7 @@ class Reproduce : public CheckpointRuns {
   static void expect_usage_error(const Arguments& arguments, const std::vector<std::string>& parts) {
     const ChildResult result = run_vitrine(arguments);
     EXPECT_EQ(result.exit_code, 2) << result.output;
-    for (const std::string& part : parts)
-      EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
+    for (const std::string& part : parts) expect_contains(result.error, part);
   }
 };
 

@@ -34,8 +34,7 @@ TEST(Reproduction, SpreadsAndDurations) {
 TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   using namespace tools;
   const auto config_of = [](const Arguments& more) {
-    const CommandLine line =
-        parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
+    const CommandLine line = parse_command_line(words("train --model mlp --image-size 8 --data synthetic:60") + more);
     EXPECT_TRUE(line.options) << line.error;
     const Options options = line.options.value_or(Options{});
     const Job job = open_job(options);
@@ -43,8 +42,8 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
     return Json(config_json({options, job, devices}));
   };
   const Json config =
-      config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
-                 "--warmup-factor", "0.1", "--workspace", "1MiB", "--tf32", "--nccl-defaults"});
+      config_of(words("--lr-schedule multi-step --lr-milestones 3,5 --lr-gamma 0.5 --warmup-steps 4 --warmup-factor "
+                      "0.1 --workspace 1MiB --tf32 --nccl-defaults"));
   EXPECT_EQ(config["lr_milestones"], (Json{3, 5}));
   EXPECT_EQ(config["lr_gamma"], 0.5);
   EXPECT_EQ(config["warmup_factor"], 0.1);
@@ -52,12 +51,12 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   EXPECT_EQ(config["tf32"], true);
   EXPECT_EQ(config["nccl_defaults"], true);
   EXPECT_EQ(config["cuda_graph"], true);
-  EXPECT_EQ(config_of({"--no-cuda-graph"})["cuda_graph"], false);
+  EXPECT_EQ(config_of(words("--no-cuda-graph"))["cuda_graph"], false);
   const Json plain = config_of({});
   for (const char* name : {"lr_gamma", "lr_step_size", "lr_patience", "workspace", "loss_scale_growth_interval"}) {
     EXPECT_TRUE(plain.contains(name) && plain[name].is_null()) << name;
   }
-  const Json growing = config_of({"--precision", "fp16", "--loss-scale-growth-interval", "7"});
+  const Json growing = config_of(words("--precision fp16 --loss-scale-growth-interval 7"));
   EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
 }
 

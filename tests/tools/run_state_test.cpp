@@ -102,8 +102,7 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
     nlohmann::json without = json;
     without.erase(name);
     const std::string message = message_of<DataError>([&] { parse_run_state("DIR", without.dump()); });
-    expect_contains(message, "DIR: ");
-    expect_contains(message, name);
+    expect_contains(message, "DIR: ", name);
   }
   json["batch"] = 2;
   expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
@@ -129,8 +128,8 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   ASSERT_EQ(rounding.size(), 1U);
   EXPECT_EQ(describe_changes(rounding)[0], "--split is 1,2, in the checkpoint equal: results differ by rounding");
   const std::string message = message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {}); });
-  expect_contains(message, "--lr is 0.2, in the checkpoint 0.1; --momentum is 0.9, in the checkpoint not set");
-  expect_contains(message, "--resume-change lr,momentum");
+  expect_contains(message, "--lr is 0.2, in the checkpoint 0.1; --momentum is 0.9, in the checkpoint not set",
+                  "--resume-change lr,momentum");
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }),
                   "--resume-change momentum");
   const auto allowed = compare_settings(before, now("0.2", "equal", "0.9"), {"momentum", "lr"});

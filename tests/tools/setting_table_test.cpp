@@ -9,6 +9,7 @@
 #include "runtime/text.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/text.h"
 #include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/flags/program_flags.h"
 #include "tools/program/flags/setting.h"
@@ -41,11 +42,11 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
                    .help = "Probability of leaving out a block",
                    .values = fraction(true, false)});
   // The flag, its range and its help.
-  const Options options = parsed({"train", "--stochastic-depth", "0.25"});
+  const Options options = parsed(words("train --stochastic-depth 0.25"));
   EXPECT_EQ(depth, 0.25);
-  expect_contains(parse_command_line({"train", "--stochastic-depth", "1"}, table).error,
+  expect_contains(parse_command_line(words("train --stochastic-depth 1"), table).error,
                   "--stochastic-depth: expected a number of at least 0 and below 1, got '1'");
-  expect_contains(parse_command_line({"compare", "--stochastic-depth", "1"}, table).error,
+  expect_contains(parse_command_line(words("compare --stochastic-depth 1"), table).error,
                   "there is no option --stochastic-depth here; it is one of vitrine train, plan");
   expect_contains(flag_reference(table),
                   "| `--stochastic-depth X` | Probability of leaving out a block [0.25] | train, plan |");
@@ -75,21 +76,17 @@ TEST_F(TableOfSettings, RanksAgreeOnTheScheduleAndOnWhichOutputsThereAre) {
     return agreed_settings({options, job, devices}, table);
   };
   const auto plain = agreed({"train"});
-  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--lr-schedule", "cosine"},
-                                                {"--warmup-steps", "2"},
-                                                {"--save", "w"},
-                                                {"--no-eval"},
-                                                {"--label-smoothing", "0.1"},
-                                                {"--checkpoint-dir", "d"},
-                                                {"--autotune"},
-                                                {"--verify-replicas", "3"}}) {
+  for (const std::vector<std::string>& flags :
+       {words("--lr-schedule cosine"), words("--warmup-steps 2"), words("--save w"), words("--no-eval"),
+        words("--label-smoothing 0.1"), words("--checkpoint-dir d"), words("--autotune"),
+        words("--verify-replicas 3")}) {
     std::vector<std::string> arguments = {"train"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     EXPECT_NE(agreed(arguments), plain) << flags.front();
   }
   // Rank 0 alone uses the path, and devices, memory and progress are those of a process.
-  EXPECT_EQ(agreed({"train", "--save", "a"}), agreed({"train", "--save", "b"}));
-  EXPECT_EQ(agreed({"train", "--workers", "3", "--log", "l.csv", "--json", "--device-memory", "1GiB"}), plain);
+  EXPECT_EQ(agreed(words("train --save a")), agreed(words("train --save b")));
+  EXPECT_EQ(agreed(words("train --workers 3 --log l.csv --json --device-memory 1GiB")), plain);
 }
 
 TEST_F(TableOfSettings, AFlagOfACommandHasOneRow) {

@@ -16,6 +16,9 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/temp_folder.h"
 #include "tools/program/run/run_log.h"
 
 namespace vitrine::tools {
@@ -24,14 +27,11 @@ namespace {
 namespace fs = std::filesystem;
 
 class Tensorboard : public ::testing::Test {
- public:
-  ~Tensorboard() override { fs::remove_all(folder_); }
-
  protected:
-  std::string folder() const { return folder_.string(); }
+  std::string folder() const { return folder_.str(); }
 
  private:
-  fs::path folder_ = fs::temp_directory_path() / ("vitrine_tensorboard_" + std::to_string(getpid()));
+  const test::TempFolder folder_;
 };
 
 /// CRC-32C bit by bit, then masked as in TensorFlow's records.
@@ -109,8 +109,7 @@ Event parse_event(const std::string& bytes) {
 }
 
 std::vector<Event> read_events(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const std::string bytes = test::content(path);
   std::vector<Event> events;
   for (size_t at = 0; at < bytes.size();) {
     const std::string length_bytes = bytes.substr(at, 8);
@@ -162,12 +161,8 @@ TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {
 }
 
 TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
-  try {
-    const TensorboardWriter writer("/proc/no/such/folder");
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("--tensorboard /proc/no/such/folder"), std::string::npos) << error.what();
-  }
+  expect_contains(error_of<DataError>([&] { const TensorboardWriter writer("/proc/no/such/folder"); }),
+                  "--tensorboard /proc/no/such/folder");
 }
 
 /// Limits the size of files for its lifetime. Writes beyond the limit fail as those to a full disk do, with another
@@ -204,14 +199,10 @@ TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
     EXPECT_NO_THROW(log.add_epoch(epoch, {}, nullptr));
   }
   EXPECT_NO_THROW(log.add_step({1001, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
-  try {
-    log.close();
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
-    EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0U) << error.what();
-    EXPECT_NE(std::string(error.what()).find("cannot be written (File too large)"), std::string::npos) << error.what();
-  }
+  const std::string message = error_of<DataError>([&] { log.close(); });
+  const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
+  EXPECT_EQ(message.rfind(expected, 0), 0U) << message;
+  expect_contains(message, "cannot be written (File too large)");
   for (const auto& file : fs::directory_iterator(folder()))
     EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
 }
