@@ -31,9 +31,9 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
     fail(path, 0, fmt::format("the file has {} bytes, expected 8 bytes of header size first", file_bytes));
   }
-  // torch.save writes a zip file, and before PyTorch 1.6 a pickle of protocol 2.
+  // torch.save writes a zip file, and before PyTorch 1.6 a pickle.
   const std::string_view magic(reinterpret_cast<const char*>(size_bytes.data()), kSizeBytes);
-  if (magic.starts_with("PK\x03\x04") || magic.starts_with("\x80\x02")) {
+  if (magic.starts_with("PK\x03\x04") || magic.starts_with("\x80")) {
     throw DataError(
         fmt::format("{}: it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
                     "docs/examples/convert_weights.py",
@@ -42,8 +42,9 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes) {
     fail(path, 0,
-         fmt::format("the header size is {} bytes, but {} bytes follow (and at most {} are allowed)", header_bytes,
-                     file_bytes - kSizeBytes, kMaxHeaderBytes));
+         fmt::format("it is no safetensors file, or damaged: the header size is {} bytes, but {} bytes follow (and at "
+                     "most {} are allowed)",
+                     header_bytes, file_bytes - kSizeBytes, kMaxHeaderBytes));
   }
   std::string text(header_bytes, '\0');
   if (!file.read(text.data(), static_cast<std::streamsize>(header_bytes)))

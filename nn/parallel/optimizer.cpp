@@ -130,7 +130,8 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
     throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
   if (momentum || nesterov) {
     throw ConfigError(
-        fmt::format("optimizer: {} has no {}; use sgd, or omit it", name, momentum ? "momentum" : "nesterov"));
+        {fmt::format("optimizer: {} has no {}; omit it, or use ", name, momentum ? "momentum" : "nesterov"),
+         propose(settings::kOptimizer, "sgd")});
   }
   config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
   config.set_learning_rate(checked("lr", lr, config.learning_rate()));

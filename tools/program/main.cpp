@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -63,6 +64,12 @@ int run_program(const std::vector<std::string>& arguments) {
     return fail(error.reason(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const vitrine::SearchStopped&) {
     return fail("interrupted while searching for a configuration that fits; there is no result", interrupt_status());
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return fail(error.what(), kExitFailure);
+    return fail(
+        "the system refuses another thread: raise the limit on address space (ulimit -v) or on processes "
+        "(ulimit -u), or lower --device-memory or --threads-per-device",
+        kExitFailure);
   } catch (const std::exception& error) {
     return fail(error.what(), kExitFailure);
   }

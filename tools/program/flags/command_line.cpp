@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include <fmt/ranges.h>
@@ -50,7 +51,14 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
   if (const std::vector<std::string> others = command_names(app, name); !others.empty()) {
     return fmt::format("there is no option {} here; it is one of vitrine {}", name, fmt::join(others, ", "));
   }
-  return fmt::format("there is no option {}{}", name, did_you_mean(name, option_names(command)));
+  // PyTorch users' names.
+  static const std::map<std::string, std::string> others = {
+      {"--learning-rate", "--lr"},   {"--bs", "--batch-size"}, {"--wd", "--weight-decay"},
+      {"--amp", "--precision fp16"}, {"--gpus", "--devices"},  {"--num-workers", "--workers"}};
+  const auto other = others.find(name);
+  return fmt::format("there is no option {}{}", name,
+                     other == others.end() ? did_you_mean(name, option_names(command))
+                                           : fmt::format("; it is called {} here", other->second));
 }
 
 /// The first flag that has another flag, or nothing, in the place of its value: "--report: expected a value: --report
@@ -151,7 +159,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
       if (const std::string problem = describe_missing_value(*command, arguments); !problem.empty())
         return usage_error(command, problem);
     }
-    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
+    if (arguments.empty())
+      return usage_error(nullptr, fmt::format("expected a command: {}", fmt::join(command_names(app), ", ")));
+    if (unexpected.empty()) return usage_error(command, error.what());
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
     // The value of an unknown option is left over too; report the option.
     const auto option =

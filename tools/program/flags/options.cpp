@@ -19,6 +19,7 @@
 #include "runtime/printable.h"
 #include "runtime/text.h"
 #include "tools/program/text/log_file.h"
+#include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
 
@@ -209,7 +210,10 @@ std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
-  if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
+  if (!options.devices.empty()) {
+    return with_prefix<ConfigError>("--devices: ",
+                                    [&] { return parse_device_list(options.devices, cuda_device_count); });
+  }
   if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
   const int gpu = options.local_rank.value_or(0);
   if (gpu >= cuda_device_count) {

@@ -49,9 +49,7 @@ double share_of(const PhaseTable& table, double seconds) {
 /// than cores make a share of any size.
 bool is_signal(const RunRecord& run, double share) {
   const std::vector<double>& rounds = run.rates.rounds;
-  if (!run.crowded.empty()) return false;
-  if (rounds.empty())
-    return std::ranges::all_of(run.devices, [](const auto& d) { return d.phases.steps >= kFewestSteps; });
+  if (rounds.empty() || !run.crowded.empty()) return judges_waits(run);
   return rounds.size() >= kFewestRounds && share * run.rates.median() > run.rates.most() - run.rates.least();
 }
 
@@ -105,6 +103,11 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
 }
 
 }  // namespace
+
+bool judges_waits(const RunRecord& run) {
+  return run.crowded.empty() &&
+         std::ranges::all_of(run.devices, [](const auto& d) { return d.phases.steps >= kFewestSteps; });
+}
 
 std::optional<Finding> divergence(const RunRecord& run) {
   const auto evaluation = std::find_if(run.epochs.begin(), run.epochs.end(), [](const EpochRecord& e) {
@@ -407,15 +410,14 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
     return Finding{
         fmt::format(
             "The schemes' speeds are within noise: medians from {} to {} samples/s, single rounds from {} to {}.",
-            format_count(std::llround(slowest->rates.median())), format_count(std::llround(fastest->rates.median())),
-            format_count(std::llround(slowest->rates.least())), format_count(std::llround(fastest->rates.most()))),
+            format_rate(slowest->rates.median()), format_rate(fastest->rates.median()),
+            format_rate(slowest->rates.least()), format_rate(fastest->rates.most())),
         fmt::format("`--rounds {}` or more `--steps` resolve smaller differences.", rounds * 2)};
   }
   std::string text =
       fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
-                  format_count(std::llround(fastest->rates.median())), rounds,
-                  format_count(std::llround(fastest->rates.least())), format_count(std::llround(fastest->rates.most())),
-                  fastest->rates.median() / slowest->rates.median(), slowest->name);
+                  format_rate(fastest->rates.median()), rounds, format_rate(fastest->rates.least()),
+                  format_rate(fastest->rates.most()), fastest->rates.median() / slowest->rates.median(), slowest->name);
   if (const std::vector<std::string> tied = within_noise_of(*fastest, runs); !tied.empty())
     text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
   return Finding{text, {}};
@@ -477,8 +479,11 @@ std::string no_findings(const Record& record) {
     return "Nothing stands out: no device is nearly full, and none holds much more than the others.";
   int64_t steps = kFewestSteps;
   for (const RunRecord& run : record.runs) {
-    if (run.devices.size() < 2) continue;
-    for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
+    for (const DeviceRecord& d : run.devices) {
+      if (d.phases.steps == 0 && run.steps.steps == 1)
+        return "No step was timed: the first never is. --steps 2 or more show where the time goes.";
+      if (run.devices.size() > 1) steps = std::min(steps, d.phases.steps);
+    }
   }
   if (steps == kFewestSteps)
     return "Nothing stands out: no device waits for long, and none holds much more than the others.";

@@ -23,6 +23,9 @@ std::string describe_severities();
 /// The text of a record without findings, which claims no more than was judged.
 std::string no_findings(const Record& record);
 
+/// Whether the steps of a run show how long devices wait: enough were measured, and no two threads shared a core.
+bool judges_waits(const RunRecord& run);
+
 /// What costs most comes first. Empty when nothing stands out.
 std::vector<Finding> find_findings(const RunRecord& run);
 

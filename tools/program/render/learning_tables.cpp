@@ -16,7 +16,7 @@ std::optional<Table> epochs_table(const RunRecord& run) {
   };
   for (const EpochRecord& e : run.epochs) {
     table.add_row({fmt::format("epoch {}", e.epoch), fmt::format("{}", e.last_step), cell(e.totals.mean_loss()),
-                   cell(e.test_loss), cell(e.test_accuracy), format_count(std::llround(e.samples_per_second()))});
+                   cell(e.test_loss), cell(e.test_accuracy), format_rate(e.samples_per_second())});
   }
   return table;
 }

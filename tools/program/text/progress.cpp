@@ -75,7 +75,7 @@ std::string Progress::line(const std::string& label, int64_t steps_done, int64_t
                            double samples_per_second, double seconds_left) {
   std::string text = fmt::format("{}  step {}/{}", label, steps_done, total_steps);
   if (!std::isnan(loss)) text += fmt::format("  loss {:.4f}", loss);
-  text += fmt::format("  {} samples/s", format_count(std::llround(samples_per_second)));
+  text += fmt::format("  {} samples/s", format_rate(samples_per_second));
   if (steps_done > 0) text += fmt::format("  {} left", format_duration(seconds_left));
   return text;
 }

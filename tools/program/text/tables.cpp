@@ -175,6 +175,10 @@ std::string format_count(int64_t count) {
   return text;
 }
 
+std::string format_rate(double rate) {
+  return rate > 0.0 && rate < 10.0 ? fmt::format("{:.2g}", rate) : format_count(std::llround(rate));
+}
+
 std::string counted(int64_t count, const std::string& unit) {
   return fmt::format("{} {}{}", format_count(count), unit, count == 1 ? "" : "s");
 }

@@ -65,6 +65,8 @@ std::string format_ms(double seconds);
 std::string bytes_or_nothing(int64_t bytes);
 /// "12,345".
 std::string format_count(int64_t count);
+/// A rate per second: "12,345", "31", "0.31".
+std::string format_rate(double rate);
 /// "1 step", "12,345 steps".
 std::string counted(int64_t count, const std::string& unit);
 /// "3 h 20 min", "21 min 30 s", "42 s", "0.8 s".

@@ -351,8 +351,8 @@ void Training::print_epoch(const EpochRecord& result) const {
     line += fmt::format("  test loss {}  test accuracy {:.4f}", format_loss(*result.test_loss), *result.test_accuracy);
     line += describe_top5(result.test_top5);
   }
-  line += fmt::format("  {} samples/s in {}", format_count(std::llround(result.samples_per_second())),
-                      format_duration(result.seconds));
+  line +=
+      fmt::format("  {} samples/s in {}", format_rate(result.samples_per_second()), format_duration(result.seconds));
   line += describe_rate();
   fmt::print(options_.json ? stderr : stdout, "{}\n",
              Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));

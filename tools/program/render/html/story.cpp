@@ -18,7 +18,7 @@ namespace {
 
 /// A figure, which the page emphasizes.
 std::string figure(const std::string& text) { return '`' + text + '`'; }
-std::string count_figure(double value) { return figure(format_count(std::llround(value))); }
+std::string rate_figure(double value) { return figure(format_rate(value)); }
 
 int64_t peak_bytes(const DeviceRecord& d) { return d.pool.peak_bytes; }
 /// "cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state".
@@ -44,9 +44,9 @@ std::string story_of_run(const RunRecord& run) {
     all.samples += e.samples;
     all.seconds += e.seconds;
   }
-  if (all.samples_per_second() > 0.0) facts.push_back(count_figure(all.samples_per_second()) + " samples/s");
+  if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
   if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
-  if (measured_steps(run.devices) > 0) {
+  if (!run.devices.empty() && judges_waits(run)) {
     const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
     const auto most = std::max_element(run.devices.begin(), run.devices.end(),
                                        [&](const auto& a, const auto& b) { return wait(a) < wait(b); });
@@ -76,10 +76,10 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
   for (const RunRecord& run : runs) {
     if (fullest_bytes(run) == fullest_bytes(*little)) as_small.push_back(run.name);
   }
-  std::string text = fmt::format("Speeds are within noise: {} to {} samples/s.", count_figure(slow->rates.median()),
-                                 count_figure(fast->rates.median()));
+  std::string text = fmt::format("Speeds are within noise: {} to {} samples/s.", rate_figure(slow->rates.median()),
+                                 rate_figure(fast->rates.median()));
   if (is_faster(fast->rates, slow->rates)) {
-    text = fmt::format("Fastest: {}, {} samples/s, {} times {}{}.", fast->name, count_figure(fast->rates.median()),
+    text = fmt::format("Fastest: {}, {} samples/s, {} times {}{}.", fast->name, rate_figure(fast->rates.median()),
                        figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
                        as_fast.empty() ? "" : fmt::format(" (within noise of it: {})", fmt::join(as_fast, ", ")));
   }
