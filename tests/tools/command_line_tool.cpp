@@ -14,9 +14,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/program/flags/configuration.h"
+#include "tests/tools/settings_reference.h"
 #include "tools/program/flags/options.h"
-#include "tools/program/flags/program_flags.h"
 
 int main(int argc, char** argv) {
   const std::string task = argc == 2 ? argv[1] : "";

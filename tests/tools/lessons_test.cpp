@@ -13,8 +13,8 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 #include "tests/support/text.h"
+#include "tests/tools/settings_reference.h"
 #include "tools/program/flags/options.h"
-#include "tools/program/flags/program_flags.h"
 
 namespace vitrine::tools {
 namespace {

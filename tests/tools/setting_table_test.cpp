@@ -10,6 +10,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
+#include "tests/tools/settings_reference.h"
 #include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/flags/program_flags.h"
 #include "tools/program/flags/setting.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine explain: a snapshot of PyTorch's memory, and what Vitrine's placement makes of the same blocks.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include <fmt/format.h>
@@ -78,22 +77,20 @@ void print_devices(const std::vector<TorchDevice>& devices, const std::vector<Sn
 void print_peak(const TorchDevice& device, const SnapshotExplanation& explanation, const Style& style) {
   Table sites({{"call site", Table::Align::left}, {"bytes"}, {"share"}, {"blocks"}},
               fmt::format("\nWhat holds the peak of cuda:{}, by call site", device.index));
-  const std::vector<SiteShare> shares = sites_at_peak(device, explanation);
-  SiteShare others{.site = "others"};
-  for (size_t i = 0; i < shares.size(); ++i) {
-    if (i >= kRows) {
+  std::vector<SiteShare> shares = sites_at_peak(device, explanation);
+  if (shares.size() > kRows) {
+    SiteShare others{.site = "others"};
+    for (size_t i = kRows; i < shares.size(); ++i) {
       others.blocks += shares[i].blocks;
       others.bytes += shares[i].bytes;
-      continue;
     }
-    sites.add_row({shares[i].site, format_bytes(shares[i].bytes),
-                   format_share(share_of(shares[i].bytes, explanation.peak_allocated_bytes)),
-                   format_count(shares[i].blocks)});
+    shares.resize(kRows);
+    shares.push_back(others);
   }
-  if (others.blocks > 0)
-    sites.add_row({others.site, format_bytes(others.bytes),
-                   format_share(share_of(others.bytes, explanation.peak_allocated_bytes)),
-                   format_count(others.blocks)});
+  for (const SiteShare& share : shares) {
+    sites.add_row({share.site, format_bytes(share.bytes),
+                   format_share(share_of(share.bytes, explanation.peak_allocated_bytes)), format_count(share.blocks)});
+  }
   Table blocks({{"block from", Table::Align::left}, {"bytes"}, {"from entry"}, {"to entry"}},
                fmt::format("\nThe largest blocks at the peak of cuda:{}", device.index));
   for (size_t i = 0; i < std::min(kRows, explanation.at_peak.size()); ++i) {

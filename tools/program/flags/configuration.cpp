@@ -44,19 +44,6 @@ std::string text_in_force(const SettingRow& row, const SettingContext& c, const 
   return text_of(value.is_null() ? row.owner.otherwise : value);
 }
 
-/// "train plan compare".
-std::string command_words(Commands commands) {
-  std::vector<const char*> words;
-  for (const auto& [command, name] : {std::pair{kTrain, "train"},
-                                      {kPlan, "plan"},
-                                      {kCompare, "compare"},
-                                      {kReproduce, "reproduce"},
-                                      {kEval, "eval"}}) {
-    if ((commands & command) != 0) words.push_back(name);
-  }
-  return fmt::format("{}", fmt::join(words, " "));
-}
-
 }  // namespace
 
 Json config_json(const SettingContext& configuration, const SettingTable& table) {
@@ -96,45 +83,6 @@ SettingValues agreed_settings(const SettingContext& configuration, const Setting
     fields.emplace_back(row.negated() ? row.flag : "--" + row.name(), value.empty() ? "not set" : value);
   }
   return fields;
-}
-
-std::string configuration_reference(const SettingTable& table) {
-  struct Line {
-    std::vector<std::string> keys;
-    std::string commands, meaning;
-  };
-  std::vector<Line> lines;
-  for (auto row = table.begin(); row != table.end(); ++row) {
-    const auto same_key = [&](const SettingRow& other) {
-      return other.json_commands() != 0 && other.json_key() == row->json_key();
-    };
-    if (row->json_commands() == 0 || std::any_of(table.begin(), row, same_key)) continue;
-    Options defaults;
-    const Json value = row->read ? Json(0) : field_value(*row, defaults);
-    const std::string array = row->key.find('[') == std::string::npos && value.is_array() ? "[]" : "";
-    const bool of_flag = row->meaning.empty() && row->key.empty() && !row->negated();  // named like it
-    std::string meaning = of_flag ? "the flag" : row->meaning;
-    if (meaning.empty())
-      meaning = row->negated() ? fmt::format("false with `{}`", row->flag) : fmt::format("`--{}`", row->name());
-    if (row->meaning.empty() && value.is_array()) meaning += "; empty without it";
-    if (row->meaning.empty() && value.is_null()) meaning += "; null without it";
-    const std::string key = (row->key.empty() ? row->json_key() : row->key) + array;
-    const std::string commands = command_words(row->json_commands());
-    const auto same = std::ranges::find_if(
-        lines, [&](const Line& line) { return of_flag && line.meaning == meaning && line.commands == commands; });
-    if (same == lines.end()) {
-      lines.push_back({{key}, commands, meaning});
-    } else {
-      same->keys.push_back(key);
-    }
-  }
-  std::string text = "| key | commands | meaning |\n| --- | --- | --- |\n";
-  for (const Line& line : lines) {
-    const std::string names = fmt::format("{}", fmt::join(line.keys, ","));
-    text += fmt::format("| `config.{}` | {} | {} |\n", line.keys.size() == 1 ? names : '{' + names + '}', line.commands,
-                        line.meaning);
-  }
-  return text;
 }
 
 }  // namespace vitrine::tools

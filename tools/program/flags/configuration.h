@@ -55,7 +55,4 @@ SettingValues values_of(const std::vector<RunSetting>& settings);
 /// Flags and values on which all processes must agree.
 SettingValues agreed_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
 
-/// The part of docs/json.md that describes the configuration, in Markdown.
-std::string configuration_reference(const SettingTable& table = setting_table());
-
 }  // namespace vitrine::tools

@@ -33,10 +33,19 @@ struct ProgramFlags {
   CLI::App app;
 };
 
-/// All flags of all commands in Markdown, each once: a table for each group with the flag, its meaning and default, and
-/// the commands that take it. Where a command gives a flag another meaning or default, its row says so. Part of
-/// docs/program.md.
-std::string flag_reference(const SettingTable& table = setting_table());
+/// What a flag means for some of the commands that have it.
+struct FlagVariant {
+  std::string meaning;  // with the default
+  std::vector<std::string> commands;
+};
+struct FlagEntry {
+  std::string name, usage, group;     // usage: "--batch-size N|max", of the first command that has it
+  std::vector<FlagVariant> variants;  // by meaning
+};
+/// The flags of all commands, each once, those of a group together.
+std::vector<FlagEntry> all_flags(const ProgramFlags& program);
+/// A meaning beside another one: its default alone, if nothing else differs.
+std::string what_differs(const std::string& meaning, const std::string& first);
 
 /// The manual page, in roff.
 std::string man_page(const SettingTable& table = setting_table());

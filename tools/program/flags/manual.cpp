@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-
+// The manual page, and the completion of flags.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -16,86 +16,15 @@ namespace vitrine::tools {
 
 namespace {
 
-struct FlagVariant {
-  std::string meaning;  // with the default
-  std::vector<std::string> commands;
-};
-
-struct FlagEntry {
-  std::string name, usage, group;     // usage: "--batch-size N|max", of the first command that has it
-  std::vector<FlagVariant> variants;  // by meaning
-};
-
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
     text.replace(at, from.size(), to);
-}
-
-/// Text in a cell of a table.
-std::string table_cell(std::string text) {
-  replace_all(text, "|", "\\|");
-  return text;
 }
 
 /// The options of `app` that its help shows, without --help itself.
 std::vector<const CLI::Option*> shown_options(const CLI::App& app) {
   return app.get_options(
       [](const CLI::Option* o) { return !o->get_group().empty() && o->get_name(true, true) != "-h,--help"; });
-}
-
-/// The flags of all commands, each once.
-std::vector<FlagEntry> all_flags(const ProgramFlags& program) {
-  std::vector<FlagEntry> flags;
-  for (const CLI::App* command : program.app.get_subcommands({})) {
-    for (const CLI::Option* option : shown_options(*command)) {
-      const std::string name = option->get_name(true, true);
-      auto flag = std::find_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.name == name; });
-      if (flag == flags.end())
-        flag = flags.insert(flag, FlagEntry{name, option_usage(*option), option->get_group(), {}});
-      const std::string meaning = option_meaning(*option);
-      auto variant = std::find_if(flag->variants.begin(), flag->variants.end(),
-                                  [&](const FlagVariant& v) { return v.meaning == meaning; });
-      if (variant == flag->variants.end()) variant = flag->variants.insert(variant, FlagVariant{meaning, {}});
-      variant->commands.push_back(command->get_name());
-    }
-  }
-  return flags;
-}
-
-/// A meaning beside another one: its default alone, if nothing else differs.
-std::string what_differs(const std::string& meaning, const std::string& first) {
-  const size_t end = meaning.rfind(" [");
-  return end != std::string::npos && end == first.rfind(" [") && meaning.compare(0, end, first, 0, end) == 0
-             ? meaning.substr(end + 1)
-             : meaning;
-}
-
-std::string flag_row(const FlagEntry& flag) {
-  const std::string& first = flag.variants.front().meaning;
-  std::string meaning = table_cell(first);
-  std::vector<std::string> commands = flag.variants.front().commands;
-  for (size_t i = 1; i < flag.variants.size(); ++i) {
-    const FlagVariant& variant = flag.variants[i];
-    meaning +=
-        fmt::format("<br>{}: {}", fmt::join(variant.commands, ", "), table_cell(what_differs(variant.meaning, first)));
-    commands.insert(commands.end(), variant.commands.begin(), variant.commands.end());
-  }
-  return fmt::format("| `{}` | {} | {} |\n", table_cell(flag.usage), meaning, fmt::join(commands, ", "));
-}
-
-/// Calls `begin` for each group, then `add` for each of its flags.
-template <class Begin, class Add>
-void for_groups(const std::vector<FlagEntry>& flags, const Begin& begin, const Add& add) {
-  std::vector<std::string> groups;
-  for (const FlagEntry& flag : flags) {
-    if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) groups.push_back(flag.group);
-  }
-  for (const std::string& group : groups) {
-    begin(group);
-    for (const FlagEntry& flag : flags) {
-      if (flag.group == group) add(flag);
-    }
-  }
 }
 
 /// Text for a manual page.
@@ -120,16 +49,33 @@ std::vector<std::string> value_words(const CLI::Option& option) {
 
 }  // namespace
 
-std::string flag_reference(const SettingTable& table) {
-  std::string text;
-  for_groups(
-      all_flags(ProgramFlags(table)),
-      [&](const std::string& group) {
-        text += fmt::format("{}### {}\n\n| flag | meaning [default] | commands |\n| --- | --- | --- |\n",
-                            text.empty() ? "" : "\n", group);
-      },
-      [&](const FlagEntry& flag) { text += flag_row(flag); });
-  return text;
+std::vector<FlagEntry> all_flags(const ProgramFlags& program) {
+  std::vector<FlagEntry> flags;
+  for (const CLI::App* command : program.app.get_subcommands({})) {
+    for (const CLI::Option* option : shown_options(*command)) {
+      const std::string name = option->get_name(true, true);
+      auto flag = std::find_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.name == name; });
+      if (flag == flags.end()) {
+        const auto last = std::find_if(flags.rbegin(), flags.rend(),
+                                       [&](const FlagEntry& f) { return f.group == option->get_group(); });
+        flag = flags.insert(last == flags.rend() ? flags.end() : last.base(),
+                            FlagEntry{name, option_usage(*option), option->get_group(), {}});
+      }
+      const std::string meaning = option_meaning(*option);
+      auto variant = std::find_if(flag->variants.begin(), flag->variants.end(),
+                                  [&](const FlagVariant& v) { return v.meaning == meaning; });
+      if (variant == flag->variants.end()) variant = flag->variants.insert(variant, FlagVariant{meaning, {}});
+      variant->commands.push_back(command->get_name());
+    }
+  }
+  return flags;
+}
+
+std::string what_differs(const std::string& meaning, const std::string& first) {
+  const size_t end = meaning.rfind(" [");
+  return end != std::string::npos && end == first.rfind(" [") && meaning.compare(0, end, first, 0, end) == 0
+             ? meaning.substr(end + 1)
+             : meaning;
 }
 
 std::string man_page(const SettingTable& table) {
@@ -142,17 +88,18 @@ std::string man_page(const SettingTable& table) {
   text += roff_item("help COMMAND", "Explain a command") +
           roff_item("completion bash", "Print what completes commands and flags in bash and zsh") +
           roff_item("man", "Print this page");
-  for_groups(
-      all_flags(program), [&](const std::string& group) { text += fmt::format(".SH {}\n", roff(group)); },
-      [&](const FlagEntry& flag) {
-        std::string meaning;
-        for (const FlagVariant& variant : flag.variants)
-          meaning +=
-              fmt::format("{}{} ({})", meaning.empty() ? "" : "; ",
-                          meaning.empty() ? variant.meaning : what_differs(variant.meaning, flag.variants[0].meaning),
-                          fmt::join(variant.commands, ", "));
-        text += roff_item(flag.usage, meaning);
-      });
+  std::string group;
+  for (const FlagEntry& flag : all_flags(program)) {
+    if (flag.group != group) text += fmt::format(".SH {}\n", roff(flag.group));
+    group = flag.group;
+    std::string meaning;
+    for (const FlagVariant& variant : flag.variants)
+      meaning +=
+          fmt::format("{}{} ({})", meaning.empty() ? "" : "; ",
+                      meaning.empty() ? variant.meaning : what_differs(variant.meaning, flag.variants[0].meaning),
+                      fmt::join(variant.commands, ", "));
+    text += roff_item(flag.usage, meaning);
+  }
   text += ".SH EXAMPLES\n.nf\n";
   for (const CommandRow& row : command_table()) {
     for (const char* example : row.examples) text += roff(example) + "\n";
