@@ -88,6 +88,8 @@ void ExecContext::forget_plans() noexcept {
 
 void ExecContext::wait(Event& event, const char* cause) {
   begin_span({Phase::wait, layer_, "", cause, step_});
+  if (OrderChecker* const checker = stream_.checker())
+    checker->note({.kind = ScheduleEvent::Kind::cause, .stream = stream_.checker_index(), .name = cause});
   stream_.wait(event);
   end_span();
 }

@@ -46,6 +46,7 @@ struct Region {
 struct OrderChecker::State {
   std::mutex mutex;
   std::vector<std::string> names{"host"};
+  std::vector<int> devices{-1};
   std::vector<Clock> clocks{Clock{0}};
   std::unordered_map<uint64_t, Clock> events;
   std::map<uintptr_t, Region> regions;
@@ -53,6 +54,16 @@ struct OrderChecker::State {
   int64_t left_out = -1;
   bool muted = false;
   Observer observer;
+
+  void note(const ScheduleEvent& event) const {
+    if (observer) observer(event);
+  }
+  void note_stream(size_t stream) const {
+    note({.kind = ScheduleEvent::Kind::stream,
+          .stream = static_cast<int>(stream),
+          .name = names[stream],
+          .number = devices[stream]});
+  }
 
   Clock& advance(int stream) {
     Clock& clock = clocks[static_cast<size_t>(stream)];
@@ -125,44 +136,56 @@ struct OrderChecker::State {
 OrderChecker::OrderChecker() : state_(std::make_unique<State>()) {}
 OrderChecker::~OrderChecker() = default;
 
-int OrderChecker::add_stream(const std::string& name) {
+int OrderChecker::add_stream(const std::string& name, int device) {
   const std::lock_guard lock(state_->mutex);
   state_->names.push_back(name);
+  state_->devices.push_back(device);
   state_->clocks.emplace_back();
+  state_->note_stream(state_->names.size() - 1);
   return static_cast<int>(state_->names.size()) - 1;
 }
 
 void OrderChecker::on_record(int stream, uint64_t event) {
   const std::lock_guard lock(state_->mutex);
+  state_->note({.kind = ScheduleEvent::Kind::record, .stream = stream, .event = event});
   merge(state_->clocks[static_cast<size_t>(stream)], state_->clocks[0]);
   state_->events[event] = state_->clocks[static_cast<size_t>(stream)];
 }
 
 void OrderChecker::on_wait(int stream, uint64_t event) {
   const std::lock_guard lock(state_->mutex);
+  state_->note({.kind = ScheduleEvent::Kind::wait, .stream = stream, .event = event});
   const auto it = state_->events.find(event);
   if (it != state_->events.end()) merge(state_->clocks[static_cast<size_t>(stream)], it->second);
 }
 
 void OrderChecker::on_host_wait_event(uint64_t event) {
   const std::lock_guard lock(state_->mutex);
+  state_->note({.kind = ScheduleEvent::Kind::host_wait, .event = event});
   const auto it = state_->events.find(event);
   if (it != state_->events.end()) merge(state_->clocks[0], it->second);
 }
 
 void OrderChecker::on_host_wait_stream(int stream) {
   const std::lock_guard lock(state_->mutex);
+  state_->note({.kind = ScheduleEvent::Kind::host_wait, .stream = stream});
   merge(state_->clocks[0], state_->clocks[static_cast<size_t>(stream)]);
 }
 
 void OrderChecker::observe(Observer observer) {
   const std::lock_guard lock(state_->mutex);
   state_->observer = std::move(observer);
+  for (size_t stream = 0; stream < state_->names.size(); ++stream) state_->note_stream(stream);
+}
+
+void OrderChecker::note(const ScheduleEvent& event) {
+  const std::lock_guard lock(state_->mutex);
+  state_->note(event);
 }
 
 void OrderChecker::on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses) {
   const std::lock_guard lock(state_->mutex);
-  if (state_->observer && stream != 0) state_->observer(operation, accesses);
+  state_->note({.kind = ScheduleEvent::Kind::operation, .stream = stream, .name = operation, .accesses = accesses});
   const Clock& now = state_->advance(stream);
   for (const MemoryAccess& a : accesses) {
     if (a.bytes > 0) state_->access(stream, now, a);
@@ -195,6 +218,7 @@ void OrderChecker::mute() {
 
 void OrderChecker::forget_accesses() {
   const std::lock_guard lock(state_->mutex);
+  state_->note({.kind = ScheduleEvent::Kind::forget});
   state_->regions.clear();
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vitrine {
@@ -40,6 +41,31 @@ class DeclaredScope {
   const DeclaredMemory* previous_;
 };
 
+/// What the host has issued, as the order checker sees it.
+struct ScheduleEvent {
+  enum class Kind : uint8_t {
+    stream,      // `stream` of device `number` exists, with this name
+    operation,   // on `stream`; name, accesses: reads, then writes, without empty views
+    record,      // of `event` on `stream`
+    cause,       // name: what the next wait is for
+    wait,        // of `stream` for `event`
+    host_wait,   // of the host for `event`, or if that is 0 for all work of `stream`
+    collective,  // the next operation on `stream` is rank `number`'s part in a collective; name, bytes, signature
+    allocate,    // of accesses[0] for `stream`, at `offset` of the device's slab; name: of the tensor
+    free,        // of accesses[0]
+    forget,      // a failure has ended the work so far
+  };
+  Kind kind;
+  int stream = 0;  // 0: the host
+  std::string_view name = {};
+  std::span<const MemoryAccess> accesses = {};
+  uint64_t event = 0;
+  int number = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  uint64_t signature = 0;  // equal on all ranks
+};
+
 /// Reports two unsynchronized operations on the same bytes if one of them writes. Keeps a vector clock for every
 /// stream, every event and the host, advanced by record, wait and synchronize at the time of issue. The verdict
 /// therefore depends on the program only, never on timing, and is the same on meta, CPU and CUDA. Thread-safe. source
@@ -51,8 +77,8 @@ class OrderChecker {
   OrderChecker(const OrderChecker&) = delete;
   OrderChecker& operator=(const OrderChecker&) = delete;
 
-  /// Registers a stream and returns its index in the clocks.
-  int add_stream(const std::string& name);
+  /// Registers a stream of a device and returns its index in the clocks.
+  int add_stream(const std::string& name, int device);
   void on_record(int stream, uint64_t event);
   void on_wait(int stream, uint64_t event);
   void on_host_wait_event(uint64_t event);
@@ -64,9 +90,11 @@ class OrderChecker {
   /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote).
   /// throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
-  /// Called with every operation that is issued on a stream and with the memory that it declares: reads, then writes,
-  /// without empty views. Replaces the observer before; null removes it. It must not issue operations.
-  using Observer = std::function<void(const char* operation, std::span<const MemoryAccess> accesses)>;
+  /// Passes an event of the kinds cause, collective, allocate and free to the observer.
+  void note(const ScheduleEvent& event);
+  /// Called with the streams that exist, then with everything that is issued, before it is checked. Replaces the
+  /// observer before; null removes it. It must not issue operations.
+  using Observer = std::function<void(const ScheduleEvent& event)>;
   void observe(Observer observer);
   /// For tests of this class and of ThreadSanitizer: omits the wait with this number, counted from now (0: the next
   /// one), as if the program had forgotten it. Negative: none.

@@ -49,7 +49,7 @@ double Event::elapsed_seconds(Event& start) {
 }
 
 Stream::Stream(Identity identity, OrderChecker* checker) : identity_(identity), checker_(checker) {
-  if (checker_ != nullptr) checker_index_ = checker_->add_stream(name());
+  if (checker_ != nullptr) checker_index_ = checker_->add_stream(name(), identity_.ordinal);
 }
 
 std::string Stream::name() const { return identity_.device.str() + "/" + stream_role_name(identity_.role); }

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/comm/record.h"
 #include "runtime/error.h"
+#include "runtime/order_checker.h"
 #include "runtime/square_sums.h"
 
 namespace vitrine {
@@ -133,6 +135,15 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
       throw DeviceError(fmt::format("{}: rank {} was given a view on {} but runs on {}; use memory of its own device",
                                     name, rank_, view.device.str(), ctx.device().str()));
     }
+  }
+  if (OrderChecker* const checker = ctx.stream().checker()) {
+    const CollectiveRecord record = comm::record_of(ctx, call, 0);
+    checker->note({.kind = ScheduleEvent::Kind::collective,
+                   .stream = ctx.stream().checker_index(),
+                   .name = name,
+                   .number = rank_,
+                   .bytes = record.bytes,
+                   .signature = record.signature});
   }
   queue(ctx, {name, {read}, {write, also_written}, books_bytes_ ? bytes_moved : 0}, std::move(call));
 }

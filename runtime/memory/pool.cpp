@@ -12,9 +12,24 @@
 #include "runtime/memory/block_allocator.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/memory/recorder.h"
+#include "runtime/order_checker.h"
 #include "runtime/units.h"
 
 namespace vitrine {
+namespace {
+
+void note(ScheduleEvent::Kind kind, const Pool::Block& block, int64_t size, std::string_view tensor_name) {
+  OrderChecker* const checker = block.stream->checker();
+  if (checker == nullptr || size == 0) return;
+  const MemoryAccess memory{block.address, size};
+  checker->note({.kind = kind,
+                 .stream = block.stream->checker_index(),
+                 .name = tensor_name,
+                 .accesses = {&memory, 1},
+                 .offset = block.offset});
+}
+
+}  // namespace
 
 Pool::Pool(std::string device_name, std::unique_ptr<Slab> slab, int64_t capacity_bytes)
     : device_name_(std::move(device_name)),
@@ -41,11 +56,13 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
     block.number = record_->blocks++;
     record_->events.push_back({block.number, size, stream.identity().role});
   }
+  note(ScheduleEvent::Kind::allocate, block, size, tensor_name);
   return block;
 }
 
 void Pool::free(const Block& block) noexcept {
   const int64_t size = OffsetAllocator::aligned(block.bytes);
+  note(ScheduleEvent::Kind::free, block, size, {});
   blocks_->free(block.offset, block.bytes, *block.stream);
   by_category_[static_cast<size_t>(block.category)] -= size;
   if (size > 0) recorder_->on_free(block.offset);

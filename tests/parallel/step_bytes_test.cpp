@@ -45,8 +45,10 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
   config.step = [&](Engine& engine, const HostBatch& batch) {
     if (!first) return default_step(engine, batch);
     first = false;
-    engine.devices().checker()->observe([&](const char* operation, std::span<const MemoryAccess> accesses) {
-      const std::string name = operation;
+    engine.devices().checker()->observe([&](const ScheduleEvent& event) {
+      if (event.kind != ScheduleEvent::Kind::operation || event.stream == 0) return;
+      const std::string name(event.name);
+      const std::span<const MemoryAccess> accesses = event.accesses;
       if (sums_gradient_again(name, accesses)) bytes["gradients of biases"] += accesses[1].bytes;
       if (is_library(name)) return;
       for (const MemoryAccess& a : accesses) bytes[name] += a.bytes;

@@ -2,6 +2,9 @@
 // The steps of an engine on meta devices: the same code that trains, without memory.
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan/plan.h"
+#include "nn/parallel/plan/schedule.h"
+#include "runtime/order_checker.h"
+#include "runtime/schedule_writer.h"
 
 namespace vitrine {
 
@@ -28,19 +31,40 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
     if (config.resident_images.count > 0) batch.images = {};
     return batch;
   };
+  state.stager.load_resident_images();
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];
     for (int i = 0; i < 2; ++i) {
       if (b == 0 && on_step) on_step();
-      engine.issue(training_batch_of(samples), samples, i);
+      const HostBatch batch = training_batch_of(samples);
+      const int slot = state.window.free_slot();
+      engine.issue(batch, samples, slot);
+      state.window.add(slot, batch, samples);
     }
     if (b == 0 && on_step) on_step();
   }
+  state.window.drain();
   for (const int64_t samples : workload.evaluate_batches) {
     state.evaluation.issue(batch_of(samples), state.batches.evaluation(samples), samples);
     state.evaluation.read(nullptr);
   }
   state.stager.begin(Stager::kEnd, 0);
+}
+
+void write_schedule(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                    const Workload& workload, const std::vector<DevicePlan>& plans, std::ostream& out) {
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  ScheduleWriter writer(*twin, out);
+  twin->checker()->mute();  // what is wrong is for the reader of the schedule to find
+  EngineConfig planned = config;
+  planned.workspace_bytes = plans.front().workspace.bytes;
+  for (int i = 0; i < twin->size(); ++i) {
+    const DevicePlan& plan = plans[static_cast<size_t>(i)];
+    (*twin)[i].pool().reserve(plan.peak_bytes);
+    (*twin)[i].pool().follow(plan.placement);
+  }
+  run_on_meta(model, *twin, planned, workload, {});
+  for (int i = 0; i < twin->size(); ++i) writer.state_peak(i, plans[static_cast<size_t>(i)].peak_bytes);
 }
 
 }  // namespace vitrine

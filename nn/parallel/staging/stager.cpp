@@ -83,7 +83,7 @@ void Stager::load_resident_images() {
   for (int64_t first = 0; first < resident.count; first += most) {
     const int64_t count = std::min(most, resident.count - first);
     const View images = part.view(shape(count), DType::u8);
-    resident.read(first, images);
+    if (replicas_[0].device.id().backend != Backend::meta) resident.read(first, images);
     replicas_.for_each([&](Replica& r) {
       const Tensor& held = input_of(r).resident_images;
       if (!held) return;

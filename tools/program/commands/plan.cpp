@@ -7,6 +7,7 @@
 
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
+#include "nn/parallel/plan/schedule.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/configuration.h"
@@ -68,6 +69,10 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   const Workload workload = train_workload(options, job, options.steps, options.evaluate);
   const std::vector<DevicePlan> plans = plan_or_explain(job.model, group, config, workload, PlanDetail::layers);
+  if (!options.prove.empty()) {
+    write_output_file("--prove", options.prove,
+                      [&](std::ostream& out) { write_schedule(job.model, group, config, workload, plans, out); });
+  }
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   Record record;
   record.kind = Record::Kind::plan;
@@ -108,12 +113,14 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
 
 int run_plan(const Options& asked) {
   check_writable("--report", asked.report);
+  check_writable("--prove", asked.prove);
   if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);
   if (asked.processes > 1)
     group_options.place =
         ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
+  group_options.check_order = group_options.check_order || !asked.prove.empty();
   const Job job = open_job(asked);
   group_options.host_bytes = host_copies(asked, job);
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
@@ -129,6 +136,10 @@ int run_plan(const Options& asked) {
     fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second),
                plan_report(record, style));
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
+    if (!asked.prove.empty()) {
+      fmt::print("\n{}\n", style.prose(fmt::format("The schedule is in {0}; check it with: tools/check_schedule {0}",
+                                                   asked.prove)));
+    }
   }
   attempts.rethrow();
   return all_fit(record.run().devices) ? kExitOk : kExitFailure;

@@ -291,6 +291,7 @@ struct Options {
   ReproduceOptions reproduce;
   LabOptions lab;
   bool frontier = false;           // plan
+  std::string prove;               // plan
   std::string verify_a, verify_b;  // verify: flags of train, a command that trains, or a file of hashes
   std::string snapshot;            // explain
   int lesson = 0;                  // 0: the list

@@ -543,6 +543,8 @@ SettingTable output_settings() {
                one_of({"off", "phase", "operation"}), Effect::local, Ranks::local),
           flag("--frontier", kPlan, at(&Options::frontier), "Show bytes against time for choices of --recompute",
                kNotInJson, Effect::local, Ranks::local),
+          flag("--prove", kPlan, at(&Options::prove), "Write the schedule to FILE.jsonl, for tools/check_schedule",
+               Type{"FILE.jsonl"}, kNotInJson, Effect::local, Ranks::local),
           flag("--save-logits", kEval, at(&Options::save_logits), "Write the outputs of all samples to FILE.npy",
                Type{"FILE.npy"}, Meaning{"`--save-logits`"}, Effect::local, Ranks::given),
           flag("--list", kLab, at(&Options::lab, &LabOptions::list), "List the bugs and their questions", kNotInJson,

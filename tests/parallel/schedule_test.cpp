@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine issues on CPU devices in its whole life (setup, steps, evaluation, averages, checkpoints, a failure
+// and the recovery from it), proven by tools/check_schedule.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/order_checker.h"
+#include "runtime/schedule_writer.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+/// The identity, which fails on device 1 when it is armed.
+class Fails final : public Layer {
+ public:
+  explicit Fails(const bool& armed) : armed_(armed) {}
+  std::string describe() const override { return "planted"; }
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    copy(call.ctx, call.x, call.y);
+    return {};
+  }
+  void backward(const BackwardCall& call) const override {
+    if (armed_ && call.ctx.backend() != Backend::meta && call.ctx.ordinal() == 1) throw DataError("planted failure");
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
+  }
+
+ private:
+  const bool& armed_;
+};
+
+/// Writes the schedule of an engine's life on three CPU devices. Returns the number of waits that streams requested.
+int64_t write_life(const std::string& path, const char* mode, bool exact) {
+  bool armed = false;
+  const Model model = planted_model(std::make_unique<Fails>(armed));
+  DeviceGroupOptions options = test_group(3);
+  options.threads_per_device = {1};
+  DeviceGroup group(options);
+  std::ofstream file(path);
+  ScheduleWriter writer(group, file);
+  group.checker()->mute();
+  EngineConfig config = small_config(model, 12);
+  config.scheme = scheme_preset(mode);
+  config.accumulate = 4;
+  config.ema_decay = 0.9;
+  if (exact) config.scheme.split.leaves = 4;
+  {
+    Engine engine(model, group, config, {{12, 7}, {5}});
+    for (const int64_t samples : {12, 12, 12, 7}) engine.train_step(random_batch(model, samples, 1, 0).view());
+    engine.take_step_results(true);
+    std::vector<float> logits;
+    engine.evaluate(random_batch(model, 5, 2, 0).view(), &logits);
+    {
+      const Engine::AverageScope averages(engine);
+      engine.evaluate(random_batch(model, 5, 3, 0).view());
+    }
+    armed = true;
+    EXPECT_THROW(engine.train_step(random_batch(model, 12, 1, 0).view()), DataError);
+    armed = false;
+    for (const int64_t samples : {7, 12, 12}) engine.train_step(random_batch(model, samples, 1, 0).view());
+    engine.evaluate(random_batch(model, 5, 2, 0).view());
+    engine.parameters().set(engine.parameters().values());
+    engine.finish();
+    for (int d = 0; d < 3; ++d) writer.state_peak(d, engine.facts().plans[static_cast<size_t>(d)].peak_bytes);
+  }
+  return group.checker()->wait_count();
+}
+
+int status_of(const std::string& command) { return WEXITSTATUS(std::system(command.c_str())); }  // NOLINT: a test
+
+class Schedule : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
+
+TEST_P(Schedule, OfAnEnginesWholeLifeIsProven) {
+  if (on_gpu()) GTEST_SKIP() << "records CPU devices, whatever is tested";
+  const auto [mode, exact] = GetParam();
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("schedule_" + std::to_string(getpid()) + ".jsonl");
+  EXPECT_GT(write_life(path, mode, exact), 0);
+  const std::string check = VITRINE_CHECK_SCHEDULE + std::string(" --redundant ") + path.string();
+  EXPECT_EQ(status_of(check), 0) << check;
+  EXPECT_EQ(status_of("grep -q '\"do\":\"recover\"' " + path.string()), 0) << "the failure is not in the schedule";
+  std::filesystem::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Schedule,
+                         ::testing::Combine(::testing::Values("dp", "criterion", "ddp"), ::testing::Bool()));
+
+}  // namespace
+}  // namespace vitrine::test
