@@ -158,6 +158,12 @@ class Tests:
         done = status("".join(lines[:wait] + lines[wait + 1:]))
         self.expect(done.returncode == 1 and "WRONG" in done.stdout, f"a file without a wait: {done}")
 
+    def refusals(self):
+        for flags, reason in {"--prove x.html --report x.html": "--report and --prove name one file", "--prove /nowhere/x": "--prove /nowhere/x",
+                              "--prove .": "it is a folder"}.items():
+            done = subprocess.run([self.vitrine, "plan", *flags.split()], capture_output=True, text=True, check=False)
+            self.expect(done.returncode in (1, 2) and reason in done.stderr, f"plan {flags}: {done}")
+
     def speed(self):
         began = time.monotonic()
         lines, streams = self.plan("--model alexnet --devices cpu:0-7 --data synthetic:1024 --batch-size 256 --evaluate --mode ddp")
@@ -181,6 +187,7 @@ def main():
         tests.planted_faults(rows[0])
         tests.planted_faults(rows[3])
         tests.damaged_files(rows[1])
+        tests.refusals()
         if everything:
             tests.speed()
         for what, count in sorted(tests.waits.items()):
