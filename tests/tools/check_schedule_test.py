@@ -71,27 +71,27 @@ class Tests:
         self.expect(not found, f"{flags}: {found}")
         return (lines, streams) if not found else None
 
-    def deleted_waits(self, flags, every):
-        """Deletes one wait of `every`: each mutant is rejected by the whole check, or listed as redundant."""
+    def deleted_waits(self, flags, most):
+        """Deletes up to `most` waits, one at a time: each mutant is rejected by the whole check, or listed as redundant."""
         proven = self.proven(flags)
         if not proven:
             return 0, 0
         lines, streams = proven
         steps = self.check_schedule.check(lines, streams)
-        redundant = set(self.check_schedule.find_redundant(steps, streams))
-        for number, line in enumerate(lines):
-            if line["do"] == "wait":
-                what = f"{streams[line['stream']]['name'].split('/')[-1]} waits for {line['for'] or 'reuse of memory'}"
-                self.waits[what] += 1
-                self.redundant[what] += number in redundant
-        waits = [number for number, line in enumerate(lines) if line["do"] == "wait"][::every]
+        waits = [number for number, line in enumerate(lines) if line["do"] == "wait"]
+        waits = waits[::max(1, len(waits) // most)][:most]
+        redundant = set(self.check_schedule.find_redundant(steps, streams, waits))
+        for number in waits:
+            what = f"{streams[lines[number]['stream']]['name'].split('/')[-1]} waits for {lines[number]['for'] or 'reuse of memory'}"
+            self.waits[what] += 1
+            self.redundant[what] += number in redundant
         self.expect(waits, f"{flags}: the schedule has no waits")
         for number in waits:
             deleted, lines[number] = lines[number], {"do": "deleted"}
             found = self.wrong(lines, streams)
             lines[number] = deleted
             self.expect(bool(found) != (number in redundant), f"{flags}: without line {number}: {found or 'proven'}")
-        return len(waits), sum(number in redundant for number in waits)
+        return len(waits), len(redundant)
 
     def planted_faults(self, flags):
         lines, streams = self.proven(flags)
@@ -158,6 +158,12 @@ class Tests:
         done = status("".join(lines[:wait] + lines[wait + 1:]))
         self.expect(done.returncode == 1 and "WRONG" in done.stdout, f"a file without a wait: {done}")
 
+    def refusals(self):
+        for flags, reason in {"--prove x.html --report x.html": "--report and --prove name one file", "--prove /nowhere/x": "--prove /nowhere/x",
+                              "--prove .": "it is a folder"}.items():
+            done = subprocess.run([self.vitrine, "plan", *flags.split()], capture_output=True, text=True, check=False)
+            self.expect(done.returncode in (1, 2) and reason in done.stderr, f"plan {flags}: {done}")
+
     def speed(self):
         began = time.monotonic()
         lines, streams = self.plan("--model alexnet --devices cpu:0-7 --data synthetic:1024 --batch-size 256 --evaluate --mode ddp")
@@ -175,12 +181,13 @@ def main():
             if total >= needed or (everything and rows.index(flags) % 4 != 0):  # deletes waits in as many configurations as it takes
                 tests.proven(flags)
                 continue
-            waits, redundant = tests.deleted_waits(flags, 7)
+            waits, redundant = tests.deleted_waits(flags, 30 if everything else 15)
             total, listed = total + waits, listed + redundant
         tests.expect(total >= needed, f"{total} deleted waits")
         tests.planted_faults(rows[0])
         tests.planted_faults(rows[3])
         tests.damaged_files(rows[1])
+        tests.refusals()
         if everything:
             tests.speed()
         for what, count in sorted(tests.waits.items()):

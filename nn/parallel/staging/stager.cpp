@@ -183,7 +183,7 @@ void Stager::wait_for_slot(Replica& r) {
   ctx.wait(*slot(r).used, "compute");
   if (setup_.config.scheme.staging != Staging::device0 || r.ordinal() != 0) return;
   // Copies of an earlier micro-batch to the other devices may still read this slot.
-  for (auto& other : replicas_) ctx.wait(*slot(*other).staged, "scatter");
+  for (int other = 1; other < replicas_.size(); ++other) ctx.wait(*slot(replicas_[other]).staged, "scatter");
 }
 
 void Stager::stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows,

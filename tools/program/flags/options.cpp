@@ -99,7 +99,8 @@ void check_files(const Options& o) {
                                      {"--trace", o.trace},
                                      {"--memory-history", o.memory_history},
                                      {"--log", o.log},
-                                     {"--hashes", o.hashes}}) {
+                                     {"--hashes", o.hashes},
+                                     {"--prove", o.prove}}) {
     std::error_code error;
     // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)))
