@@ -22,8 +22,8 @@ DEVICES = "--devices cpu:0-2 --workspace 1MiB"
 VARIANTS = [DEVICES + " --batch-size " + variant for variant in (
     "24", "16 --accumulate 2", "24 --accumulate 3 --recompute-segments 2", "16 --precision fp16", "16 --precision bf16 --clip-norm 1", "16 --exact",
     "16 --exact --accumulate 2 --leaves 4 --batch-norm-leaves 2", "16 --bucket-mb 0.1 --first-bucket-mb 0.01", "2",
-    "16 --optimizer sgd --momentum 0.9 --ema 0.99", "16 --reduce-dtype f16 --precision fp16", "16 --augment flip,crop:4 --no-eval", "16 --data-on-device on",
-    "16 --loss-gradient apart --batch-norm local", "16 --staging host", "16 --staging device0")]
+    "16 --optimizer sgd --momentum 0.9 --ema 0.99", "16 --reduce-dtype f16 --precision fp16", "16 --augment flip,crop:4 --no-eval",
+    "16 --data-on-device on", "16 --loss-gradient apart --batch-norm local", "16 --staging host", "16 --staging device0")]
 VARIANTS += ["--devices cpu:0 --batch-size 16", "--devices cuda:0-1 --device-memory 40GiB --batch-size 24 --precision bf16",
              "--devices cuda:0-1 --device-memory 40GiB --batch-size 24 --precision fp16 --tf32 --accumulate 2"]
 
