@@ -32,7 +32,7 @@ OutputExchange::OutputExchange(const EngineSetup& setup, ReplicaGroup& replicas)
 void OutputExchange::make_events() {
   for (auto& r : replicas_) {
     DeviceEvents& events = events_of(*r);
-    for (auto* event : {&events.outputs_ready, &events.loss_ready, &events.gradients_taken})
+    for (auto* event : {&events.outputs_ready, &events.loss_ready, &events.outputs_read, &events.gradients_taken})
       *event = r->compute().stream().make_event();
   }
 }
@@ -85,6 +85,12 @@ Tensor OutputExchange::gather(int device) {
     }
     if (output.view().data != rows.view().data) copy(ctx, output, rows);
     at += output.shape()[0];
+  }
+  ctx.record(*events_of(target).outputs_read);
+  for (auto& r : replicas_) {
+    if (r->batch.samples == 0 || r.get() == &target) continue;
+    const PhaseScope gather_phase(r->compute(), Phase::gather);
+    r->compute().wait(*events_of(target).outputs_read, "gather");
   }
   return all;
 }

@@ -22,8 +22,7 @@ class OutputExchange {
   // For a custom loss:
   /// What forward() computed on a device, of Model::logits_shape(); empty where it has no samples.
   const Tensor& of(int device) const;
-  /// Copies all outputs, in batch order, to one device. The devices keep their own outputs. scatter() must follow: by
-  /// waiting for the gradients, the devices also wait for these copies.
+  /// Copies all outputs, in batch order, to one device. The devices keep their own outputs.
   Tensor gather(int device);
   /// Sends the rows of the gradient of what gather(device) returned, of the same shape and dtype, back to the devices.
   /// On `device` backward works on them in place.
@@ -56,6 +55,7 @@ class OutputExchange {
   struct DeviceEvents {
     std::unique_ptr<Event> outputs_ready;    // compute: forward is done
     std::unique_ptr<Event> loss_ready;       // compute of the output device: the outputs' gradients are computed
+    std::unique_ptr<Event> outputs_read;     // compute of the output device: the outputs are gathered
     std::unique_ptr<Event> gradients_taken;  // compute: the gradients of its outputs have arrived
   };
   /// Cross-entropy of `logits`; gradients may be empty.
