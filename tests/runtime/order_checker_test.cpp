@@ -143,9 +143,10 @@ TEST_P(OrderCheckerTest, ShowsAnObserverWhatEachOperationDeclares) {
   OrderChecker& checker = *group_->checker();
   const Tensor t = tensor(), u = tensor();
   std::string seen;
-  checker.observe([&](const char* operation, std::span<const MemoryAccess> accesses) {
-    seen += operation;
-    for (const MemoryAccess& access : accesses) {
+  checker.observe([&](const ScheduleEvent& event) {
+    if (event.kind != ScheduleEvent::Kind::operation) return;
+    seen += event.name;
+    for (const MemoryAccess& access : event.accesses) {
       seen += access.address == t.view().data ? " t" : " u";
       seen += (access.write ? " written " : " read ") + std::to_string(access.bytes);
     }
