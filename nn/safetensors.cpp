@@ -31,16 +31,17 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
     fail(path, 0, fmt::format("the file has {} bytes, expected 8 bytes of header size first", file_bytes));
   }
-  // torch.save writes a zip file, and before PyTorch 1.6 a pickle.
+  const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
+  const bool no_size = header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes;
+  // torch.save writes a zip file, and before PyTorch 1.6 a pickle, whose first byte a size may have, too.
   const std::string_view magic(reinterpret_cast<const char*>(size_bytes.data()), kSizeBytes);
-  if (magic.starts_with("PK\x03\x04") || magic.starts_with("\x80")) {
+  if (magic.starts_with("PK\x03\x04") || (no_size && magic.starts_with("\x80"))) {
     throw DataError(
         fmt::format("{}: it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
                     "docs/examples/convert_weights.py",
                     path));
   }
-  const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes) {
+  if (no_size) {
     fail(path, 0,
          fmt::format("it is no safetensors file, or damaged: the header size is {} bytes, but {} bytes follow (and at "
                      "most {} are allowed)",

@@ -75,6 +75,13 @@ TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
   EXPECT_THROW(read_safetensors(folder_.string()), DataError);
 }
 
+// 640 as eight bytes begins like a pickle.
+TEST_F(Safetensors, AHeaderOf640BytesIsNoPickle) {
+  std::string header = R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})";
+  header.resize(640, ' ');
+  EXPECT_EQ(read_safetensors(write_file(header, 4)).size(), 1U);
+}
+
 // The remaining cases of the reference reader's tests.
 TEST_F(Safetensors, RefusesWhatTheFormatForbids) {
   expect_mentions(refusal("{\"\xff\": 1}", 0), {"not JSON", "UTF-8"});

@@ -306,7 +306,8 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   EXPECT_CONTAINS(usage_error("train small-cnn"), "unexpected argument 'small-cnn'");
   EXPECT_CONTAINS(usage_error("trian"), "there is no command 'trian'; did you mean train?");
   EXPECT_CONTAINS(usage_error("--model mlp"), "expected a command before --model");
-  EXPECT_CONTAINS(usage_error(""), "subcommand");
+  EXPECT_CONTAINS(usage_error(""), "expected a command: train, plan");
+  EXPECT_CONTAINS(usage_error("train --learning-rate 1"), "it is called --lr here");
 }
 
 TEST(Options, RefusesContradictions) {

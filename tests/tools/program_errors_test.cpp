@@ -30,7 +30,8 @@ void expect_failure_of_run(const std::vector<std::string>& arguments, const std:
 }
 
 TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
-  expect_failure({}, 2, "subcommand");
+  expect_failure({}, 2, "expected a command: train");
+  expect_failure(words("compare --steps 1"), 2, "the first step is not timed");
   expect_failure(words("train --epoch 3"), 2, "did you mean --epochs?");
   expect_failure(words("train --epochs 1 --steps 2"), 2, "--epochs and --steps");
   expect_failure(words("train --data imagenet:x"), 2, "imagenet");
@@ -165,7 +166,7 @@ TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   const TempFolder folder;
   const std::string file = folder.str() + "/w.pth";
   const Arguments small = words("train --model mlp --image-size 8 --data synthetic:32 --steps 1");
-  for (const std::string magic : {"PK\x03\x04", "\x80\x02"}) {
+  for (const std::string magic : {"PK\x03\x04", "\x80\x02", "\x80\x05"}) {
     std::ofstream(file, std::ios::binary) << magic << std::string(100, '\0');
     expect_failure_of_run(with(small, words("--init-weights {}", file)),
                           "it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "

@@ -88,9 +88,8 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
   fmt::print("{}\n\n", style.bold(style.prose(fmt::format("Lesson {}: {}", lesson.number, lesson.title))));
   if (options.answer) {
     print_section("Exercise", lesson.exercise, style);
-    if (options.run_answer) return run_command(lesson.number, lesson.answer_command, run_arguments, style);
     print_section("Answer", lesson.answer, style);
-    return kExitOk;
+    return options.run_answer ? run_command(lesson.number, lesson.answer_command, run_arguments, style) : kExitOk;
   }
   fmt::print("{}\n\n", wrapped_text(lesson.question, style));
   if (const int status = run_command(lesson.number, lesson.command, run_arguments, style); status != kExitOk)
