@@ -56,7 +56,7 @@ TEST_P(OrderCheckerTest, FindsMemoryThatAnOperationDoesNotDeclare) {
   EXPECT_NO_THROW(run({t}));
   EXPECT_NO_THROW(run({t.view().rows(50, 100), t.view().rows(0, 50)}));
   for (const auto& [declared, missing] : {std::pair{ConstView(), "400 bytes"}, {t.view().rows(0, 50), "200 bytes"}}) {
-    expect_contains(error_of<OrderError>([&] { run({declared}); }),
+    expect_contains(error_of<OrderError>([&, reads = declared] { run({reads}); }),
                     fmt::format("my_op: it accesses {} that it has not declared", missing));
   }
 }
