@@ -136,6 +136,7 @@ Device::~Device() {
   } catch (...) {  // NOLINT: a destructor cannot report the error
   }
   for (ExecContext* context : {compute_.get(), copy_.get(), communication_.get()}) context->forget_plans();
+  parts_.pool->forget_checker();
   // Streams before contexts, to which their queued work refers.
   parts_.compute.reset();
   parts_.copy.reset();

@@ -18,8 +18,8 @@
 namespace vitrine {
 namespace {
 
-void note(ScheduleEvent::Kind kind, const Pool::Block& block, int64_t size, std::string_view tensor_name) {
-  OrderChecker* const checker = block.stream->checker();
+void note(OrderChecker* checker, ScheduleEvent::Kind kind, const Pool::Block& block, int64_t size,
+          std::string_view tensor_name) {
   if (checker == nullptr || size == 0) return;
   const MemoryAccess memory{block.address, size};
   checker->note({.kind = kind,
@@ -56,13 +56,14 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
     block.number = record_->blocks++;
     record_->events.push_back({block.number, size, stream.identity().role});
   }
-  note(ScheduleEvent::Kind::allocate, block, size, tensor_name);
+  checker_ = stream.checker();
+  note(checker_, ScheduleEvent::Kind::allocate, block, size, tensor_name);
   return block;
 }
 
 void Pool::free(const Block& block) noexcept {
   const int64_t size = OffsetAllocator::aligned(block.bytes);
-  note(ScheduleEvent::Kind::free, block, size, {});
+  note(checker_, ScheduleEvent::Kind::free, block, size, {});
   blocks_->free(block.offset, block.bytes, *block.stream);
   by_category_[static_cast<size_t>(block.category)] -= size;
   if (size > 0) recorder_->on_free(block.offset);

@@ -109,12 +109,16 @@ class Pool {
   /// Marks the beginning of a step in the history; changes before the next position belong to Phase::step.
   void mark_step(int64_t step);
 
+  /// Its streams are about to end: their order checker hears no more of blocks, which may outlive it.
+  void forget_checker() { checker_ = nullptr; }
+
  private:
   [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
   void note_peak();
   void note_range(int64_t offset, int64_t bytes, bool allocated) noexcept;
 
   std::string device_name_;
+  OrderChecker* checker_ = nullptr;  // of the streams for which it has allocated
   std::unique_ptr<BlockAllocator> blocks_;
   std::unique_ptr<MemoryRecorder> recorder_;
   std::unique_ptr<PoolRecord> record_;       // null: none is kept
