@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import time
 
 SECONDS = 60
 # A test that passes once cuDNN is off; what runs it asks for it by its name.
@@ -21,7 +20,7 @@ SANITIZER = """#!/bin/sh
 if [ "$1" = --help ]; then echo --kernel-regex; exit 0; fi
 for last in "$@"; do :; done
 echo '========= COMPUTE-SANITIZER'
-"$last" --gtest_filter=GatherRows.* || exit 9
+"$last" --gtest_filter=UnpackTest.* || exit 9
 echo '========= ERROR SUMMARY: 0 errors'
 """
 PYTORCH = """
@@ -34,8 +33,14 @@ for line in sys.stdin:
 """
 SMALL = ["--model", "lenet5", "--image-size", "12", "--data", "synthetic:16", "--batch-size", "4", "--epochs", "1", "--no-eval", "--devices", "cuda:0", "--json"]
 # One quick suite of each program; the others are left out.
-FILTERS = {"test_cuda_device": "CudaDevice.*", "test_nccl_one_rank": "*", "test_kernels_light": "GatherRows.*", "test_layers": "*Linear*", "test_cuda_graph": "CudaGraph.IsLaunchedOncePerStep"}
+FILTERS = {"test_cuda_device": "CudaDevice.*", "test_nccl_one_rank": "*", "test_kernels_light": "UnpackTest.*", "test_layers": "*Linear*", "test_cuda_graph": "CudaGraph.CountsWhatIsReplayedAndWhatIsIssued"}
 EXPECTED = {"facts": "ok", "build": "ok", "probe": "FAILED", "kernels": "FAILED", "engine": "ok", "parity": "ok", "pytorch": "FAILED", "profile": "ok", "steps": "ok", "memcheck": "ok"}
+
+
+def processor_seconds():
+    """Of the processes that this one has started: other work on the machine does not change it."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def write_script(folder, name, text):
@@ -69,22 +74,23 @@ class Rehearsal:
         return programs
 
     def run(self, check_type):
-        begin = time.monotonic()
+        before = processor_seconds()
         with tempfile.TemporaryDirectory() as folder:
             programs = self.prepare(folder)
             self.arguments.build, self.arguments.pack = os.path.join(folder, "build"), os.path.join(folder, "no-pack")
+            self.arguments.seconds = 2.0 * SECONDS  # a stage that takes its whole time is too slow anyway
             self.arguments.out = self.arguments.out or os.path.join(folder, "results")
             check = check_type(self.arguments)
             check.known = set(os.listdir(programs))
-            check.filters, check.profiled, check.kernel_benches, check.step_benches = FILTERS, SMALL, "^global_avg_pool_forward", "^step/mlp_b128/bare"
+            check.filters, check.profiled, check.kernel_benches, check.step_benches = FILTERS, SMALL, "^relu_forward/64MiB", "^step/mlp_b128/bare"
             check.curve = [*check.curve, "--samples", "4", "--batch-size", "2", "--epochs", "1", "--torch-device", "cpu"]
             check.pytorch_flags = ["--jobs", "small-cnn-b128", "--rehearse", write_script(folder, "pytorch.py", PYTORCH)]
             check.all()
             wrong = self.differences(check)
-        seconds = time.monotonic() - begin
+        seconds = processor_seconds() - before
         if seconds > SECONDS:
-            wrong.append(f"it took {seconds:.0f} s, more than {SECONDS}")
-        print("\nrehearsal: " + ("\n  ".join(["FAILED", *wrong]) if wrong else f"what was planted was found, and nothing else, in {seconds:.0f} s"))
+            wrong.append(f"it took {seconds:.0f} s of processor time, more than {SECONDS}")
+        print("\nrehearsal: " + ("\n  ".join(["FAILED", *wrong]) if wrong else f"what was planted was found, and nothing else, in {seconds:.0f} s of processor time"))
         return 1 if wrong else 0
 
     @staticmethod

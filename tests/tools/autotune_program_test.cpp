@@ -78,7 +78,7 @@ TEST_F(AutotuneProgram, AResumedRunTakesThePlansOfItsCheckpoint) {
   EXPECT_EQ(second["tuned_plans"], first["tuned_plans"]);
   const ChildResult without =
       success(train({"--devices", "cuda:0", "--steps", "5", "--checkpoint-dir", path("run"), "--resume", "auto"}));
-  expect_contains(without.error, "--autotune is not set, in the checkpoint on: results differ by rounding");
+  expect_contains(without.error, "--autotune is off, in the checkpoint on: results differ by rounding");
 }
 
 TEST_F(AutotuneProgram, ADamagedFileAndCpuDevicesAreRefused) {
