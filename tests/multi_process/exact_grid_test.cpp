@@ -90,16 +90,15 @@ void expect_one_hash_for_each_precision(const Command& job, size_t count) {
 class ExactGrid : public MpirunTest {};
 
 TEST_F(ExactGrid, SmallCnn) {
-  expect_one_hash_for_each_precision(
-      {"train", "--exact", "--model", "small-cnn", "--data", "synthetic:124", "--batch-size", "24", "--steps", "200",
-       "--image-size", "16", "--quiet", "--json"},
-      60);
+  expect_one_hash_for_each_precision({"train", "--exact", "--model", "small-cnn", "--data", "synthetic:124",
+                                      "--batch-size", "24", "--steps", "200", "--image-size", "16", "--json"},
+                                     60);
 }
 
 TEST_F(ExactGrid, Resnet18InGroupsOfFourLeaves) {
   expect_one_hash_for_each_precision(
       {"train", "--exact", "--batch-norm-leaves", "4", "--model", "resnet18-cifar", "--data", "synthetic:60",
-       "--batch-size", "16", "--steps", "20", "--image-size", "16", "--quiet", "--json"},
+       "--batch-size", "16", "--steps", "20", "--image-size", "16", "--json"},
       12);
 }
 
