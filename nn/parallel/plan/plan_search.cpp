@@ -41,7 +41,7 @@ bool same_size(const EngineConfig& a, const EngineConfig& b) {
 }
 
 bool same_axes(const Scheme& a, const Scheme& b) {
-  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce;
+  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce && a.shard == b.shard;
 }
 
 /// Bytes of a device as a line: fixed + each * samples.
@@ -333,6 +333,7 @@ void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
   remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
   remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
   remedy.push_back(propose(settings::kReduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
+  remedy.push_back(propose(settings::kShard, to.shard == Sharding::none ? "none" : "optimizer"));
 }
 
 /// The settings of a fit that differ from those of `config`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/state/parameters.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -124,7 +125,14 @@ std::vector<float> Parameters::working_values(int device) {
 
 std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
-  return read(device, replicas_[device].parameter_gradients());
+  std::vector<float> values = read(device, replicas_[device].parameter_gradients());
+  for (auto& owner : replicas_) {
+    if (!setup_.sharded() || owner->ordinal() == device) continue;
+    const std::vector<float> reduced = read_flat(setup_.devices, *owner, owner->parameter_gradients());
+    for (const ShardPiece& piece : owner->optimizer.shard)
+      std::copy_n(reduced.begin() + piece.begin, piece.size(), values.begin() + piece.begin);
+  }
+  return values;
 }
 
 std::vector<float> Parameters::read(int device, const View& flat) {
