@@ -164,7 +164,7 @@ UpdateCount ModelPasses::update_count(const Replica& r) const {
 void ModelPasses::run_optimizer(Replica& r) {
   const OptimizerConfig& config = setup_.config.optimizer;
   const OptimizerMemory& state = r.optimizer;
-  const View control = r.scaler->step();  // decide_step() has counted the update
+  const View control = r.reduction.control = r.scaler->step();  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const ConstView values = r.scalars.captured_values;
   for (const ShardPiece& piece : state.shard) {

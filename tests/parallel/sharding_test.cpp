@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/parallel/plan/memory_plan.h"
+#include "nn/parallel/reduce/reducer.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 

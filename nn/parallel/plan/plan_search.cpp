@@ -304,12 +304,13 @@ PlanSearch PlanSearch::with_images_on_host() const {
 
 std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   std::vector<PlanSearch> fittings;
-  if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
+  if (!trains() || config_.reducer || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
+    if (config.scheme.shard != Sharding::none && sharding_obstacle(devices_, config) != nullptr) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);
   }

@@ -30,8 +30,8 @@ BucketShards::BucketShards(const Bucket& bucket, int ranks) : begin(bucket.begin
 Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
   const EngineConfig& config = replica.config;
   Shard shard;
-  const auto add = [&](int64_t begin, int64_t end) {
-    if (begin < end) shard.push_back({begin, end, elements_of(shard), cut(ranges, begin, end)});
+  const auto add = [&](int64_t begin, int64_t end, bool shared = true) {
+    if (begin < end) shard.push_back({begin, end, elements_of(shard), cut(ranges, begin, end), shared});
   };
   if (config.scheme.shard == Sharding::none || replica.world_size == 1) {
     add(0, replica.layout.parameter_elements());
@@ -39,7 +39,8 @@ Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
   }
   for (const Bucket& bucket : make_buckets(replica.layout, config.first_bucket_bytes, config.bucket_bytes)) {
     const BucketShards shards(bucket, replica.world_size);
-    add(shards.begin + replica.rank * shards.size, shards.begin + (replica.rank + 1) * shards.size);
+    const int64_t own = shards.begin + replica.rank * shards.size;
+    add(own, own + shards.size, false);
     add(shards.rest, bucket.parameters_end);
   }
   return shard;

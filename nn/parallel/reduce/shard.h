@@ -16,6 +16,7 @@ struct ShardPiece {
   int64_t begin = 0, end = 0;
   int64_t at = 0;
   UpdateRanges ranges = nullptr;  // from 0 to size(); null without parameter groups
+  bool shared = true;             // all replicas that update have it
 
   int64_t size() const { return end - begin; }
   View of_parameters(const View& flat) const { return flat ? flat.rows(begin, end) : View(); }

@@ -80,6 +80,16 @@ void ShardedReducer::finish() {
   replica_.device.compute().wait(*reduced_, "reduce");
 }
 
+void ShardedReducer::share_decisions() {
+  // The update of one shard may have stopped training, and only an element's owner may know that it is not finite.
+  const auto control = [&](int64_t index) { return replica_.control.rows(index, index + 1); };
+  View first = control(StepControl::kFirstNonFinite);
+  first.dtype = DType::i32;
+  replica_.communicator->all_reduce(replica_.device.communication(), first, first, ReduceOp::min);
+  const View stopped = control(StepControl::kStopped);
+  replica_.communicator->all_reduce(replica_.device.communication(), stopped, stopped, ReduceOp::max);
+}
+
 void ShardedReducer::distribute() {
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
@@ -93,13 +103,7 @@ void ShardedReducer::distribute() {
       replica_.communicator->all_gather(communication, shards.of(replica_.rank, replica_.parameters),
                                         shards.all(replica_.parameters));
     }
-    // The update of one shard may have stopped training, and only an element's owner may know that it is not finite.
-    const auto control = [&](int64_t index) { return replica_.control.rows(index, index + 1); };
-    View first = control(StepControl::kFirstNonFinite);
-    first.dtype = DType::i32;
-    replica_.communicator->all_reduce(communication, first, first, ReduceOp::min);
-    const View stopped = control(StepControl::kStopped);
-    replica_.communicator->all_reduce(communication, stopped, stopped, ReduceOp::max);
+    if (replica_.control) share_decisions();  // empty before the first update
   }
   communication.record(*gathered_);
   {

@@ -30,6 +30,7 @@ class ShardedReducer final : public Reducer {
  private:
   void reduce(const Bucket& bucket);
   void square(const Bucket& bucket);
+  void share_decisions();
 
   const ReducerContext& replica_;
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names

@@ -38,7 +38,6 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     }
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
     reduction.loss_scale = scaler->state();
-    reduction.control = scaler->step();
     scalars.memory = allocate(StepValues::kCount + 1, DType::i32, Category::staging, "step scalars");
     scalars.values = scalars.memory.view().rows(0, StepValues::kCount);
     scalars.first_non_finite = scalars.memory.view().rows(StepValues::kCount, StepValues::kCount + 1);

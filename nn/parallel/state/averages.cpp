@@ -58,10 +58,11 @@ std::vector<float> Averages::values(int device) {
         fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
   std::vector<float> values = read_flat(setup_.devices, r, r.model.parameters);  // frozen ones are their own average
   for (auto& owner : replicas_) {
-    if (!setup_.sharded() && owner->ordinal() != device) continue;
-    const std::vector<float> averages = read_flat(setup_.devices, *owner, owner->optimizer.average);
-    for (const ShardPiece& piece : owner->optimizer.shard)
-      std::copy_n(averages.begin() + piece.at, piece.size(), values.begin() + piece.begin);
+    for (const ShardPiece& piece : owner->optimizer.shard) {
+      if (piece.shared && owner->ordinal() != device) continue;
+      const std::vector<float> own = read_flat(setup_.devices, *owner, piece.of_states(owner->optimizer.average));
+      std::copy(own.begin(), own.end(), values.begin() + piece.begin);
+    }
   }
   return values;
 }

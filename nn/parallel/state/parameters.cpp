@@ -127,10 +127,12 @@ std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
   std::vector<float> values = read(device, replicas_[device].parameter_gradients());
   for (auto& owner : replicas_) {
-    if (!setup_.sharded() || owner->ordinal() == device) continue;
-    const std::vector<float> reduced = read_flat(setup_.devices, *owner, owner->parameter_gradients());
-    for (const ShardPiece& piece : owner->optimizer.shard)
-      std::copy_n(reduced.begin() + piece.begin, piece.size(), values.begin() + piece.begin);
+    for (const ShardPiece& piece : owner->optimizer.shard) {
+      if (piece.shared || owner->ordinal() == device) continue;
+      const std::vector<float> reduced =
+          read_flat(setup_.devices, *owner, piece.of_parameters(owner->parameter_gradients()));
+      std::copy(reduced.begin(), reduced.end(), values.begin() + piece.begin);
+    }
   }
   return values;
 }

@@ -243,12 +243,12 @@ void Checkpointer::copy_state(TrainingState& into) {
   const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
   {
     for (auto& owner : replicas_) {
-      if (!setup_.sharded() && owner.get() != &r) continue;
       const PhaseScope phase(owner->compute(), Phase::checkpoint);
       for (const FlatState& flat : flat_states(setup_.config.optimizer, *owner)) {
-        if (owner.get() != &r && is_replicated(flat.name)) continue;
-        for (const ShardPiece& piece : flat.pieces)
+        for (const ShardPiece& piece : flat.pieces) {
+          if (piece.shared && owner.get() != &r) continue;
           copy(owner->compute(), piece.of_states(flat.on_device), piece.of_parameters(view_of(into.flat(flat.name))));
+        }
       }
     }
     const PhaseScope phase(r.compute(), Phase::checkpoint);
