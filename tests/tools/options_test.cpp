@@ -308,6 +308,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   EXPECT_CONTAINS(usage_error("--model mlp"), "expected a command before --model");
   EXPECT_CONTAINS(usage_error(""), "expected a command: train, plan");
   EXPECT_CONTAINS(usage_error("train --learning-rate 1"), "it is called --lr here");
+  EXPECT_CONTAINS(usage_error("train --devices gpu:0"), "--devices: ");
 }
 
 TEST(Options, RefusesContradictions) {

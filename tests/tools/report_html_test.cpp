@@ -610,6 +610,8 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
       "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
   expect_contains(said(7), "Nothing stands out in 7 steps after the first;");
   expect_contains(said(8), "no device waits for long");
+  record.runs[0].steps.steps = 1;
+  expect_contains(said(0), "No step was timed: the first never is.");
 }
 
 TEST(MemorySection, ExplainsFragmentationOnlyWhereItIsDrawn) {

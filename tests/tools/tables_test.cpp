@@ -195,6 +195,10 @@ TEST(Format, NumbersAreReadable) {
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(1000), "1,000");
   EXPECT_EQ(format_count(-1234567), "-1,234,567");
+  EXPECT_EQ(format_rate(0.0), "0");
+  EXPECT_EQ(format_rate(0.3137), "0.31");
+  EXPECT_EQ(format_rate(9.51), "9.5");
+  EXPECT_EQ(format_rate(1234.5), "1,235");
   EXPECT_EQ(format_ms(0.0), "");
   EXPECT_EQ(format_ms(0.1234), "123");
   EXPECT_EQ(format_ms(0.01234), "12.3");

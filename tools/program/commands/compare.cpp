@@ -199,8 +199,6 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
 }  // namespace
 
 int run_compare(const Options& options) {
-  if (options.steps && *options.steps < 2)
-    throw ConfigError(fmt::format("--steps {}: the first step is not timed; compare needs 2 or more", *options.steps));
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   std::vector<std::string> notes;
   const auto schemes = resolve_compare_schemes(options, devices, notes);

@@ -159,10 +159,15 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                   option));
 }
 
+/// The devices of --devices, which is given.
+std::vector<DeviceId> listed_devices(const Options& o, int cuda_device_count) {
+  return with_prefix<ConfigError>("--devices: ", [&] { return parse_device_list(o.devices, cuda_device_count); });
+}
+
 /// Refuses too many CPU devices before any is created.
 void check_cpu_devices(const Options& o) {
   if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
-  const size_t count = parse_device_list(o.devices, 0).size();
+  const size_t count = listed_devices(o, 0).size();
   if (count <= kMostCpuDevices) return;
   throw ConfigError(fmt::format(
       "--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun",
@@ -193,6 +198,8 @@ void check_combinations(const Options& o) {
                       *o.gpu0_batch_size, *o.mode));
     }
   }
+  if (o.command == Options::Command::compare && o.steps == 1)
+    throw ConfigError("--steps 1: the first step is not timed; compare needs 2 or more");
   if (o.command == Options::Command::reproduce) {
     check_files(o);
     configurations(o);
@@ -211,10 +218,7 @@ std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
-  if (!options.devices.empty()) {
-    return with_prefix<ConfigError>("--devices: ",
-                                    [&] { return parse_device_list(options.devices, cuda_device_count); });
-  }
+  if (!options.devices.empty()) return listed_devices(options, cuda_device_count);
   if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
   const int gpu = options.local_rank.value_or(0);
   if (gpu >= cuda_device_count) {
