@@ -2,17 +2,18 @@
 // What an engine issues on CPU devices in its whole life (setup, steps, evaluation, averages, checkpoints, a failure
 // and the recovery from it), proven by tools/check_schedule.
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/order_checker.h"
 #include "runtime/schedule_writer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
 
 namespace vitrine::test {
 namespace {
@@ -67,26 +68,25 @@ int64_t write_life(const std::string& path, const char* mode, bool exact) {
     for (const int64_t samples : {7, 12, 12}) engine.train_step(random_batch(model, samples, 1, 0).view());
     engine.evaluate(random_batch(model, 5, 2, 0).view());
     engine.parameters().set(engine.parameters().values());
+    engine.checkpointer().load_state(engine.checkpointer().state());
+    engine.train_step(random_batch(model, 12, 1, 0).view());
     engine.finish();
     for (int d = 0; d < 3; ++d) writer.state_peak(d, engine.facts().plans[static_cast<size_t>(d)].peak_bytes);
   }
   return group.checker()->wait_count();
 }
 
-int status_of(const std::string& command) { return WEXITSTATUS(std::system(command.c_str())); }  // NOLINT: a test
-
 class Schedule : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
 
 TEST_P(Schedule, OfAnEnginesWholeLifeIsProven) {
   if (on_gpu()) GTEST_SKIP() << "records CPU devices, whatever is tested";
   const auto [mode, exact] = GetParam();
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("schedule_" + std::to_string(getpid()) + ".jsonl");
+  const TempFolder folder;
+  const std::string path = folder.path("schedule.jsonl");
   EXPECT_GT(write_life(path, mode, exact), 0);
-  const std::string check = VITRINE_CHECK_SCHEDULE + std::string(" ") + path.string();
-  EXPECT_EQ(status_of(check), 0) << check;
-  EXPECT_EQ(status_of("grep -q '\"do\":\"recover\"' " + path.string()), 0) << "the failure is not in the schedule";
-  std::filesystem::remove(path);
+  const std::string check = source_path("tools/check_schedule") + " " + path;
+  EXPECT_EQ(WEXITSTATUS(std::system(check.c_str())), 0) << check;  // NOLINT: a test
+  expect_contains(content(path), "\"do\":\"recover\"");
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Schedule,
