@@ -60,7 +60,8 @@ TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllWithoutAMessage) {
   ASSERT_TRUE(child.wait_for("3 processes on 1 host"));  // the engines are constructed next
   kill(process_of_rank(child.pid(), 0), SIGTERM);
   const ChildResult result = child.wait();
-  EXPECT_EQ(result.exit_code, 143) << result.error;
+  // mpirun's status is that of the process whose end it sees first: of the signal, or of one that misses its peer.
+  EXPECT_TRUE(result.exit_code == 143 || result.exit_code == 1) << result.exit_code << result.error;
   expect_lacks(result.error, "stopping after the current step");
 }
 
