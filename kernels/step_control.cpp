@@ -26,9 +26,9 @@ constexpr int64_t kGrainElements = 16384;
 
 float* at(const View& control, int64_t index) { return control.as<float>() + index; }
 
-/// The first element at or after `first` that is not finite; one of them is not.
-int64_t find_non_finite(const float* values, int64_t first) {
-  while (std::isfinite(values[first])) ++first;
+/// The first element of [first, end) that is not finite; the last one if all are.
+int64_t find_non_finite(const float* values, int64_t first, int64_t end) {
+  while (first + 1 < end && std::isfinite(values[first])) ++first;
   return first;
 }
 
@@ -51,11 +51,11 @@ void check_rest(ConstView grad, const SquaredElements& squared, View control) {
   const auto* const tiles = static_cast<const double*>(squared.squares.data);
   for (int64_t tile = 0; begin > 0 && tile < squared.squares.shape[0]; ++tile) total += tiles[tile];
   // Squares of finite floats do not overflow a double: if a sum is not finite, neither is one of its elements.
-  if (!std::isfinite(total)) first = find_non_finite(g, 0);
+  if (!std::isfinite(total)) first = find_non_finite(g, 0, begin);
   for (int64_t part = 0; part < parts; ++part) {
     const double sum = sums[static_cast<size_t>(part)];
     total += sum;
-    if (first < 0 && !std::isfinite(sum)) first = find_non_finite(g, begin + part * part_elements);
+    if (first < 0 && !std::isfinite(sum)) first = find_non_finite(g, begin + part * part_elements, grad.numel());
   }
   *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
   *at(control, StepControl::kFirstNonFinite) =

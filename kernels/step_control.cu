@@ -77,14 +77,14 @@ struct Gradient {
 
 constexpr int64_t kScanElements = int64_t{1} << 20;
 
-/// The first element of [0, end) that is not finite, in every thread of the block; -1 if all are finite.
+/// The first element of [0, end) that is not finite, in every thread of the block; the last one if all are.
 __device__ inline int64_t scan(const float* values, int64_t end) {
   for (int64_t begin = 0; begin < end; begin += kScanElements) {
     const auto count = static_cast<int32_t>(end - begin < kScanElements ? end - begin : kScanElements);
     const int32_t found = first_not_finite(values + begin, count);
     if (found < count) return begin + found;
   }
-  return -1;
+  return end - 1;
 }
 
 /// Adds the sums of all tiles and parts and writes the norm. Squares of finite floats do not overflow a double: if the

@@ -65,6 +65,8 @@ struct SquaredElements {
   int64_t elements = 0;  // 0: none
   ConstView squares =
       {};  // (tiles, 2) i32 (runtime/square_sums.h), of one range after another; each range begins a new tile
+  // They may include squares from other devices. Where only another device has the element that is not finite, the
+  // step is decided as there, and kFirstNonFinite is the last of these elements.
 };
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {

@@ -34,6 +34,8 @@ struct EngineSetup {
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
   /// The group of processes; null if this process trains alone, and on meta devices.
   ProcessGroup* peers() const { return devices.process_count() > 1 ? devices.process_group() : nullptr; }
+  /// Whether a replica holds a part of the optimizer's states only.
+  bool sharded() const { return config.scheme.shard != Sharding::none && devices.world_size() > 1; }
   /// See OutputExchange.
   int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
   /// throws ConfigError in an engine that only evaluates.

@@ -164,20 +164,23 @@ UpdateCount ModelPasses::update_count(const Replica& r) const {
 void ModelPasses::run_optimizer(Replica& r) {
   const OptimizerConfig& config = setup_.config.optimizer;
   const OptimizerMemory& state = r.optimizer;
-  const View control = r.scaler->step();  // decide_step() has counted the update
+  const View control = r.reduction.control = r.scaler->step();  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
-  const View parameters = r.reduction.parameters, half_parameters = r.reduction.half_parameters;
-  const View gradients = r.parameter_gradients();
   const ConstView values = r.scalars.captured_values;
-  if (config.kind == OptimizerConfig::Kind::sgd) {
-    sgd_update(r.compute(), config.sgd, parameters, gradients, state.state1, View(), control, setup_.update_ranges,
-               half_parameters, values);
-  } else {
-    adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state.state1, state.state2, View(), control,
-                setup_.update_ranges, half_parameters, values);
+  for (const ShardPiece& piece : state.shard) {
+    const View parameters = piece.of_parameters(r.reduction.parameters),
+               half_parameters = piece.of_parameters(r.reduction.half_parameters),
+               gradients = piece.of_parameters(r.parameter_gradients()), state1 = piece.of_states(state.state1),
+               state2 = piece.of_states(state.state2), average = piece.of_states(state.average);
+    if (config.kind == OptimizerConfig::Kind::sgd) {
+      sgd_update(r.compute(), config.sgd, parameters, gradients, state1, View(), control, piece.ranges, half_parameters,
+                 values);
+    } else {
+      adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state1, state2, View(), control,
+                  piece.ranges, half_parameters, values);
+    }
+    if (average) update_average(r.compute(), setup_.config.ema_decay, parameters, average, state.updates_done, control);
   }
-  if (state.average)
-    update_average(r.compute(), setup_.config.ema_decay, parameters, state.average, state.updates_done, control);
 }
 
 std::string ModelPasses::describe_non_finite(int32_t found) const {

@@ -55,13 +55,14 @@ std::string Split::str() const {
 }
 
 const std::vector<std::string>& scheme_names() {
-  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp"};
+  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp", "zero1"};
   return names;
 }
 
 Scheme scheme_preset(std::string_view name) {
   Scheme scheme;
-  if (name == "ddp") return scheme;
+  if (name == "zero1") scheme.shard = Sharding::optimizer;
+  if (name == "ddp" || name == "zero1") return scheme;
   scheme.staging = Staging::device0;
   scheme.reduce = Reduce::gpu0;
   scheme.loss_at = name == "criterion" ? LossAt::parallel : LossAt::gathered;

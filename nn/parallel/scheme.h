@@ -25,6 +25,8 @@ struct Split {
 enum class Staging { device0, host };
 enum class LossAt { gathered, parallel };
 enum class Reduce { gpu0, allreduce };
+/// What each replica holds a part of, instead of all: nothing, or the optimizer's states and averages.
+enum class Sharding { none, optimizer };
 
 /// A point on the axes along which data-parallel schemes differ.
 struct Scheme {
@@ -32,16 +34,18 @@ struct Scheme {
   Staging staging = Staging::host;
   LossAt loss_at = LossAt::parallel;
   Reduce reduce = Reduce::allreduce;
-  int output_device = 0;  // ordinal: where outputs are gathered (LossAt::gathered)
+  Sharding shard = Sharding::none;  // needs Reduce::allreduce
+  int output_device = 0;            // ordinal: where outputs are gathered (LossAt::gathered)
 };
 
-/// "dp", "balanced", "criterion", "ddp", in the order of messages and help texts.
+/// "dp", "balanced", "criterion", "ddp", "zero1", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
 /// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given
 ///            (`gpu0=N`)
 /// criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
+/// zero1      ddp with sharded optimizer states: ZeRO stage 1, ZeroRedundancyOptimizer
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 

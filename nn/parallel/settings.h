@@ -19,14 +19,17 @@ inline constexpr Setting kSplit{"Scheme::split"};
 inline constexpr Setting kStaging{"Scheme::staging"};
 inline constexpr Setting kLossAt{"Scheme::loss_at"};
 inline constexpr Setting kReduce{"Scheme::reduce"};
+inline constexpr Setting kShard{"Scheme::shard"};
 
 inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
 
-inline constexpr Setting kEngineSettings[] = {kBatchSize,      kAccumulate,     kRecomputeSegments, kRecompute,
-                                              kResidentImages, kWorkspaceBytes, kOptimizer,         kMomentum,
-                                              kScheme,         kSplit,          kStaging,           kLossAt,
-                                              kReduce,         kLeaves,         kLeafThreads,       kBatchNormLeaves};
+inline constexpr Setting kEngineSettings[] = {kBatchSize,   kAccumulate,     kRecomputeSegments,
+                                              kRecompute,   kResidentImages, kWorkspaceBytes,
+                                              kOptimizer,   kMomentum,       kScheme,
+                                              kSplit,       kStaging,        kLossAt,
+                                              kReduce,      kShard,          kLeaves,
+                                              kLeafThreads, kBatchNormLeaves};
 
 }  // namespace vitrine::settings

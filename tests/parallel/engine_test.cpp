@@ -47,6 +47,7 @@ Scheme random_scheme(std::mt19937& random, int devices, int64_t batch_size) {
     scheme.staging = random() % 2 == 0 ? Staging::device0 : Staging::host;
     scheme.loss_at = random() % 2 == 0 ? LossAt::gathered : LossAt::parallel;
     scheme.reduce = random() % 2 == 0 ? Reduce::gpu0 : Reduce::allreduce;
+    if (scheme.reduce == Reduce::gpu0) scheme.shard = Sharding::none;
   }
   scheme.output_device = static_cast<int>(random() % static_cast<uint32_t>(devices));
   scheme.split = Split{};
@@ -88,7 +89,8 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
                              std::to_string(batch_size) + ", staging " +
                              std::to_string(static_cast<int>(config.scheme.staging)) + ", loss " +
                              std::to_string(static_cast<int>(config.scheme.loss_at)) + ", reduce " +
-                             std::to_string(static_cast<int>(config.scheme.reduce));
+                             std::to_string(static_cast<int>(config.scheme.reduce)) + ", shard " +
+                             std::to_string(static_cast<int>(config.scheme.shard));
     const Result result = run(model, devices, config, ignored, seed);
     agreement.begin_case(what);
     agreement.expect(result.first_gradients, reference.first_gradients, Agreement::Effect::one_step,

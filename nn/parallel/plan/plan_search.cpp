@@ -41,7 +41,7 @@ bool same_size(const EngineConfig& a, const EngineConfig& b) {
 }
 
 bool same_axes(const Scheme& a, const Scheme& b) {
-  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce;
+  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce && a.shard == b.shard;
 }
 
 /// Bytes of a device as a line: fixed + each * samples.
@@ -304,12 +304,13 @@ PlanSearch PlanSearch::with_images_on_host() const {
 
 std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   std::vector<PlanSearch> fittings;
-  if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
+  if (!trains() || config_.reducer || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
+    if (config.scheme.shard != Sharding::none && sharding_obstacle(devices_, config) != nullptr) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);
   }
@@ -333,6 +334,7 @@ void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
   remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
   remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
   remedy.push_back(propose(settings::kReduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
+  remedy.push_back(propose(settings::kShard, to.shard == Sharding::none ? "none" : "optimizer"));
 }
 
 /// The settings of a fit that differ from those of `config`.

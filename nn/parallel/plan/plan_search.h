@@ -60,7 +60,7 @@ class PlanSearch {
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
   /// The same run under each preset scheme that differs in more than its split; none for several processes, which have
-  /// one scheme, for one device, or for evaluation.
+  /// one scheme, for one device, for evaluation, or with EngineConfig::reducer, which replaces their reductions.
   std::vector<PlanSearch> under_other_schemes() const;
 
   /// The same run with images from the host in place of EngineConfig::resident_images.

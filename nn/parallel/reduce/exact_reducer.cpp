@@ -25,12 +25,14 @@ ExactReducer::ExactReducer(const ReducerContext& replica, const std::map<int64_t
   }
   totals_ = ctx.allocate({replica.config.scheme.split.leaves, LossTotals::kCount}, DType::f32, Category::staging,
                          "totals of leaves");
-  if (replica.config.scheme.reduce == Reduce::gpu0 && !alone()) root_ = std::make_unique<Gpu0Reducer>(replica);
+  if (alone()) return;
+  const Scheme& scheme = replica.config.scheme;
+  if (scheme.reduce == Reduce::gpu0 || scheme.shard != Sharding::none) updating_ = make_reducer(replica);
 }
 
 void ExactReducer::reset() {
   for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
-  if (root_) root_->reset();
+  if (updating_) updating_->reset();
 }
 
 void ExactReducer::begin_batch(int64_t samples) { plan_ = &plans_.at(samples); }
@@ -196,7 +198,7 @@ void ExactReducer::finish() {
 }
 
 void ExactReducer::distribute() {
-  if (root_) root_->distribute();
+  if (updating_) updating_->distribute();
 }
 
 }  // namespace vitrine

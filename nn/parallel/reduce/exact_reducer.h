@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "nn/parallel/reduce/buckets.h"
-#include "nn/parallel/reduce/gpu0_reducer.h"
 #include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/reduce/reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
@@ -34,7 +34,7 @@ class ExactReducer final : public Reducer, public LeafSums {
 
   void add(int64_t finished_elements) override;
   void finish() override;
-  bool updates() const override { return root_ == nullptr || root_->updates(); }
+  bool updates() const override { return updating_ == nullptr || updating_->updates(); }
   void begin_step(int64_t step) override;
   void distribute() override;
   void reset() override;
@@ -56,7 +56,7 @@ class ExactReducer final : public Reducer, public LeafSums {
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
   Tensor nodes_;                       // (buffers - 1, elements) f32; the first buffer is the gradients
   Tensor totals_;                      // (leaves, LossTotals::kCount) f32
-  std::unique_ptr<Gpu0Reducer> root_;  // Reduce::gpu0: device 0 updates and broadcasts
+  std::unique_ptr<Reducer> updating_;  // its distribute(), where not every replica updates all; else null
   const LeafPlan* plan_ = nullptr;     // of the step
   int micro_batch_ = 0;
   const Leaves* leaves_ = nullptr;  // of the micro-batch

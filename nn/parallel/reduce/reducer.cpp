@@ -3,6 +3,7 @@
 
 #include "nn/parallel/reduce/all_reduce_reducer.h"
 #include "nn/parallel/reduce/gpu0_reducer.h"
+#include "nn/parallel/reduce/sharded_reducer.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -11,6 +12,8 @@ std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica) {
   // A replica that is alone has nothing to reduce.
   if (replica.config.scheme.reduce == Reduce::gpu0 && replica.world_size > 1)
     return std::make_unique<Gpu0Reducer>(replica);
+  if (replica.config.scheme.shard != Sharding::none && replica.world_size > 1)
+    return std::make_unique<ShardedReducer>(replica);
   return std::make_unique<AllReduceReducer>(replica);
 }
 

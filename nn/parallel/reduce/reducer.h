@@ -33,6 +33,7 @@ struct ReducerContext {
   /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it
   /// where the replica updates.
   View half_parameters = {};
+  View control = {};     // (StepControl::kCount) f32: decisions of the step
   View loss_scale = {};  // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
   /// Set before the first step; another one after a failure. Null when world_size is 1.
   Communicator* communicator = nullptr;
@@ -88,8 +89,8 @@ class Reducer {
   virtual View error() const { return {}; }
 };
 
-/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (Reduce::allreduce), or on device 0 after
-/// it (Reduce::gpu0).
+/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (Reduce::allreduce), on every replica or,
+/// with Scheme::shard, at their owners; or on device 0 after it (Reduce::gpu0).
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica);
 
 /// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null.

@@ -62,7 +62,9 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   if (model.half_parameters) reduction.half_parameters = model.half_parameters.view().rows(0, trained);
   if (updates()) {
     const int states = config.optimizer.state_count();
-    const auto state = [&](const char* name) { return allocate(trained, DType::f32, Category::optimizer, name); };
+    optimizer.shard = make_shard(reduction, setup.update_ranges);
+    const int64_t owned = elements_of(optimizer.shard);
+    const auto state = [&](const char* name) { return allocate(owned, DType::f32, Category::optimizer, name); };
     if (states > 0) optimizer.state1 = state(states == 1 ? "momentum" : "exp_avg");
     if (states > 1) optimizer.state2 = state("exp_avg_sq");
     optimizer.updates_done = allocate(1, DType::i32, Category::optimizer, "step");
@@ -89,7 +91,8 @@ void Replica::cast_parameters() {
 void Replica::start_average() {
   if (!optimizer.average) return;
   const PhaseScope phase(compute(), Phase::replicate);
-  vitrine::copy(compute(), reduction.parameters, optimizer.average);
+  for (const ShardPiece& piece : optimizer.shard)
+    vitrine::copy(compute(), piece.of_parameters(reduction.parameters), piece.of_states(optimizer.average));
 }
 
 void Replica::forget_micro_batch() {

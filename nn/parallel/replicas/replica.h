@@ -9,6 +9,7 @@
 #include "kernels/step_values.h"
 #include "nn/parallel/engine_setup.h"
 #include "nn/parallel/reduce/exact_reducer.h"
+#include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/replicas/batch_exchange.h"
 
 /// Private to nn/parallel.
@@ -33,11 +34,12 @@ struct ModelMemory {
   const Tensor& working_parameters() const { return half_parameters ? half_parameters : parameters; }
 };
 
-/// The optimizer's state of a replica that updates.
+/// The optimizer's state of a replica that updates, for its shard of the trained parameters.
 struct OptimizerMemory {
-  Tensor state1, state2;  // of the trained parameters: momentum; or first and second moment
+  Shard shard;            // one piece, all parameters, unless states are sharded
+  Tensor state1, state2;  // momentum; or first and second moment
   Tensor updates_done;    // (1) i32
-  Tensor average;         // of the trained parameters, f32; empty without EngineConfig::ema_decay
+  Tensor average;         // of the parameters, f32; empty without EngineConfig::ema_decay
 };
 
 /// Numbers of the current step.

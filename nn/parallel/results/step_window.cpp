@@ -166,8 +166,12 @@ StepResult StepWindow::step_result(const Issued& issued) {
   result.gradient_norm = control[StepControl::kNorm];
   result.skipped = control[StepControl::kSkipped] > 0.0F;
   result.diverged = control[StepControl::kStopped] != 0.0F;
-  if (first_non_finite(control) >= 0)
-    result.overflow = "the gradient of " + parameter_at(setup_.trained, first_non_finite(control));
+  if (first_non_finite(control) >= 0) {
+    // Of sharded gradients, replicas share the index modulo 2^30.
+    const bool known = !setup_.sharded() || setup_.trained.parameter_elements() <= int64_t{1} << 30;
+    result.overflow =
+        "the gradient of " + (known ? parameter_at(setup_.trained, first_non_finite(control)) : "a parameter");
+  }
   if (!std::isfinite(result.loss_sum)) result.overflow = "the loss";
   if (control[StepControl::kStopped] == StepControl::kByUpdate) result.overflow = "the update";
   if (issued.step == 0 && setup_.devices.world_size() > 1 && setup_.config.precision.reduce_dtype != DType::f32) {

@@ -16,11 +16,13 @@ void Averages::exchange() {
   replicas_.for_each_updating([&](Replica& r) {
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
-      vitrine::exchange(r.compute(), r.reduction.parameters, r.optimizer.average);
+      for (const ShardPiece& piece : r.optimizer.shard)
+        vitrine::exchange(r.compute(), piece.of_parameters(r.reduction.parameters),
+                          piece.of_states(r.optimizer.average));
     }
     r.cast_parameters();
   });
-  if (!replicas_.all_update()) replicas_.for_each_at_once([](Replica& r) { r.reducer->distribute(); });
+  replicas_.for_each_at_once([](Replica& r) { r.reducer->distribute(); });
 }
 
 void Averages::prepare(const char* operation) {
@@ -55,8 +57,13 @@ std::vector<float> Averages::values(int device) {
     throw ConfigError(
         fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
   std::vector<float> values = read_flat(setup_.devices, r, r.model.parameters);  // frozen ones are their own average
-  const std::vector<float> averages = read_flat(setup_.devices, r, r.optimizer.average);
-  std::copy(averages.begin(), averages.end(), values.begin());
+  for (auto& owner : replicas_) {
+    for (const ShardPiece& piece : owner->optimizer.shard) {
+      if (piece.shared && owner->ordinal() != device) continue;
+      const std::vector<float> own = read_flat(setup_.devices, *owner, piece.of_states(owner->optimizer.average));
+      std::copy(own.begin(), own.end(), values.begin() + piece.begin);
+    }
+  }
   return values;
 }
 
@@ -70,9 +77,10 @@ void Averages::set(std::span<const float> flat) {
   setup_.devices.synchronize();
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::replicate);
-    if (r.optimizer.average)
-      copy(r.compute(), ConstView(flat.data(), r.optimizer.average.shape(), DType::f32, DeviceId::host()),
-           r.optimizer.average);
+    if (!r.optimizer.average) return;
+    for (const ShardPiece& piece : r.optimizer.shard)
+      copy(r.compute(), ConstView(flat.data() + piece.begin, {piece.size()}, DType::f32, DeviceId::host()),
+           piece.of_states(r.optimizer.average));
   });
   setup_.devices.synchronize();
 }

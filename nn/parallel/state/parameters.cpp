@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/state/parameters.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -124,7 +125,16 @@ std::vector<float> Parameters::working_values(int device) {
 
 std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
-  return read(device, replicas_[device].parameter_gradients());
+  std::vector<float> values = read(device, replicas_[device].parameter_gradients());
+  for (auto& owner : replicas_) {
+    for (const ShardPiece& piece : owner->optimizer.shard) {
+      if (piece.shared || owner->ordinal() == device) continue;
+      const std::vector<float> reduced =
+          read_flat(setup_.devices, *owner, piece.of_parameters(owner->parameter_gradients()));
+      std::copy(reduced.begin(), reduced.end(), values.begin() + piece.begin);
+    }
+  }
+  return values;
 }
 
 std::vector<float> Parameters::read(int device, const View& flat) {

@@ -44,9 +44,9 @@ std::optional<double> momentum_of(const OptimizerConfig& optimizer) {
   return optimizer.state_count() > 0 ? std::optional(optimizer.sgd.momentum) : std::nullopt;
 }
 
-bool is_optimizer_state(const std::string& name) {
-  return name != kParameters && name != kAverages && name != kBuffers;
-}
+bool is_replicated(const std::string& name) { return name == kParameters || name == kBuffers; }
+
+bool is_optimizer_state(const std::string& name) { return name != kAverages && !is_replicated(name); }
 
 /// The tensors of a weights file.
 std::vector<TensorSource> weights_sources(const FlatLayout& layout, const BufferLayout& buffers,
@@ -90,16 +90,19 @@ struct Counters {
 struct FlatState {
   std::string name;
   View on_device;
+  Shard pieces;  // of the whole buffer that it has
 };
 
 /// Those of a replica that updates the parameters, in the order of TrainingState::flats.
 std::vector<FlatState> flat_states(const OptimizerConfig& optimizer, Replica& r) {
-  std::vector<FlatState> states = {{kParameters, r.model.parameters}};
+  const auto all = [](const View& flat) { return Shard{{.end = flat.numel()}}; };
+  const Shard& own = r.optimizer.shard;
+  std::vector<FlatState> states = {{kParameters, r.model.parameters, all(r.model.parameters)}};
   const std::vector<std::string> names = state_names(optimizer);
-  if (!names.empty()) states.push_back({names[0], r.optimizer.state1});
-  if (names.size() > 1) states.push_back({names[1], r.optimizer.state2});
-  if (r.optimizer.average) states.push_back({kAverages, r.optimizer.average});
-  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers});
+  if (!names.empty()) states.push_back({names[0], r.optimizer.state1, own});
+  if (names.size() > 1) states.push_back({names[1], r.optimizer.state2, own});
+  if (r.optimizer.average) states.push_back({kAverages, r.optimizer.average, own});
+  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers, all(r.model.buffers)});
   return states;
 }
 
@@ -239,9 +242,16 @@ void Checkpointer::copy_state(TrainingState& into) {
   int32_t updates = 0;
   const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
   {
+    for (auto& owner : replicas_) {
+      const PhaseScope phase(owner->compute(), Phase::checkpoint);
+      for (const FlatState& flat : flat_states(setup_.config.optimizer, *owner)) {
+        for (const ShardPiece& piece : flat.pieces) {
+          if (piece.shared && owner.get() != &r) continue;
+          copy(owner->compute(), piece.of_states(flat.on_device), piece.of_parameters(view_of(into.flat(flat.name))));
+        }
+      }
+    }
     const PhaseScope phase(r.compute(), Phase::checkpoint);
-    for (const FlatState& flat : flat_states(setup_.config.optimizer, r))
-      copy(r.compute(), flat.on_device, view_of(into.flat(flat.name)));
     copy(r.compute(), r.optimizer.updates_done, to_updates);
   }
   setup_.devices.synchronize();
@@ -314,9 +324,11 @@ void Checkpointer::set_optimizer_states(const TrainingState& state, int32_t upda
     if (!r.updates()) return;
     const PhaseScope phase(r.compute(), Phase::replicate);
     for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {
-      if (flat.name == kParameters || flat.name == kBuffers) continue;
+      if (is_replicated(flat.name)) continue;
       const std::span<const float> values = state.flat(flat.name).values();
-      copy(r.compute(), ConstView(values.data(), flat.on_device.shape, DType::f32, DeviceId::host()), flat.on_device);
+      for (const ShardPiece& piece : flat.pieces)
+        copy(r.compute(), ConstView(values.data() + piece.begin, {piece.size()}, DType::f32, DeviceId::host()),
+             piece.of_states(flat.on_device));
     }
     copy(r.compute(), from_updates, r.optimizer.updates_done);
   });
@@ -324,7 +336,7 @@ void Checkpointer::set_optimizer_states(const TrainingState& state, int32_t upda
   if (setup_.peers() == nullptr) return;
   const ProcessGroup::Waiting waiting(*setup_.peers(), "the optimizer's state of rank 0");
   for (const FlatState& sent : flat_states(setup_.config.optimizer, updating_replica(replicas_, "load_state"))) {
-    if (sent.name == kParameters || sent.name == kBuffers) continue;
+    if (is_replicated(sent.name)) continue;
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
       for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {

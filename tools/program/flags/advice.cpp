@@ -34,6 +34,7 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {settings::kStaging, "--staging"},
     {settings::kLossAt, "--loss-at"},
     {settings::kReduce, "--reduce"},
+    {settings::kShard, "--shard"},
     {settings::kLeaves, "--leaves"},
     {settings::kLeafThreads, "--leaf-threads"},
     {settings::kBatchNormLeaves, "--batch-norm-leaves"},
@@ -73,7 +74,8 @@ const char* reproduce_flag_of(Setting setting) { return setting == settings::kSc
 
 /// Whether `vitrine reproduce` has a flag for what this part proposes.
 bool reproduce_can_set(const ReasonPart& part) {
-  constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce};
+  constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce,
+                               settings::kShard};
   return part.kind != ReasonPart::Kind::proposed ||
          std::find(std::begin(kAxes), std::end(kAxes), part.setting) == std::end(kAxes);
 }

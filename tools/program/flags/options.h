@@ -242,7 +242,7 @@ struct Options {
 
   std::optional<std::string> mode;
   std::string modes = "dp,balanced,criterion,ddp";  // compare; reproduce has its own
-  std::optional<std::string> split, staging, loss_at, reduce, output_device;
+  std::optional<std::string> split, staging, loss_at, reduce, shard, output_device;
   std::optional<int64_t> gpu0_batch_size;
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
 
@@ -371,6 +371,7 @@ StepRange parse_step_range(const std::string& text);
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(Reduce reduce);
+const char* shard_name(Sharding shard);
 /// "staging host, loss parallel, reduce allreduce".
 std::string describe_axes(const Scheme& scheme);
 /// "fp32", "fp16", "bf16".

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/reduce/shard.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace vitrine {
+namespace {
+
+/// The part of `ranges` in [begin, end), from 0.
+UpdateRanges cut(const UpdateRanges& ranges, int64_t begin, int64_t end) {
+  if (ranges == nullptr) return nullptr;
+  std::vector<UpdateRange> parts;
+  for (UpdateRange range : *ranges) {
+    range.begin = std::max(range.begin, begin) - begin;
+    range.end = std::min(range.end, end) - begin;
+    if (range.begin < range.end) parts.push_back(range);
+  }
+  return std::make_shared<const std::vector<UpdateRange>>(std::move(parts));
+}
+
+}  // namespace
+
+BucketShards::BucketShards(const Bucket& bucket, int ranks) : begin(bucket.begin) {
+  const int64_t step = FlatLayout::kAlignmentElements;  // shards are aligned as parameters are
+  size = (bucket.parameters_end - bucket.begin) / ranks / step * step;
+  rest = begin + size * ranks;
+}
+
+Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
+  const EngineConfig& config = replica.config;
+  Shard shard;
+  const auto add = [&](int64_t begin, int64_t end, bool shared = true) {
+    if (begin < end) shard.push_back({begin, end, elements_of(shard), cut(ranges, begin, end), shared});
+  };
+  if (config.scheme.shard == Sharding::none || replica.world_size == 1) {
+    add(0, replica.layout.parameter_elements());
+    return shard;
+  }
+  for (const Bucket& bucket : make_buckets(replica.layout, config.first_bucket_bytes, config.bucket_bytes)) {
+    const BucketShards shards(bucket, replica.world_size);
+    const int64_t own = shards.begin + replica.rank * shards.size;
+    add(own, own + shards.size, false);
+    add(shards.rest, bucket.parameters_end);
+  }
+  return shard;
+}
+
+}  // namespace vitrine
