@@ -4,9 +4,9 @@
 that both sides see the same noise. Prints medians over the rounds, the ratio to the fastest of PyTorch's ways with its spread, and bytes at the peak.
 
 Sides. On the CPU: PyTorch eager, once with defaults ("eager") and once with malloc set to keep its memory and to use huge pages ("tuned"); with
---compile also torch.compile, tuned likewise. On a GPU: eager, eager with a fused optimizer and cuDNN's search for the fastest algorithms ("tuned"),
-torch.compile, and torch.compile with mode="reduce-overhead" (CUDA graphs), both tuned likewise. On the CPU each runs in its own process; on a GPU one
-process of PyTorch measures one after the other. The contiguous and the channels_last layout are measured (--compiled-layouts), and the faster counts.
+--compile also torch.compile, tuned likewise. On a GPU: eager, eager with a fused optimizer and cuDNN's search for the fastest algorithms ("tuned"), the
+whole step as one CUDA graph ("cuda-graph"), torch.compile, and torch.compile with mode="reduce-overhead" (its own CUDA graphs), all tuned likewise;
+Vitrine trains with --autotune there. On the CPU each runs in its own process; on a GPU one process of PyTorch measures one after the other. The contiguous and the channels_last layout are measured (--compiled-layouts), and the faster counts.
 On a GPU the compiled sides of all jobs come last, because torch.compile takes long; what it compiled is kept in build/torch_compiled for the next call.
 
 What is timed. PyTorch: a step at a time on the CPU, the median; all steps of an epoch between two CUDA events on a GPU. Vitrine: an epoch after a whole
@@ -101,7 +101,7 @@ def in_precisions(jobs, precisions):
 
 def sides_of(arguments):
     if arguments.device == "cuda":
-        return ["eager", "tuned", "compile", "reduce-overhead"]
+        return ["eager", "tuned", "cuda-graph", "compile", "reduce-overhead"]
     return ["eager", "tuned"] + ["compile"] * arguments.compile
 
 
@@ -133,14 +133,14 @@ class Clock:
 class TorchProcess:
     """One process that measures one thing after another, so that PyTorch and the GPU start once."""
 
-    def __init__(self, python):
-        self.python = python
+    def __init__(self, python, script):
+        self.python, self.script = python, script
         self.process = None
 
     def ask(self, request, seconds):
         if self.process is None:
             environment = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(ROOT, "build", "torch_compiled"), **os.environ}
-            self.process = subprocess.Popen([self.python, TRAIN_PYTORCH, "--serve"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self.process = subprocess.Popen([self.python, self.script, "--serve"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
@@ -238,7 +238,7 @@ def run_json(command, seconds=None):
 
 def run_vitrine(program, job, seconds):
     """Samples per second over the second of two epochs, bytes of one device at its peak, and what ran as CUDA graphs (None on the CPU)."""
-    command = vitrine_command(program, "train", job)
+    command = vitrine_command(program, "train", job) + ["--autotune"] * (job.get("device") == "cuda")
     result = run_json(command + ["--data", f"synthetic:{job['batch'] * job['steps']}", "--lr", "1e-4", "--epochs", "2", "--trace-level", "off"], seconds)
     peak = max(device["peak_bytes"] - device["peak_bytes_by_category"]["dataset"] for device in result["devices"])
     return result["epochs"][1]["samples_per_second"], peak, result["cuda_graphs"] if job.get("device") == "cuda" else None
@@ -484,11 +484,14 @@ def main():
     parser.add_argument("--no-all-reduce", action="store_true", help="leave out the table of all-reduce")
     parser.add_argument("--json", metavar="FILE", help="what was measured, after each side")
     parser.add_argument("--plot", metavar="FILE", help="the ratios as a picture: .svg, .png, .pdf")
+    parser.add_argument("--rehearse", metavar="SCRIPT", help=argparse.SUPPRESS)  # tiny jobs, and SCRIPT is PyTorch's side
     parser.add_argument("--all-reduce-child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.all_reduce_child:
         return all_reduce_child()
     jobs = gpu_jobs() if arguments.device == "cuda" else cpu_jobs()
+    if arguments.rehearse:
+        jobs = {name: {**job, "model": "lenet5", "size": 12, "batch": 4, "steps": 8} for name, job in jobs.items()}
     names = arguments.jobs.split(",") if arguments.jobs else list(jobs)
     unknown = [name for name in names if name not in jobs]
     if unknown:
@@ -504,7 +507,7 @@ def main():
     if arguments.plot and not has_module(sys.executable, "matplotlib"):
         parser.error("--plot: matplotlib is missing; install it with: apt-get install python3-matplotlib")
     clock = Clock(arguments.seconds)
-    torch = TorchProcess(find_python())
+    torch = TorchProcess(sys.executable, arguments.rehearse) if arguments.rehearse else TorchProcess(find_python(), TRAIN_PYTORCH)
     report = {"results": {}}
     try:
         report["facts"] = facts_of(torch, arguments, clock)

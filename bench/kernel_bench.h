@@ -60,13 +60,12 @@ class KernelBench {
     const Tensor from = make({copied}, DType::u8);
     const Tensor to = make({copied}, DType::u8);
     const auto copy_once = [&] { copy(ctx(), from, to); };
-    seconds(copy_once, 1);
-    seconds(issue, 1);
+    const int copies = repeats(copy_once), calls = repeats(issue);
     std::vector<double> ratios;
     for (auto _ : state) {
-      const double time = seconds(issue, repeats(bytes));
+      const double time = seconds(issue, calls);
       state.SetIterationTime(time);
-      const double copy_time = seconds(copy_once, repeats(2 * copied));
+      const double copy_time = seconds(copy_once, copies);
       ratios.push_back(static_cast<double>(bytes) / time / (static_cast<double>(2 * copied) / copy_time));
     }
     state.SetBytesProcessed(state.iterations() * bytes);
@@ -83,9 +82,13 @@ class KernelBench {
   }
 
  private:
-  int repeats(int64_t bytes) const {
-    constexpr int64_t kBytesAtOnce = int64_t{8} << 30;
-    return place_.on_gpu() ? static_cast<int>(std::clamp<int64_t>(kBytesAtOnce / bytes, 1, 200)) : 1;
+  /// Calls to time at once, after two by which libraries and caches get ready.
+  template <class Issue>
+  int repeats(const Issue& issue) {
+    constexpr double kSeconds = 3e-3;
+    seconds(issue, 1);
+    const double once = seconds(issue, 1);
+    return place_.on_gpu() ? static_cast<int>(std::clamp(kSeconds / once, 1.0, 200.0)) : 1;
   }
   /// Seconds of one call, averaged over `count` calls.
   template <class Issue>

@@ -24,6 +24,7 @@ import traceback
 
 WARM_UP = 3
 COMPILED = ("compile", "reduce-overhead")
+GRAPH = "cuda-graph"
 LAYOUTS = ("contiguous", "channels_last")
 STORED_SIZE = 32  # of the data set's images, as in Vitrine's synthetic one
 MEAN, DEVIATION = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -126,7 +127,8 @@ class Training:
         self.torch, self.device, self.steps, self.number = torch, device, job["steps"] if "resident" in job else None, 0
         model = make_torch_model(torch, job["model"]).to(device=device, memory_format=memory_format(torch, layout))
         optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
-        self.optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if on_gpu and side != "eager" else {}))
+        self.graph = self.graph_rows = self.graph_loss = None
+        self.optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True, "capturable": side == GRAPH} if on_gpu and side != "eager" else {}))
         self.scaler = make_scaler(torch, device) if job["precision"] == "fp16" else None
         mixed, loss_function = mixed_dtype(torch, job), torch.nn.CrossEntropyLoss()
 
@@ -179,9 +181,33 @@ class Training:
     def begin_epoch(self):
         self.number = 0
 
+    def capture(self):
+        """Captures the whole step, from indices to the update, as one graph, after it has been issued on another stream a few times."""
+        torch = self.torch
+        self.graph_rows = self.rows().clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self.issue(self.graph_rows)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.optimizer.zero_grad(set_to_none=True)  # the graph's gradients lie in its own memory
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.graph_loss = self.issue(self.graph_rows)
+        self.graph = graph
+
     def step(self):
+        rows = self.rows()
+        if self.graph is None:
+            return self.issue(rows)
+        self.graph_rows.copy_(rows)
+        self.graph.replay()
+        return self.graph_loss
+
+    def issue(self, rows):
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.rows())
+        loss = self.loss(rows)
         if self.scaler is None:
             loss.backward()
             self.optimizer.step()
@@ -224,6 +250,8 @@ def peak_of_torch(torch, job, layout):
 def time_torch(torch, job, layout, side):
     """Seconds of a training step: the median on a CPU, the mean over all on a GPU, where the host runs ahead."""
     training = Training(torch, job, layout, side)
+    if side == GRAPH:
+        training.capture()
     for _ in range(WARM_UP + 7 * (side in COMPILED)):
         training.step()
     training.begin_epoch()

@@ -82,10 +82,11 @@ void cast(ExecContext& ctx, ConstView x, View y) {
 }
 
 void widen(ExecContext& ctx, ConstView x, View y, GradMode mode) {
-  with_storage(x.dtype, [&]<class From>() {
+  const auto from = [&]<class From>(From) {
     const auto queue = mode == GradMode::accumulate ? &queue_cast<From, float, true> : &queue_cast<From, float, false>;
     queue(ctx, x.as<From>(), y.as<float>(), x.numel());
-  });
+  };
+  x.dtype == DType::f16 ? from(__half{}) : from(__nv_bfloat16{});
 }
 
 }  // namespace vitrine::cuda

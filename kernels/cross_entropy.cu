@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Sums sums)
     result.sum = row_sum<kThreads>(result.sum);
     result.beaten = row_sum<kThreads>(result.beaten);
     add_row(part, r, kind, row, result, target_logit);
+    __syncwarp();  // grad may be logits: all lanes have read the target's
     if (r.grad == nullptr || !active) continue;
     const auto inverse = static_cast<float>(1.0 / result.sum);
     for (int k = 0; k < kPacks; ++k) {

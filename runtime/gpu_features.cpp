@@ -14,17 +14,21 @@ namespace {
 
 constexpr const char* kSafe = "VITRINE_CUDA_SAFE";
 
+// Why a feature is off while its variable is not set; null: it is on.
+constexpr const char *kOn = nullptr, *kUnproven = "no GPU has proven it", *kProbed = "no probe has passed";
+
 struct Row {
-  const char *variable, *use;
-  bool by_default, in_safe_mode;
+  const char *variable, *use, *off_by_default;
+  bool in_safe_mode;
 };
 /// In the order of GpuFeature.
 constexpr std::array<Row, 5> kFeatures{{
-    {"VITRINE_OVERLAP_LAUNCHES", "programmatic launch: a kernel starts before the one before it ends", false, false},
-    {"VITRINE_CUDA_GRAPHS", "training steps as CUDA graphs", true, false},
-    {"VITRINE_GRAPH_COLLECTIVES", "NCCL's collectives in CUDA graphs", false, false},
-    {"VITRINE_FUSED_EPILOGUES", "bias and ReLU in products of cuBLASLt and cuDNN", true, false},
-    {"VITRINE_CUDNN", "convolution by cuDNN", true, true},
+    {"VITRINE_OVERLAP_LAUNCHES", "programmatic launch: a kernel starts before the one before it ends", kUnproven,
+     false},
+    {"VITRINE_CUDA_GRAPHS", "training steps as CUDA graphs", kProbed, false},
+    {"VITRINE_GRAPH_COLLECTIVES", "NCCL's collectives in CUDA graphs", kUnproven, false},
+    {"VITRINE_FUSED_EPILOGUES", "bias and ReLU in products of cuBLASLt and cuDNN", kOn, false},
+    {"VITRINE_CUDNN", "convolution by cuDNN", kOn, true},
 }};
 
 const Row& row_of(GpuFeature feature) { return kFeatures[static_cast<size_t>(feature)]; }
@@ -54,7 +58,8 @@ std::string why_off(GpuFeature feature) {
   if (text == "off") return fmt::format("{} is off", row.variable);
   if (text.starts_with(kReason)) return std::string(text.substr(kReason.size()));
   if (!text.empty()) throw ConfigError(fmt::format("{} is '{}'; expected on or off", row.variable, text));
-  return row.by_default ? std::string() : fmt::format("no GPU has proven it; {}=on turns it on", row.variable);
+  return row.off_by_default == kOn ? std::string()
+                                   : fmt::format("{}; {}=on turns it on", row.off_by_default, row.variable);
 }
 
 std::vector<GpuFeatureState> gpu_features() {

@@ -7,7 +7,8 @@
 
 /// Parts of the GPU backend that can be turned off, each by an environment variable that is "on", "off" or
 /// "off: REASON". VITRINE_CUDA_SAFE=1 turns off all that is faster but proven on fewer GPUs. What no GPU has run yet is
-/// off unless its variable says otherwise.
+/// off unless its variable says otherwise, and so are graphs, which the program `vitrine` turns on when its probe has
+/// passed: a program of your own does so after probe_gpu() (kernels/gpu_probe.h).
 namespace vitrine {
 
 enum class GpuFeature : uint8_t {

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 from gpu_programs import output_of
 
 PACKAGES = ("libgtest-dev", "googletest", "libbenchmark-dev", "libbenchmark1*", "libeigen3-dev", "nlohmann-json3-dev", "libcli11-dev", "libfmt-dev", "libfmt[0-9]*", "librandom123-dev",
-            "libsodium-dev", "libsodium[0-9]*", "libxxhash-dev", "libxxhash0", "zlib1g-dev", "zlib1g", "libprotozero-dev")
+            "libsodium-dev", "libsodium[0-9]*", "libxxhash-dev", "libxxhash0", "zlib1g-dev", "zlib1g", "libprotozero-dev", "libgomp1")
 PACKED = re.compile(r"^(/usr/include/|/usr/lib/.*(\.a|\.so[.0-9]*)$|/usr/(lib|share)/.*[Cc]make|/lib/.*\.so[.0-9]*$|/usr/share/pkgconfig|/usr/src/googletest)")
 HEADERS = ("gtest/gtest.h", "benchmark/benchmark.h", "eigen3/Eigen/Core", "nlohmann/json.hpp", "CLI/CLI.hpp", "fmt/core.h", "Random123/philox.h", "sodium.h", "xxhash.h", "zlib.h",
            "protozero/pbf_writer.hpp", "boost/crc.hpp")
@@ -36,6 +37,11 @@ def digest_of_sources(root):
         with open(os.path.join(root, path), "rb") as file:
             digest.update(path.encode() + b"\0" + hashlib.sha256(file.read()).digest())
     return digest.hexdigest()
+
+
+# What is on every machine. The rest comes with the pack or, for GPUs, with the driver and PyTorch's wheels.
+SYSTEM_PACKAGES = ("libc6", "libgcc-s1", "libstdc++6")
+DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
 
 
 def read_word(path):
@@ -126,6 +132,63 @@ def write_archive(path, build, programs):
     return sorted(needed)
 
 
+def wheel_folders():
+    """nvidia/*/lib of PyTorch's wheels, which the dynamic linker does not find."""
+    wheels = output_of([sys.executable, "-c", "import nvidia; print(list(nvidia.__path__)[0])"], r"^(/.*)")
+    folders = [os.path.join(wheels, name, "lib") for name in sorted(os.listdir(wheels))] if wheels else []
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def link_or_copy(source, target):
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def fill_root(root, folder, wheels):
+    """The pack with its programs unpacked, SYSTEM_PACKAGES, a stub of the driver, and the wheels. Returns LD_LIBRARY_PATH."""
+    for name in ("lib", "lib64"):
+        os.makedirs(os.path.join(root, "usr", name))
+        os.symlink("usr/" + name, os.path.join(root, name))
+    listing = subprocess.run(["dpkg", "-L", *SYSTEM_PACKAGES], stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")
+    for path in listing:
+        if re.search(r"/lib.*\.so[.0-9]*$", path) and os.path.isfile(path) and "gconv" not in path:
+            target = root + (path if path.startswith("/usr") else "/usr" + path)
+            if not os.path.lexists(target):
+                link_or_copy(path, target)
+    libraries = [f"/pack/usr/lib/{os.uname().machine}-linux-gnu"]
+    for base, _, names in os.walk(folder + "/usr/lib"):
+        for name in names:
+            if re.search(r"\.so[.0-9]*$", name):
+                link_or_copy(os.path.join(base, name), os.path.join(root, "pack", os.path.relpath(base, folder), name))
+    if os.path.exists(DRIVER_STUB):
+        link_or_copy(DRIVER_STUB, os.path.join(root, "usr", "lib", "libcuda.so.1"))
+    for wheel in wheels:
+        libraries.append("/wheels/" + os.path.basename(os.path.dirname(wheel)))
+        for name in os.listdir(wheel):
+            if os.path.isfile(os.path.join(wheel, name)):
+                link_or_copy(os.path.join(wheel, name), root + libraries[-1] + "/" + name)
+    with tarfile.open(os.path.join(folder, ARCHIVE), "r:xz") as packed:
+        packed.extractall(os.path.join(root, "programs"), **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    return ":".join(libraries)
+
+
+def verify_pack(folder, wheels):
+    """Why the packed programs do not start on a machine that has nothing else; empty if they do."""
+    with tempfile.TemporaryDirectory() as root:
+        path = fill_root(root, folder, wheels)
+        enter = [shutil.which("chroot"), root] if os.geteuid() == 0 else [shutil.which("unshare"), "--map-root-user", "--root", root]
+        wrong = []
+        for name in sorted(os.listdir(os.path.join(root, "programs"))):
+            command = [*enter, f"/programs/{name}", "--version" if name == "vitrine" else "--benchmark_list_tests=true" if name.startswith("bench_") else "--gtest_list_tests"]
+            run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"LD_LIBRARY_PATH": path, "PATH": ""}, check=False)
+            if run.returncode != 0:
+                wrong.append(f"{name}: " + " ".join(run.stdout.split("\n")[:2]))
+        return wrong
+
+
 def make_pack(root, folder, programs):
     """Headers, libraries and stripped programs, for a machine with CUDA but without Debian's packages."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -158,4 +221,9 @@ def make_pack(root, folder, programs):
     print("expected on the other machine: " + ", ".join(needed))
     if size > LIMIT_MB:
         sys.exit(f"gpu_check: the folder has more than {LIMIT_MB} MB")
+    wheels = wheel_folders()
+    wrong = verify_pack(folder, wheels)
+    if wrong:
+        sys.exit("gpu_check: in a root with only the C library and the pack, these do not start:\n" + "\n".join(wrong))
+    print(f"all programs start in a root with only the C library, {'the driver stub, ' if os.path.exists(DRIVER_STUB) else ''}{len(wheels)} wheels' libraries and the pack")
     return 0

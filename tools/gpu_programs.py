@@ -14,6 +14,9 @@ QUIET_SECONDS = 25
 STICKY = re.compile(r"illegal memory access|misaligned address|unspecified launch failure|device-side assert|illegal instruction|illegal address|invalid program counter|"
                     r"hardware stack error|launch timed out|uncorrectable ECC", re.I)
 
+# What is turned off to locate a defect: each by itself, in this order.
+SWITCHES = ("VITRINE_OVERLAP_LAUNCHES=off", "VITRINE_CUDA_GRAPHS=off", "VITRINE_CUDNN=off", "CUDA_LAUNCH_BLOCKING=1")
+
 # status: the exit status, or "timed out", "hung" or "missing". silent: seconds without output at the end.
 Run = collections.namedtuple("Run", "status text seconds silent")
 
@@ -160,6 +163,32 @@ def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SEC
         result["incomplete"] = incomplete
         result["not_reached"] = [test for test in list_tests(path, environment, chosen) if test not in done]
     return result
+
+
+def find_switch(work, path, test, environment, seconds=20):
+    """With what a failed test passes: "alone", "with" one of SWITCHES, or "with none of" those that there was time for."""
+    tried = []
+    for switch in ("", *SWITCHES):
+        if work.left() < 1:
+            break
+        name, _, value = switch.partition("=")
+        run = work.run("again-" + re.sub(r"\W+", "_", f"{test}-{switch}"), [path, f"--gtest_filter={test}"], seconds, {**environment, **({name: value} if name else {})}, QUIET_SECONDS)
+        if run.status == 0 and parse_gtest(run.text)[0].get(test) == "passed":
+            return f"with {switch}" if switch else "alone"
+        tried.append(switch or "no switch")
+    return "with none of: " + ", ".join(tried)
+
+
+def read_kernels(path):
+    """[{operation, calls, microseconds, gb_per_s}] of the spans of operations in a trace, the longest first."""
+    sums = collections.defaultdict(lambda: [0, 0.0, 0])
+    with open(path, encoding="utf-8") as file:
+        for event in json.load(file)["traceEvents"]:
+            if event.get("ph") == "X" and event["args"].get("operation"):
+                entry = sums[" ".join(filter(None, (event["args"].get("layer"), event["args"]["operation"])))]
+                entry[:] = [a + b for a, b in zip(entry, (1, event["dur"], event["args"].get("bytes", 0)))]
+    rows = [{"operation": name, "calls": calls, "microseconds": round(us, 1), "gb_per_s": round(moved / us / 1e3, 1) if us > 0 else 0} for name, (calls, us, moved) in sums.items()]
+    return sorted(rows, key=lambda row: -row["microseconds"])
 
 
 def read_memcheck(run):

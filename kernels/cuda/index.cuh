@@ -11,12 +11,15 @@
 /// Index arithmetic: in 32 bits with division by multiplication if the sizes allow it, otherwise in 64 bits.
 namespace vitrine::cuda {
 
-/// True when int32_t holds `largest`; sums of two such numbers then fit uint32_t.
-/// VITRINE_WIDE_INDICES, which tests set, makes it false: kernels with 64-bit indices then run on tensors of any size.
-inline bool fits_int32(int64_t largest) {
-  static const bool never = std::getenv("VITRINE_WIDE_INDICES") != nullptr;
-  return !never && largest <= std::numeric_limits<int32_t>::max();
+/// VITRINE_WIDE_INDICES, which tests set, treats all tensors as huge: indices have 64 bits, and grids fewer blocks than
+/// there is work.
+inline bool all_are_huge() {
+  static const bool huge = std::getenv("VITRINE_WIDE_INDICES") != nullptr;
+  return huge;
 }
+
+/// True when int32_t holds `largest`; sums of two such numbers then fit uint32_t.
+inline bool fits_int32(int64_t largest) { return !all_are_huge() && largest <= std::numeric_limits<int32_t>::max(); }
 
 /// Divides numbers >= 0 by a divisor > 0 that is known at launch.
 template <class Index>
@@ -69,7 +72,8 @@ class Divisor<int32_t> {
 
 /// A grid of `blocks` blocks (>= 1), limited to CUDA's maximum: kernels stride over the rest.
 inline dim3 grid_of(int64_t blocks) {
-  return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max())));
+  const int64_t most = all_are_huge() ? 3 : std::numeric_limits<int32_t>::max();
+  return dim3(static_cast<unsigned>(std::min(blocks, most)));
 }
 
 /// Elements before the first 16-byte boundary that all buffers share, at most `count`; -1 when their alignments differ.

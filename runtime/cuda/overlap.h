@@ -7,6 +7,7 @@ namespace vitrine::cuda {
 /// (programmatic dependent launch). True where the code that runs there waits for it: the GPU has compute
 /// capability 9.0 or newer, and the driver did not compile the kernels from code for an older one. Only where
 /// GpuFeature::overlapping_launches is on, which the first call asks. throws CudaError, ConfigError
-bool launches_overlap();
+///   kernel  any: it stands for all, which are compiled for the same GPUs
+bool launches_overlap(const void* kernel);
 
 }  // namespace vitrine::cuda

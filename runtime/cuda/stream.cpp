@@ -149,7 +149,9 @@ void CudaStream::do_synchronize() {
   cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
+  const cudaError_t earlier = query_error_.exchange(cudaSuccess);
   VITRINE_CUDA_CHECK_ON(identity().device.index, code);
+  cuda::check(earlier, "cudaStreamQuery(stream_)", __FILE__, __LINE__, identity().device.index);
   const std::string fault = raised_fault();
   if (fault.empty()) return;
   for (const FaultSlot& slot : faults_) *slot.memory = cuda::Fault{};
@@ -160,15 +162,14 @@ bool CudaStream::lost() const {
   cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamQuery(stream_);
   if (code != cudaSuccess) cudaGetLastError();
-  return code != cudaSuccess && code != cudaErrorNotReady;
+  if (code == cudaSuccess || code == cudaErrorNotReady) return false;
+  query_error_ = code;
+  return true;
 }
 
 bool CudaStream::failed() const {
-  cuda::avoid_unused_gpu(identity().device.index);
-  const cudaError_t code = cudaStreamQuery(stream_);
-  const bool broken = code != cudaSuccess && code != cudaErrorNotReady;
-  if (code != cudaSuccess) cudaGetLastError();
-  const std::string reason = broken ? cudaGetErrorString(code) : raised_fault();
+  const bool broken = lost();
+  const std::string reason = broken ? cudaGetErrorString(query_error_) : raised_fault();
   if (broken && handler_) handler_(reason);
   return !reason.empty();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -122,6 +123,8 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
   bool owned_;
   std::function<void(const Reason&)> handler_;
+  // What a query has reported: not every error stays until synchronize(), which throws it.
+  mutable std::atomic<cudaError_t> query_error_{cudaSuccess};
   std::vector<FaultSlot> faults_;
   cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;

@@ -94,6 +94,13 @@ TEST_P(CastTest, AcceptsAnyLengthAndAlignment) {
       const Shifted<uint16_t> same(device, {count}, to, dtype());
       cast(ctx(), Shifted<uint16_t>(device, {count}, from, to_bits(dtype(), x), dtype()), same);
       EXPECT_EQ(same.values(), to_bits(dtype(), x)) << what;
+      const Shifted<> kept(device, {count}, to);
+      cast(ctx(), Shifted<>(device, {count}, from, x), kept);
+      EXPECT_EQ(kept.values(), x) << what;
+      const DType other = dtype() == DType::f16 ? DType::bf16 : DType::f16;
+      const Shifted<uint16_t> changed(device, {count}, to, dtype());
+      cast(ctx(), Shifted<uint16_t>(device, {count}, from, to_bits(other, x), other), changed);
+      EXPECT_EQ(changed.values(), to_bits(dtype(), stored(other, x))) << what;
     }
   }
   const GuardedTensor none = guarded({0, 3});

@@ -59,6 +59,7 @@ TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
                                             {{2, 1, 1, 3}, {2, 4, 3, 3}},
                                             {{4, 11, 6, 2}, {4, 11, 23, 2}},
                                             {{4, 6, 11, 3}, {4, 23, 11, 3}},
+                                            {{2, 5, 6, 3}, {2, 5, 6, 3}},
                                             {{1, 3, 1400, 3}, {1, 4, 2800, 3}}}) {  // wider than a block's memory
     const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), ++seed, 0, 255);
     const Shape from{source[1], source[2], source[3]}, to{target[1], target[2], target[3]};

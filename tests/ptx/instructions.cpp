@@ -459,6 +459,10 @@ void Parser::statement(std::string_view s) {
     } else {
       inst.kind = Kind::exit;
     }
+  } else if (opcode == "bar.warp.sync") {  // lanes meet as for a shuffle, and nothing moves
+    inst.kind = Kind::shuffle;
+    inst.v[0] = operand(operands[0], {'b', 32}).offset;
+    inst.fn = [](Ctx&, const Inst&, uint32_t) {};
   } else if (op == "bar" || op == "barrier") {
     if (opcode != "bar.sync" || operands.size() != 1 || operands[0] != "0") fail("unsupported barrier");
     inst.kind = Kind::barrier;

@@ -4,6 +4,7 @@
 CUDA, cuBLASLt, cuDNN and NCCL (tests/standins) and an interpreter of PTX in place of the CUDA runtime, and runs them.
 
 usage: tests/ptx/run.py BUILD [PROGRAM[=FILTER]...]    BUILD: a build folder by ninja; FILTER: of gtest
+       tests/ptx/run.py BUILD --link PROGRAM...        only links them, in BUILD/ptx/bin
 
 The interpreter checks what a GPU leaves unchecked. On stderr, with kernel, block, thread and source line:
   global memory   outside all allocations and blocks of the pools, in a block to which no parameter of the kernel points,
@@ -16,7 +17,7 @@ VITRINE_PTX_APPROXIMATE: see findings.h. What the interpreter does not support e
 mistakes of ptxas and weak memory order between blocks do not show.
 
 Prints how many kernels and instructions ran. Without PROGRAMs, the programs of the check run, and a kernel that none of
-them runs fails it, unless tests/ptx/not_run.txt lists it. So do a finding and a planted mistake that is not found.
+them runs fails it. So do a finding and a planted mistake that is not found.
 """
 import collections
 import concurrent.futures
@@ -33,7 +34,6 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 POOL = ["_ZN7vitrine4Pool8allocateElNS_8CategoryERNS_6StreamESt17basic_string_viewIcSt11char_traitsIcEE",
         "_ZN7vitrine4Pool4freeERKNS0_5BlockE"]
-NOT_RUN = os.path.join(HERE, "not_run.txt")
 # The programs of the check: what they take, and what is set for them.
 PROGRAMS = [("test_kernels_light", {"VITRINE_PTX_GLOBAL_RACES": "1"}), ("test_kernels_heavy", {"VITRINE_PTX_ORDER": "7"}), ("test_collectives", {}),
             ("test_collectives", {"VITRINE_TEST_DEVICES": "cuda:0"}),
@@ -161,11 +161,7 @@ def coverage(folder, complete):
         file.writelines(f"{100 * m.count('1') / len(m):5.1f} % of {len(m)}: {name}\n" for name, m in sorted(masks.items()))
         file.writelines(f"never ran: {name}\n" for name in sorted(idle))
     wrong = [f"found {count} times: {what}" for what, count in findings.most_common()]
-    if complete:
-        known = set(open(NOT_RUN).read().splitlines())
-        wrong += [f"no test runs the kernel {name}" for name in sorted(idle - known)]
-        wrong += [f"{NOT_RUN} lists a kernel that runs, or that is gone: {name}" for name in sorted(known - idle)]
-    return wrong
+    return wrong + [f"no test runs the kernel {name}" for name in sorted(idle)] * complete
 
 
 def main(arguments):
@@ -173,6 +169,10 @@ def main(arguments):
         sys.exit(__doc__)
     linker = Linker(arguments[0])
     linker.compile()
+    if arguments[1:2] == ["--link"]:
+        for program in arguments[2:]:
+            print(linker.link(program))
+        return 0
     selections = [(s, {}) for s in arguments[1:]] or PROGRAMS
     for program in {s.split("=")[0] for s, _ in selections}:
         linker.link(program)

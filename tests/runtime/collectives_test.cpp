@@ -142,6 +142,43 @@ TEST_P(CollectiveSizes, SumInSixteenBits) {
   }
 }
 
+TEST_P(CollectiveSizes, MinAndMaxInSixteenBits) {
+  CommunicatorGroup group(GetParam());
+  const auto host = [](auto& bits, DType dtype) {
+    return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()};
+  };
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const int64_t count : {int64_t{1}, int64_t{65}, int64_t{4097}}) {
+      for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+        std::vector<float> expected;
+        std::vector<Tensor> all;
+        for (int r = 0; r < group.size(); ++r) {
+          std::vector<float> values(static_cast<size_t>(count));
+          for (size_t i = 0; i < values.size(); ++i)
+            values[i] = static_cast<float>((i * 37 + static_cast<size_t>(r) * 101) % 251) - 125.0F;
+          if (r == 0) expected = values;
+          for (size_t i = 0; i < values.size(); ++i)
+            expected[i] = op == ReduceOp::min ? std::min(expected[i], values[i]) : std::max(expected[i], values[i]);
+          std::vector<uint16_t> bits = narrowed(values, dtype);
+          all.push_back(group.ctx(r).allocate({count}, dtype, Category::communication, "test"));
+          copy(group.ctx(r), host(bits, dtype), all.back());
+          group.ctx(r).stream().synchronize();
+        }
+        for_each_rank(group, [&](int r) {
+          const Tensor& mine = all[static_cast<size_t>(r)];
+          group.comm(r).all_reduce(group.ctx(r), mine, mine, op);
+        });
+        for (int r = 0; r < group.size(); ++r) {
+          std::vector<uint16_t> found(expected.size());
+          copy(group.ctx(r), all[static_cast<size_t>(r)], host(found, dtype));
+          group.ctx(r).stream().synchronize();
+          EXPECT_EQ(found, narrowed(expected, dtype)) << dtype_name(dtype) << " on rank " << r;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CollectiveSizes, ReduceScatterThenAllGatherIsAllReduce) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();

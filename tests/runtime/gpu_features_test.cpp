@@ -26,7 +26,7 @@ class GpuFeatures : public ::testing::Test {
 };
 
 TEST_F(GpuFeatures, WhatNoGpuHasRunIsOff) {
-  EXPECT_EQ(why_off(GpuFeature::graphs), "");
+  EXPECT_EQ(why_off(GpuFeature::graphs), "no probe has passed; VITRINE_CUDA_GRAPHS=on turns it on");
   EXPECT_EQ(why_off(GpuFeature::fused_epilogues), "");
   EXPECT_EQ(why_off(GpuFeature::cudnn), "");
   EXPECT_EQ(why_off(GpuFeature::overlapping_launches), "no GPU has proven it; VITRINE_OVERLAP_LAUNCHES=on turns it on");

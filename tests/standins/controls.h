@@ -71,6 +71,12 @@ void fail_capture_call(int64_t n);
 /// Such calls of this thread since fail_capture_call().
 int64_t capture_calls();
 
+/// Lets one of this thread's calls of CUDA and its libraries fail, the n-th from now on: it does nothing and returns an
+/// error, which does not stay. n = 0: none.
+void fail_call(int64_t n);
+/// The function that failed since; empty: none has.
+const char* failed_call();
+
 /// Whether cuBLASLt's heuristic refuses every epilogue, or finds no algorithm for any product, on all devices.
 void refuse_epilogues(bool refuse);
 void refuse_products(bool refuse);

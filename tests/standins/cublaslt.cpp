@@ -246,7 +246,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  standins::note_call(Call::other);
+  standins::count_call(Call::other);
   const std::unique_lock lock(standins::state().mutex);
   if (!standins::state().cublas_handles.contains(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!is_current(*handle->device, "cublasLtDestroy")) return CUBLAS_STATUS_INVALID_VALUE;
@@ -400,7 +400,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d_data, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* scratch, size_t scratch_bytes,
                               cudaStream_t stream) {
-  standins::note_call(Call::product);
+  if (standins::note_call(Call::product)) return CUBLAS_STATUS_EXECUTION_FAILED;
   {
     const std::shared_lock lock(standins::state().mutex);
     if (!standins::state().cublas_handles.contains(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;

@@ -9,6 +9,7 @@
 #include "tests/standins/machine.h"
 
 using vitrine::standins::Call;
+using vitrine::standins::count_call;
 using vitrine::standins::Device;
 using vitrine::standins::explain;
 using vitrine::standins::note_call;
@@ -80,11 +81,11 @@ const char* cudaGetErrorName(cudaError_t code) { return text_of(code).name; }
 const char* cudaGetErrorString(cudaError_t code) { return text_of(code).text; }
 
 cudaError_t cudaGetLastError() {
-  note_call(Call::query);
+  count_call(Call::query);
   return standins::take_last_error(true);
 }
 cudaError_t cudaPeekAtLastError() {
-  note_call(Call::query);
+  count_call(Call::query);
   return standins::take_last_error(false);
 }
 
@@ -99,14 +100,14 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   *count = known_device(0, code) == nullptr ? 0 : static_cast<int>(standins::state().devices.size());
   return set_last_error(code);
 }
 
 cudaError_t cudaGetDevice(int* index) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   if (known_device(0, code) == nullptr) return set_last_error(code);
   *index = standins::current_index();
@@ -114,7 +115,7 @@ cudaError_t cudaGetDevice(int* index) {
 }
 
 cudaError_t cudaSetDevice(int index) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   Device* const device = known_device(index, code);
   if (device == nullptr) return set_last_error(code);
@@ -132,7 +133,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaDeviceProp p;
   if (const cudaError_t code = cudaGetDeviceProperties(&p, index); code != cudaSuccess) return code;
   const std::pair<cudaDeviceAttr, int> known[] = {
@@ -159,7 +160,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   const Device* const device = known_device(index, code);
   if (device == nullptr) return set_last_error(code);
@@ -195,7 +196,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
-  note_call(Call::query);
+  if (note_call(Call::query)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   const Device* const a = known_device(index, code);
   const Device* const b = code == cudaSuccess ? known_device(peer, code) : nullptr;

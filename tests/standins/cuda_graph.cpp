@@ -142,7 +142,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamBeginCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (stream->capture != nullptr) return set_last_error(cudaErrorIllegalState);
   if (standins::fails_in_capture()) return set_last_error(cudaErrorStreamCaptureUnsupported);
@@ -160,7 +160,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamEndCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
   *graph = nullptr;
   if (stream->capture == nullptr) return set_last_error(cudaErrorIllegalState);

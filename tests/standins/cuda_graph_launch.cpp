@@ -132,7 +132,7 @@ bool launch(CUgraphExec_st& executable, CUstream_st& stream) {
 }  // namespace vitrine::standins
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::fails_in_capture()) return set_last_error(cudaErrorMemoryAllocation);
   const std::unique_lock lock(state().mutex);
   if (!state().graphs.contains(graph)) {
@@ -149,7 +149,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   const std::unique_lock lock(state().mutex);
   if (state().graphs.erase(graph) == 0) {
     explain("cudaGraphDestroy: %p is no graph, or a destroyed one", static_cast<void*>(graph));
@@ -160,7 +160,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   const std::unique_lock lock(state().mutex);
   if (state().executables.erase(executable) == 0) {
     explain("cudaGraphExecDestroy: %p is no executable graph, or a destroyed one", static_cast<void*>(executable));
@@ -174,7 +174,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  note_call(Call::graph_launch);
+  if (note_call(Call::graph_launch)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaGraphLaunch")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (standins::launchable(executable, stream) == nullptr) return set_last_error(cudaErrorInvalidValue);
   if (stream->capture != nullptr) {

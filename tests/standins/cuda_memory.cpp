@@ -149,7 +149,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
 }  // namespace
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::capture_forbids("cudaMalloc")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
@@ -167,7 +167,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* p) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::capture_forbids("cudaFree")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (p == nullptr) return cudaSuccess;
   const auto a = find_allocation(p);
@@ -179,7 +179,7 @@ cudaError_t cudaFree(void* p) {
 }
 
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::capture_forbids("cudaHostAlloc")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
@@ -194,7 +194,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaHostAlloc(p, bytes, cudaHostAllocDefault); }
 
 cudaError_t cudaFreeHost(void* p) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::capture_forbids("cudaFreeHost")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (p == nullptr) return cudaSuccess;
   standins::drain_all();
@@ -205,7 +205,7 @@ cudaError_t cudaFreeHost(void* p) {
 }
 
 cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   const auto a = find_allocation(p);
   if (!a || a->device != kHost || a->freed) return set_last_error(cudaErrorInvalidValue);
   *device_pointer = p;
@@ -213,7 +213,7 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -224,7 +224,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   *attributes = cudaPointerAttributes{};
   const auto a = find_allocation(p);
   attributes->device = -1;
@@ -240,13 +240,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  note_call(Call::copy);
+  if (note_call(Call::copy)) return set_last_error(cudaErrorUnknown);
   return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                                 cudaStream_t stream) {
-  note_call(Call::copy);
+  if (note_call(Call::copy)) return set_last_error(cudaErrorUnknown);
   for (const auto& [p, index, name] :
        {std::tuple{static_cast<const void*>(to), to_device, "destination"}, std::tuple{from, from_device, "source"}}) {
     const auto a = find_allocation(p);
@@ -258,7 +258,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
-  note_call(Call::fill);
+  if (note_call(Call::fill)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaMemsetAsync")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
   if (standins::usable_device(stream->device.index, code) == nullptr) return set_last_error(code);

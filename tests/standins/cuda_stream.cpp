@@ -141,7 +141,7 @@ void drain_all() {
 }  // namespace vitrine::standins
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -167,7 +167,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 // Unlike CUDA's, it waits for the stream's work.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamDestroy")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (stream->capture != nullptr) {
     stream->capture->invalid = true;
@@ -183,7 +183,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamSynchronize"); code != cudaSuccess)
     return set_last_error(code);
@@ -192,7 +192,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamQuery"); code != cudaSuccess)
     return set_last_error(code);
@@ -202,7 +202,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  note_call(Call::wait);
+  if (note_call(Call::wait)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent"))
     return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
@@ -223,7 +223,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaStreamGetDevice")) return set_last_error(cudaErrorInvalidResourceHandle);
   *device = stream->device.index;
   return cudaSuccess;
@@ -242,14 +242,14 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!standins::is_live(stream, "cudaLaunchHostFunc")) return set_last_error(cudaErrorInvalidResourceHandle);
   stream->enqueue([function, data] { function(data); });
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (standins::capture_forbids("cudaDeviceSynchronize")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   const Device* const device = current_device(code);
@@ -259,7 +259,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  note_call(Call::create_event);
+  if (note_call(Call::create_event)) return set_last_error(cudaErrorUnknown);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -272,7 +272,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   const std::unique_lock lock(state().mutex);
   if (state().events.erase(event) == 0) {
     explain("cudaEventDestroy: %p is no event, or a destroyed one", static_cast<void*>(event));
@@ -289,7 +289,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord"))
     return set_last_error(cudaErrorInvalidResourceHandle);
-  note_call((event->flags & cudaEventDisableTiming) == 0 ? Call::timed_record : Call::record);
+  if (note_call((event->flags & cudaEventDisableTiming) == 0 ? Call::timed_record : Call::record))
+    return set_last_error(cudaErrorUnknown);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   if (&event->device != &stream->device) {
     explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index,
@@ -312,7 +313,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!is_live(event, "cudaEventSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (standins::capture_forbids("cudaEventSynchronize")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (event->captured != nullptr) return set_last_error(cudaErrorCapturedEvent);
@@ -321,7 +322,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!is_live(event, "cudaEventQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (standins::capture_forbids("cudaEventQuery")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (event->captured != nullptr) return set_last_error(cudaErrorCapturedEvent);
@@ -331,7 +332,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  note_call(Call::other);
+  if (note_call(Call::other)) return set_last_error(cudaErrorUnknown);
   if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime"))
     return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return set_last_error(code);
@@ -365,7 +366,7 @@ bool fits(dim3 grid, dim3 block) {
 
 cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads,
                          std::span<const void* const> pointers, std::function<void()> thread_body) {
-  note_call(Call::launch);
+  if (note_call(Call::launch)) return set_last_error(cudaErrorUnknown);
   if (!is_live(stream, "a launch")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);

@@ -180,7 +180,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
-  standins::note_call(Call::other);
+  standins::count_call(Call::other);
   cudaError_t code = cudaSuccess;
   standins::Device* const device = standins::current_device(code);
   if (device == nullptr) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnCreate: no device can be used");
@@ -197,7 +197,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  standins::note_call(Call::other);
+  standins::count_call(Call::other);
   const std::unique_lock lock(standins::state().mutex);
   if (!standins::state().cudnn_handles.contains(handle))
     return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnDestroy: the handle does not exist");
@@ -210,7 +210,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 }
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  standins::note_call(Call::other);
+  standins::count_call(Call::other);
   if (!standins::cudnn::is_live(handle))
     return refuse(CUDNN_STATUS_NOT_INITIALIZED, "cudnnSetStream: the handle does not exist");
   if (!standins::is_live(stream, "cudnnSetStream"))
@@ -224,7 +224,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descriptor,
                                   cudnnBackendDescriptor_t pack_descriptor) {
-  standins::note_call(Call::convolution);
+  if (standins::note_call(Call::convolution)) return CUDNN_STATUS_EXECUTION_FAILED;
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   const Shared plan =
       standins::cudnn::finalized_object(plan_descriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan", status);

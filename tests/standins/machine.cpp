@@ -19,6 +19,10 @@ thread_local std::vector<int> process_devices;  // empty: all
 thread_local cudaError_t last_error = cudaSuccess;
 
 std::array<std::atomic<int64_t>, static_cast<size_t>(Call::count)> call_counts;
+thread_local struct {
+  int64_t left = 0;  // until the one that fails; 0: none does
+  const char* name = "";
+} failing_call;
 
 int64_t take_count(Call call) { return call_counts[static_cast<size_t>(call)].exchange(0, std::memory_order_relaxed); }
 
@@ -99,7 +103,17 @@ cudaError_t take_last_error(bool clear) {
   return code;
 }
 
-void note_call(Call call) {
+void fail_call(int64_t n) { failing_call = {n, ""}; }
+const char* failed_call() { return failing_call.name; }
+
+bool note_call(Call call, const char* name) {
+  count_call(call);
+  if (failing_call.left == 0 || --failing_call.left != 0) return false;
+  failing_call.name = name;
+  return true;
+}
+
+void count_call(Call call) {
   call_counts[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   cudaError_t ignored = cudaSuccess;
   if (call != Call::query) current_device(ignored);

@@ -100,7 +100,9 @@ enum class Call : uint8_t {
 };
 /// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device
 /// when it has no context yet, whichever device their arguments belong to, as CUDA does.
-void note_call(Call call);
+void count_call(Call call);
+/// The same. Whether fail_call() has this one fail; then the function does nothing else and returns an error.
+bool note_call(Call call, const char* name = __builtin_FUNCTION());
 
 /// The current device of this thread.
 int& current_index();

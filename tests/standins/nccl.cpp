@@ -145,7 +145,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  note_call(Call::other);
+  count_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommAbort");
   if (comm == nullptr) return ncclInvalidArgument;
   comm->aborted.store(true, std::memory_order_relaxed);
@@ -155,7 +155,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
-  note_call(Call::other);
+  count_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommFinalize");
   if (comm == nullptr) return ncclInvalidArgument;
   ends_before_graphs(*comm, "ncclCommFinalize");
@@ -165,7 +165,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
-  note_call(Call::other);
+  count_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommDestroy");
   if (comm == nullptr) return ncclInvalidArgument;
   if (ends_before_graphs(*comm, "ncclCommDestroy")) return ncclInvalidUsage;

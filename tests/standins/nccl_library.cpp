@@ -263,7 +263,7 @@ ncclResult_t end_nccl_group() {
 }
 
 ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, NcclCall q) {
-  note_call(Call::collective);
+  if (note_call(Call::collective, name)) return ncclSystemError;
   q.comm = find_communicator(handle, name);
   if (q.comm == nullptr) return ncclInvalidArgument;
   const int peer = q.is_transfer ? q.transfer.peer : q.call.root;

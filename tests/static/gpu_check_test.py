@@ -5,6 +5,7 @@ the middle of a JSON file.
 
 usage: gpu_check_test.py GPU_CHECK
 """
+import datetime
 import json
 import lzma
 import os
@@ -28,14 +29,19 @@ import gpu_programs  # noqa: E402
 PROGRAM = """#!{python}
 import os, signal, subprocess, sys, time
 tests = {tests!r}
+chosen = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--gtest_filter=") and not a.endswith("=*")]
+if chosen:
+    tests = [(name, "pass" if ending.startswith("needs ") and os.environ.get(ending[6:].split("=")[0]) == ending.split("=")[1] else ending)
+             for name, ending in tests if name == chosen[0]]
+    sys.argv.append("--gtest_flagfile=/dev/null")
 if "--gtest_list_tests" in sys.argv:
     for name, _ in tests:
         print(name.split(".")[0] + ".\\n  " + name.split(".")[1])
     sys.exit(0)
 flags = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--gtest_flagfile=")][0]
-text = open(flags).read().strip().split("=", 1)[1]
+text = open(flags).read().strip().partition("=")[2]
 left_out = set(text.split("-", 1)[1].split(":")) if "-" in text else set()
-open({counter!r}, "a").write("x")
+open({counter!r}, "a").write("" if chosen else "x")
 spoiled, failed = False, False
 for name, ending in tests:
     if name in left_out:
@@ -53,7 +59,7 @@ for name, ending in tests:
     if ending == "spoil":
         spoiled = True
         print("CUDA: an illegal memory access was encountered", flush=True)
-    if spoiled or ending == "fail":
+    if spoiled or ending == "fail" or ending.startswith("needs "):
         failed = True
         print("expected 1, but 2", flush=True)
         print("[  FAILED  ]", name, "(0 ms)", flush=True)
@@ -82,7 +88,7 @@ class GpuCheckTest(unittest.TestCase):
         self.build = os.path.join(self.folder.name, "build")
         self.bin = os.path.join(self.build, "bin")
         self.children = os.path.join(self.folder.name, "children")
-        self.out = os.path.join(self.folder.name, "out.json")
+        self.out = os.path.join(self.folder.name, "results", "no-gpu-" + datetime.date.today().isoformat() + ".json")
         os.makedirs(self.bin)
 
     def tearDown(self):
@@ -102,7 +108,7 @@ class GpuCheckTest(unittest.TestCase):
             return len(file.read())
 
     def command(self, *flags, script=GPU_CHECK):
-        return [sys.executable, script, "--without-gpu", "--build", self.build, "--pack", os.path.join(self.folder.name, "no-pack"), "--out", self.out, *flags]
+        return [sys.executable, script, "--without-gpu", "--build", self.build, "--pack", os.path.join(self.folder.name, "no-pack"), "--out", os.path.dirname(self.out), *flags]
 
     def check(self, *flags, script=GPU_CHECK, tools=None):
         environment = {**os.environ, **({"PATH": tools + ":" + os.environ["PATH"]} if tools else {})}
@@ -130,6 +136,44 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("expected 1, but 2", result["failed"]["A.b"]["output"])
         self.assertIn("A.b: failed", run.stdout)
         self.assertFalse(report["kernels"]["ok"])
+
+    def test_a_failed_test_runs_again_with_what_can_be_turned_off(self):
+        run, report = self.kernels(test_layers=[("A.a", "needs VITRINE_CUDA_GRAPHS=off"), ("A.b", "needs CUDA_LAUNCH_BLOCKING=1"), ("A.c", "fail"), ("A.d", "pass")])
+        failed = report["kernels"]["programs"]["test_layers"]["failed"]
+        none = "with none of: no switch, VITRINE_OVERLAP_LAUNCHES=off, VITRINE_CUDA_GRAPHS=off, VITRINE_CUDNN=off, CUDA_LAUNCH_BLOCKING=1"
+        self.assertEqual({test: problem["passes"] for test, problem in failed.items()}, {"A.a": "with VITRINE_CUDA_GRAPHS=off", "A.b": "with CUDA_LAUNCH_BLOCKING=1", "A.c": none})
+        self.assertIn("A.a: failed; again, it passes with VITRINE_CUDA_GRAPHS=off", run.stdout)
+
+    def test_results_go_to_the_folder_of_the_environment(self):
+        folder = os.path.join(self.folder.name, "elsewhere")
+        self.program("test_layers", [("A.a", "pass")])
+        command = [argument for argument in self.command("--stages", "kernels") if argument not in ("--out", os.path.dirname(self.out))]
+        subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, "OUT": folder}, timeout=60, check=False)
+        self.assertIn(os.path.basename(self.out), os.listdir(folder))
+
+    def test_the_profile_has_operations_plans_and_kernels(self):
+        spans = [{"ph": "X", "dur": 2.0, "args": {"operation": "relu", "layer": "a", "bytes": 4000}}, {"ph": "X", "dur": 6.0, "args": {"operation": "relu", "layer": "a", "bytes": 4000}},
+                 {"ph": "X", "dur": 5.0, "args": {"operation": "zero"}}, {"ph": "X", "dur": 99.0, "args": {"phase": "wait"}}, {"ph": "M", "args": {}}]
+        self.write("vitrine", f"#!{sys.executable}\nimport json, sys\na = sys.argv\nif '--trace' in a: json.dump({{'traceEvents': {spans!r}}}, open(a[a.index('--trace') + 1], 'w'))\n"
+                              "if '--autotune' in a: json.dump({'plans': 3}, open(a[a.index('--autotune') + 1], 'w'))\n")
+        self.write("bench_kernels", f"#!{sys.executable}\nimport sys\nopen([a.split('=')[1] for a in sys.argv if 'benchmark_out=' in a][0], 'w').write({WHOLE!r})\n")
+        run, report = self.check("--stages", "profile")
+        stage = report["profile"]
+        self.assertEqual((stage["ok"], stage["autotune"], len(stage["kernels"])), (True, {"plans": 3}, 2))
+        self.assertEqual(stage["operations"], [{"operation": "a relu", "calls": 2, "microseconds": 8.0, "gb_per_s": 1.0}, {"operation": "zero", "calls": 1, "microseconds": 5.0, "gb_per_s": 0.0}])
+        self.assertIn("a relu", run.stdout)
+        self.write("bench_kernels", "#!/bin/sh\necho broken; exit 3\n")
+        _, report = self.check("--stages", "profile")
+        self.assertEqual((report["profile"]["ok"], report["profile"]["problems"], report["profile"]["autotune"]), (False, {"kernels": "ended with 3: broken"}, {"plans": 3}))
+
+    def test_a_feature_that_the_probe_turned_off_is_a_failure(self):
+        for off, ok in (("no GPU has proven it", True), ("the probe of cuda:0 failed: cudaErrorUnknown", False)):
+            self.write("vitrine", "#!/bin/sh\necho '" + json.dumps({"cuda": {"features": {"A": off, "B": ""}}}) + "'\n")
+            for name in ("test_cuda_device", "test_nccl_one_rank", "test_cudnn_plans"):
+                self.program(name, [("A.a", "pass")])
+            run, report = self.check("--stages", "probe")
+            self.assertEqual((report["probe"]["ok"], report["probe"]["turned_off"]), (ok, [] if ok else ["A"]))
+            self.assertIn("A: off: " + off, run.stdout)
 
     def test_goes_on_after_a_crash(self):
         _, report = self.kernels(test_layers=[("A.a", "pass"), ("A.b", "crash"), ("A.c", "pass")])
@@ -250,7 +294,7 @@ open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
 if "-S" in sys.argv:
     open(os.path.join({self.build!r}, "CMakeCache.txt"), "w")
 elif sys.argv[-1] == "help":
-    print("vitrine: phony\\ntest_cuda_device: phony\\ntest_layers: phony\\nbench_step: phony")
+    print("vitrine: phony\\ntest_cuda_device: phony\\ntest_layers: phony\\nbench_kernels: phony\\nbench_step: phony")
 else:
     for name in sys.argv[sys.argv.index("--target") + 1 : sys.argv.index("--")]:
         open(os.path.join({self.bin!r}, name), "w")
@@ -262,7 +306,7 @@ else:
         configure = next(call for call in calls if "-S " in call)
         self.assertIn("-DVITRINE_CHECK_ORDER=OFF", configure)
         built = [call.split("--target ")[1].split(" --")[0] for call in calls if "--target" in call and "help" not in call]
-        self.assertEqual(built, ["vitrine test_cuda_device", "test_layers", "bench_step"])
+        self.assertEqual(built, ["vitrine test_cuda_device", "test_layers", "bench_kernels bench_step"])
         self.assertEqual(report["build"]["left_out"]["test_cudnn_plans"], "needs cuDNN, which this build does not have")
         self.assertEqual(report["build"]["left_out"]["test_nccl_one_rank"], "needs NCCL, which this build does not have")
         self.assertEqual((report["build"]["ok"], report["build"]["not_built"]), (True, []))
@@ -313,7 +357,7 @@ sys.exit({status})
         shutil.rmtree(root, ignore_errors=True)
         os.makedirs(os.path.join(root, "tools"))
         os.makedirs(os.path.join(root, "bench"))
-        for name in ("gpu_check", "gpu_pack.py", "gpu_programs.py"):
+        for name in ("gpu_check", "gpu_pack.py", "gpu_programs.py", "gpu_rehearsal.py"):
             shutil.copy2(os.path.join(TOOLS, name), os.path.join(root, "tools"))
         with open(os.path.join(root, "bench", "compare_pytorch.py"), "w", encoding="utf-8") as file:
             file.write(f"import json, sys\nopen(sys.argv[sys.argv.index('--json') + 1], 'w').write({json.dumps(report)!r})\nprint(sys.argv)\nsys.exit({status})\n")
@@ -353,6 +397,25 @@ sys.exit({status})
         self.assertEqual(gpu_pack.open_pack(pack, root, programs), (None, "they were built from other sources than this tree's"))
         self.assertEqual(gpu_pack.open_pack(os.path.join(self.folder.name, "none"), root, programs), (None, None))
 
+    def test_a_pack_without_a_library_that_a_program_needs_is_refused(self):
+        pack, source = os.path.join(self.folder.name, "pack"), os.path.join(self.folder.name, "odd.c")
+        libraries = os.path.join(pack, "usr", "lib", f"{os.uname().machine}-linux-gnu")
+        os.makedirs(libraries)
+        subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", os.path.join(libraries, "libodd.so.1"), "-Wl,-soname,libodd.so.1"], input="int odd(void) { return 0; }", text=True, check=True)
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("int odd(void); int main(void) { return odd(); }")
+        subprocess.run(["cc", source, os.path.join(libraries, "libodd.so.1"), "-o", os.path.join(self.bin, "test_odd")], check=True)
+        with lzma.open(os.path.join(pack, gpu_pack.ARCHIVE), "wb", filters=gpu_pack.FILTERS) as file, tarfile.open(fileobj=file, mode="w|") as archive:
+            archive.add(os.path.join(self.bin, "test_odd"), arcname="test_odd")
+        self.assertEqual(gpu_pack.verify_pack(pack, []), [])
+        wheel = os.path.join(self.folder.name, "odd", "lib")
+        os.makedirs(wheel)
+        os.rename(os.path.join(libraries, "libodd.so.1"), os.path.join(wheel, "libodd.so.1"))
+        self.assertEqual(gpu_pack.verify_pack(pack, [wheel]), [])
+        wrong = gpu_pack.verify_pack(pack, [])
+        self.assertEqual(len(wrong), 1)
+        self.assertIn("libodd.so.1", wrong[0])
+
     def test_packed_libraries_have_the_names_that_programs_ask_for(self):
         folder = self.folder.name
         # As libbenchmark's package: a name that is neither the file's nor a shortened one.
@@ -364,6 +427,7 @@ sys.exit({status})
         self.assertTrue(os.path.exists(os.path.join(folder, "libodd.so")))
 
     def test_a_damaged_file_of_results_is_replaced(self):
+        os.makedirs(os.path.dirname(self.out))
         with open(self.out, "w", encoding="utf-8") as file:
             file.write('{"kernels": ')
         run, report = self.kernels()
@@ -386,7 +450,7 @@ sys.exit({status})
             self.assertIn("gpu-logs", archive.getnames())
 
     def test_without_a_gpu_it_says_so(self):
-        run = subprocess.run([sys.executable, GPU_CHECK, "--out", self.out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        run = subprocess.run([sys.executable, GPU_CHECK, "--out", os.path.dirname(self.out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
                              env={**os.environ, "PATH": "/usr/bin:/bin"})
         if "only `pack` can run" in run.stderr:
             self.assertEqual(run.returncode, 1)

@@ -51,10 +51,12 @@ inline bool has_bf16() {
   return !report.gpus.empty() && report.gpus[0].has_bf16();
 }
 
-/// Skips every test of the program when it should run on GPUs and there is none.
+/// Skips every test of the program when it should run on GPUs and there is none. Turns CUDA graphs on, which wait for a
+/// probe elsewhere.
 class SkipWithoutGpu final : public ::testing::Environment {
  public:
   void SetUp() override {
+    if (on_gpu()) setenv("VITRINE_CUDA_GRAPHS", "on", 0);
     if (!on_gpu() || cuda_device_count() > 0) return;
     GTEST_SKIP() << "[  SKIPPED ] no GPU: " << query_gpus(false).problem;
   }

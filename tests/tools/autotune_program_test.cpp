@@ -72,7 +72,7 @@ TEST_F(AutotuneProgram, AResumedRunTakesThePlansOfItsCheckpoint) {
   EXPECT_EQ(second["tuned_plans"], first["tuned_plans"]);
   const ChildResult without =
       success(train(words("--devices cuda:0 --steps 5 --checkpoint-dir {} --resume auto", path("run"))));
-  expect_contains(without.error, "--autotune is not set, in the checkpoint on: results differ by rounding");
+  expect_contains(without.error, "--autotune is off, in the checkpoint on: results differ by rounding");
 }
 
 TEST_F(AutotuneProgram, ADamagedFileAndCpuDevicesAreRefused) {

@@ -125,8 +125,11 @@ bool uses_gpus(const Options& options) {
 
 void probe_gpus() {
   const GpuReport report = query_gpus(false);
+  if (report.gpus.empty()) return;
+  const char* const graphs = variable_of(GpuFeature::graphs);
+  if (const char* const value = std::getenv(graphs); value == nullptr || *value == '\0') setenv(graphs, "on", 1);
   for (const GpuFeature feature : {GpuFeature::graphs, GpuFeature::overlapping_launches}) {
-    if (report.gpus.empty() || !why_off(feature).empty()) continue;
+    if (!why_off(feature).empty()) continue;
     const std::string failure = failure_on_any(report, feature);
     if (!failure.empty()) setenv(variable_of(feature), ("off: " + failure).c_str(), 1);
   }

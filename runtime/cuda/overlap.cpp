@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/overlap.h"
+
 #include <atomic>
 
-#include "runtime/cuda/launch.cuh"
-#include "runtime/cuda/overlap.h"
+#include "runtime/cuda/check.h"
 #include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
@@ -11,24 +12,21 @@ namespace {
 constexpr int kFirstVersion = 90;  // compute capability, of the GPU and of the code
 constexpr int kMostGpus = 64;      // beyond them launches do not overlap
 
-/// Stands for all kernels, which are compiled for the same GPUs.
-__global__ void any_kernel() { wait_for_earlier_work(); }
-
 bool is_turned_off() {
   static const bool off = !why_off(GpuFeature::overlapping_launches).empty();
   return off;
 }
 
-/// Asks the driver which version of the kernels it has loaded.
-bool code_waits() {
+/// Asks the driver which version of the kernel it has loaded.
+bool code_waits(const void* kernel) {
   cudaFuncAttributes attributes{};
-  VITRINE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, any_kernel));
+  VITRINE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   return attributes.ptxVersion >= kFirstVersion && attributes.binaryVersion >= kFirstVersion;
 }
 
 }  // namespace
 
-bool launches_overlap() {
+bool launches_overlap(const void* kernel) {
   if (is_turned_off()) return false;
   int gpu = 0;
   VITRINE_CUDA_CHECK(cudaGetDevice(&gpu));
@@ -37,7 +35,7 @@ bool launches_overlap() {
   static std::atomic<Answer> answers[kMostGpus];
   Answer answer = answers[gpu].load(std::memory_order_relaxed);
   if (answer == unknown) {
-    answer = code_waits() ? yes : no;
+    answer = code_waits(kernel) ? yes : no;
     answers[gpu].store(answer, std::memory_order_relaxed);
   }
   return answer == yes;
