@@ -23,6 +23,13 @@ std::string list(const std::vector<int64_t>& numbers) {
   return join(parts, ", ");
 }
 
+std::string list(const std::vector<Contribution>& contributions) {
+  std::vector<std::string> parts;
+  for (const auto& [node, rank] : contributions)
+    parts.push_back(fmt::format("[{}, {}) of rank {}", node.begin, node.end, rank));
+  return join(parts, ", ");
+}
+
 /// Lists differing values: "root 0 on rank 0, 2; 1 on rank 1". Empty if all are equal.
 template <class Value>
 std::string difference(const char* field, int size, const Value& value) {
@@ -43,7 +50,7 @@ std::string difference(const char* field, int size, const Value& value) {
 bool same(const Call& a, const Call& b) {
   const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
   return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts &&
-         a.reduction == b.reduction && a.squared == b.squared;
+         a.reduction == b.reduction && a.squared == b.squared && a.tree.contributions == b.tree.contributions;
 }
 
 /// Describes mismatched senders and receivers; empty if every rank receives from the rank that sends to it.
@@ -63,8 +70,8 @@ std::string unmatched(std::span<const Call* const> calls) {
 
 const char* operation_name(Operation operation) {
   static constexpr std::array<const char*, kOperationCount> kNames = {
-      "all_reduce", "reduce", "broadcast",  "reduce_scatter", "all_gather",
-      "scatter",    "gather", "all_to_all", "send_receive",   "barrier"};
+      "all_reduce", "reduce",     "broadcast",    "reduce_scatter",  "all_gather",          "scatter",
+      "gather",     "all_to_all", "send_receive", "tree_all_reduce", "tree_reduce_scatter", "barrier"};
   return kNames[static_cast<size_t>(operation)];
 }
 
@@ -92,6 +99,7 @@ std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) 
       difference(
           "counts", size,
           [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
+      difference("contributions", size, [&](int r) { return list(call(r).tree.contributions); }),
   };
   std::erase(fields, std::string());
   if (fields.empty()) return {};
@@ -101,6 +109,41 @@ std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) 
       operation_name(call(0).operation), sequence, join(fields, "; "));
 }
 
+int64_t TreeSum::count_of(int rank) const {
+  return std::count_if(contributions.begin(), contributions.end(),
+                       [rank](const Contribution& c) { return c.rank == rank; });
+}
+
+std::vector<Part> parts_of_one_owner(std::span<const uint8_t> folds, std::span<const int> owners) {
+  struct Partial {
+    Part part;
+    std::optional<int> owner;  // nothing: of several owners, whose parts are in the result
+  };
+  std::vector<Part> parts;
+  std::vector<Partial> partials;
+  const auto keep = [&](const Partial& partial) {
+    if (partial.owner) parts.push_back(partial.part);
+  };
+  for (size_t i = 0; i < folds.size(); ++i) {
+    Partial sum{{i, i + 1}, owners[i]};
+    for (int fold = 0; fold < folds[i]; ++fold) {
+      const Partial left = partials.back();
+      partials.pop_back();
+      if (left.owner && left.owner == sum.owner) {
+        sum.part.begin = left.part.begin;
+        continue;
+      }
+      keep(left);
+      keep(sum);
+      sum = {{left.part.begin, sum.part.end}, std::nullopt};
+    }
+    partials.push_back(sum);
+  }
+  keep(partials.front());
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  return parts;
+}
+
 int64_t part_offset(const Call& call, int rank) {
   return std::accumulate(call.counts.begin(), call.counts.begin() + rank, int64_t{0}) * call.count *
          size_of(call.dtype);
@@ -108,6 +151,17 @@ int64_t part_offset(const Call& call, int rank) {
 
 int64_t part_bytes(const Call& call, int rank) {
   return call.counts[static_cast<size_t>(rank)] * call.count * size_of(call.dtype);
+}
+
+Slice tree_shard(const Call& call, int rank, int size) {
+  constexpr int64_t kGrain = 64;  // elements of a shard are a multiple of this, except at the end
+  if (call.operation == Operation::tree_all_reduce) return slice_of(call.count, kGrain, rank, size);
+  return {rank * call.count, (rank + 1) * call.count};
+}
+
+std::byte* tree_part(const Call& call, const void* whole, int rank, int size) {
+  const int64_t offset = tree_shard(call, rank, size).begin * size_of(call.dtype);
+  return const_cast<std::byte*>(static_cast<const std::byte*>(whole)) + offset;
 }
 
 }  // namespace vitrine::comm

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/checked_communicator.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "runtime/comm/fused.h"
 #include "runtime/comm/record.h"
 #include "runtime/error.h"
+#include "runtime/note_reads.h"
 #include "runtime/order_checker.h"
 #include "runtime/square_sums.h"
 
@@ -29,6 +32,11 @@ void check_combines(const char* operation, const char* argument, const ConstView
   if (view.dtype != DType::u8) return;
   throw DtypeError(
       fmt::format("{}: {} is {}; expected f32, f16, bf16 or i32", operation, argument, dtype_name(view.dtype)));
+}
+
+void check_adds(const char* operation, const char* argument, const ConstView& view) {
+  if (view.dtype == DType::f32 || view.dtype == DType::f16 || view.dtype == DType::bf16) return;
+  throw DtypeError(fmt::format("{}: {} is {}; expected f32, f16 or bf16", operation, argument, dtype_name(view.dtype)));
 }
 
 void check_same_dtype(const char* operation, const ConstView& input, const ConstView& output) {
@@ -124,18 +132,21 @@ int64_t counted_bytes(const Call& call, int rank) {
 }  // namespace
 
 void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved,
-                                View also_written) {
+                                View also_written, std::span<const ConstView> more_reads) {
   const char* const name = comm::operation_name(call.operation);
   if (ctx.ordinal() != ordinal_) {
     throw DeviceError(fmt::format("{}: rank {} was given a context of device {} ({}); use one of its own device", name,
                                   rank_, ctx.ordinal(), ctx.device().str()));
   }
-  for (const ConstView& view : {read, ConstView(write), ConstView(also_written)}) {
+  const auto check_device = [&](const ConstView& view) {
     if (view && view.numel() > 0 && view.device != ctx.device()) {
       throw DeviceError(fmt::format("{}: rank {} was given a view on {} but runs on {}; use memory of its own device",
                                     name, rank_, view.device.str(), ctx.device().str()));
     }
-  }
+  };
+  for (const ConstView& view : {read, ConstView(write), ConstView(also_written)}) check_device(view);
+  std::for_each(more_reads.begin(), more_reads.end(), check_device);
+  note_reads(ctx, name, more_reads);
   if (OrderChecker* const checker = ctx.stream().checker()) {
     const CollectiveRecord record = comm::record_of(ctx, call, 0);
     checker->note({.kind = ScheduleEvent::Kind::collective,
@@ -265,6 +276,74 @@ void CheckedCommunicator::all_gather(ExecContext& ctx, ConstView input, View out
                   .input = input.data,
                   .output = output.data};
   issue(ctx, call, input, output, input.bytes() * (size_ - 1));
+}
+
+void CheckedCommunicator::tree_all_reduce(ExecContext& ctx, std::span<const Contribution> contributions,
+                                          std::span<const ConstView> inputs, View output) {
+  issue_tree_sum(ctx, Operation::tree_all_reduce, contributions, inputs, output.shape, output, -1);
+}
+
+void CheckedCommunicator::tree_reduce_scatter(ExecContext& ctx, std::span<const Contribution> contributions,
+                                              std::span<const ConstView> inputs, View output) {
+  check_has_rows("tree_reduce_scatter", "output", output);
+  issue_tree_sum(ctx, Operation::tree_reduce_scatter, contributions, inputs,
+                 output.shape.with_dim0(output.shape[0] * size_), output, -1);
+}
+
+void CheckedCommunicator::tree_reduce(ExecContext& ctx, std::span<const Contribution> contributions,
+                                      std::span<const ConstView> inputs, View output, int root) {
+  issue_tree_sum(ctx, Operation::tree_all_reduce, contributions, inputs, output.shape, output, root);
+}
+
+void CheckedCommunicator::issue_tree_sum(ExecContext& ctx, Operation operation,
+                                         std::span<const Contribution> contributions, std::span<const ConstView> inputs,
+                                         const Shape& whole, View output, int root) {
+  const char* const name = comm::operation_name(operation);
+  check_adds(name, "output", output);
+  check_present(name, "output", output);
+  Call call{.operation = operation,
+            .dtype = output.dtype,
+            .count = output.numel(),
+            .root = root,
+            .tree = {.contributions = {contributions.begin(), contributions.end()}},
+            .output = output.data};
+  std::vector<Subtree> nodes;
+  for (const Contribution& contribution : contributions) {
+    nodes.push_back(contribution.node);
+    if (contribution.rank >= 0 && contribution.rank < size_) continue;
+    throw ConfigError(
+        fmt::format("{}: rank {} contributes, but the group has ranks 0 to {}", name, contribution.rank, size_ - 1));
+  }
+  const TreeOrder order(nodes);
+  call.tree.folds.assign(order.folds().begin(), order.folds().end());
+  const int64_t own = call.tree.count_of(rank_);
+  if (static_cast<int64_t>(inputs.size()) != own) {
+    throw ConfigError(fmt::format("{}: rank {} passes {} inputs, but contributes at {} nodes; pass one for each", name,
+                                  rank_, inputs.size(), own));
+  }
+  const comm::Slice shard = comm::tree_shard(call, rank_, size_);
+  const bool gathers = operation == Operation::tree_all_reduce;
+  const View written = root < 0 || root == rank_ ? output : View();
+  for (const ConstView& input : inputs) {
+    check_present(name, "an input", input);
+    check_same_dtype(name, input, output);
+    if (input.shape != whole) {
+      throw ShapeError(fmt::format("{}: an input has shape {} but output {} needs shape {}", name, input.shape.str(),
+                                   output.shape.str(), whole.str()));
+    }
+    const bool in_place = output.data == (gathers ? input.data : comm::tree_part(call, input.data, rank_, size_));
+    if (written && !in_place) check_apart(name, input, output);
+    call.tree.inputs.push_back(input.data);
+  }
+  Tensor received;
+  if (receives_contributions()) {
+    const int64_t elements = (static_cast<int64_t>(contributions.size()) - own) * (shard.end - shard.begin);
+    received = ctx.allocate({elements}, output.dtype, Category::communication, "contributions");
+    call.tree.received = received.view().data;
+  }
+  // What it contributes to the shards of others, and the sums of its own.
+  const int64_t bytes = (own + (gathers ? 1 : 0)) * whole.numel() * size_of(output.dtype) * (size_ - 1) / size_;
+  issue(ctx, std::move(call), nothing(), written, bytes, received.view(), inputs);
 }
 
 void CheckedCommunicator::scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output,

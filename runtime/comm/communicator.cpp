@@ -29,7 +29,8 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   std::vector<std::unique_ptr<LocalCommunicator>> locals;
   const bool alone = devices.process_count() == 1;
   for (int rank = 0; rank < devices.size(); ++rank)
-    locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
+    locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone,
+                                                         devices.target().backend == Backend::cuda));
   if (!alone) return make_process_communicators(devices, std::move(locals));
   return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/runtime/comm/contribution.h>
 #include <vitrine/runtime/comm/reduce_op.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/reason.h>
@@ -53,6 +54,18 @@ class Communicator {
   /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order. input may be this rank's
   /// rows of output.
   virtual void all_gather(ExecContext& ctx, ConstView input, View output) = 0;
+  /// Every rank's output becomes the sum of all contributions along the tree over leaves (runtime/leaf_tree.h).
+  /// Contributions travel as they are, and each element is added by one rank: the result has the same bits however the
+  /// leaves are distributed over ranks and processes.
+  ///   contributions  of all ranks, the same on every rank, with ascending nodes; 1 to TreeOrder::kMostNodes
+  ///   inputs         this rank's, in the order of its nodes; f32, f16 or bf16. output may be one of them
+  /// throws  ConfigError (contributions)
+  virtual void tree_all_reduce(ExecContext& ctx, std::span<const Contribution> contributions,
+                               std::span<const ConstView> inputs, View output) = 0;
+  /// tree_all_reduce() without its second half: inputs (size * n, ...); rank r's output (n, ...) becomes rows
+  /// [r * n, (r + 1) * n) of the sum, and may be those rows of one of its inputs.
+  virtual void tree_reduce_scatter(ExecContext& ctx, std::span<const Contribution> contributions,
+                                   std::span<const ConstView> inputs, View output) = 0;
   /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...), and may be those rows.
   /// input is ignored elsewhere.
   virtual void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;

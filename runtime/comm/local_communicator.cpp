@@ -54,8 +54,9 @@ class QueuedCollective {
 
 }  // namespace
 
-LocalCommunicator::LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes)
-    : CheckedCommunicator(rank, size, rank, books_bytes), group_(std::move(group)) {}
+LocalCommunicator::LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes,
+                                     bool plans_gpus)
+    : CheckedCommunicator(rank, size, rank, books_bytes), group_(std::move(group)), plans_gpus_(plans_gpus) {}
 
 LocalCommunicator::~LocalCommunicator() {
   if (group_) group_->close(issued_);

@@ -16,8 +16,9 @@ namespace vitrine {
 /// spans refer to strings of the group, so take the spans while a communicator of the group exists.
 class LocalCommunicator final : public CheckedCommunicator, public SquaringCommunicator {
  public:
-  /// books_bytes: see CheckedCommunicator
-  LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes = true);
+  /// books_bytes: see CheckedCommunicator; plans_gpus: meta devices that stand for GPUs
+  LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes = true,
+                    bool plans_gpus = false);
   ~LocalCommunicator() override;
   LocalCommunicator(const LocalCommunicator&) = delete;
   LocalCommunicator& operator=(const LocalCommunicator&) = delete;
@@ -29,9 +30,11 @@ class LocalCommunicator final : public CheckedCommunicator, public SquaringCommu
   void abort(const Reason& reason) override;
 
  private:
+  bool receives_contributions() const override { return plans_gpus_; }
   void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) override;
 
   std::shared_ptr<comm::LocalGroup> group_;  // empty on meta
+  bool plans_gpus_;
   uint64_t issued_ = 0;
 };
 

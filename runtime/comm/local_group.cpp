@@ -8,6 +8,7 @@
 
 #include "runtime/comm/fused.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/cpu/tree_sum.h"
 #include "runtime/error.h"
 #include "runtime/square_sums.h"
 
@@ -124,6 +125,21 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
       for (size_t r = 0; r < ranks; ++r) squares[r] = records[r].call->squares;
       return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
                                 mine.squared, {squares.data(), ranks});
+    }
+    case Operation::tree_all_reduce:
+    case Operation::tree_reduce_scatter: {
+      const Slice shard = tree_shard(mine, rank, size_);
+      const auto part = [&](const void* whole) { return tree_part(mine, whole, rank, size_); };
+      const auto contributed = mine.tree.ordered(
+          [&](int r, size_t i) { return part(records[static_cast<size_t>(r)].call->tree.inputs[i]); });
+      std::vector<void*> results;
+      for (int r = 0; r < size_; ++r) {
+        if (mine.root >= 0 && r != mine.root) continue;
+        if (mine.operation == Operation::tree_all_reduce)
+          results.push_back(part(records[static_cast<size_t>(r)].call->output));
+      }
+      if (mine.operation == Operation::tree_reduce_scatter) results.push_back(mine.output);
+      return cpu::tree_sum(mine.dtype, mine.tree.folds, contributed, results, shard.end - shard.begin);
     }
     case Operation::reduce: {
       sums[0] = records[static_cast<size_t>(mine.root)].call->output;

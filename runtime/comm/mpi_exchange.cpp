@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "runtime/comm/process_exchange.h"
 #include "runtime/comm/shared_segment.h"
 #include "runtime/comm/shared_sums.h"
+#include "runtime/cpu/tree_sum.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
 
@@ -62,6 +64,7 @@ class MpiExchange final : public ProcessExchange {
 
   void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) override;
   void sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) override;
+  void tree_sum(const TreeBuffers& buffers, uint64_t tag) override;
   void broadcast(void* bytes, int64_t count, int root, uint64_t tag) override;
   void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
@@ -97,15 +100,19 @@ class MpiExchange final : public ProcessExchange {
   bool direct() const { return size_ <= largest_direct_; }
   void share_memory(ProcessGroup& process_group);
   /// Whether a direct sum of so many elements goes through shared memory.
-  bool shares(const SumBuffers& buffers, int64_t count) const {
-    const int64_t bytes = count * size_of(buffers.dtype);
+  bool shares(DType dtype, int64_t count) const {
+    const int64_t bytes = count * size_of(dtype);
     return shared_ && (bytes < kMessagesFromBytes || bytes >= kMessagesBelowBytes);
   }
   /// The most elements of a slice of a direct sum.
   int64_t direct_slice(const SumBuffers& buffers, bool shares) const {
-    return shares ? shared_->slice_elements(buffers.dtype) : buffers.scratch_elements / (2 * size_);
+    return shares ? shared_->slice_elements(buffers.dtype, 1) : buffers.scratch_elements / (2 * size_);
   }
-  void add_by_messages(const SegmentedSum& sum, int64_t most, uint64_t tag);
+  /// A sum in rank order, to which every rank contributes once.
+  SegmentedSum segmented(const SumBuffers& buffers) const;
+  /// Each rank gets elements [first[rank], first[rank + 1]) of the sum, in slices of at most `most` elements.
+  void scatter_results(SegmentedSum& sum, const std::vector<int64_t>& first, int64_t most, void* results) const;
+  void add_by_messages(const SegmentedSum& sum, void* scratch, int64_t most, uint64_t tag);
   /// For blocks at `offsets` (in elements), writes the sum of this process's block over all processes to `result`.
   void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets,
                      uint64_t tag);
@@ -189,16 +196,26 @@ void MpiExchange::share_memory(ProcessGroup& process_group) {
   shared_ = std::make_unique<SharedSums>(std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); });
 }
 
+SegmentedSum MpiExchange::segmented(const SumBuffers& buffers) const {
+  SegmentedSum sum{buffers.dtype, buffers.result_dtype, {buffers.partials}};
+  sum.counts.assign(static_cast<size_t>(size_), 1);
+  sum.add = [buffers](std::span<const void* const> partials, std::span<void* const> outputs, int64_t elements) {
+    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, partials, outputs, 0, elements);
+  };
+  return sum;
+}
+
 /// Every rank receives its slice of each segment from all others, adds, and sends the sum to the ranks that get it.
-///   most  elements of a slice
-void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_t tag) {
-  const SumBuffers& buffers = sum.buffers;
-  const int64_t element = size_of(buffers.dtype), result_element = size_of(buffers.result_dtype);
-  auto* const partials = static_cast<std::byte*>(buffers.partials);
-  auto* const scratch = static_cast<std::byte*>(buffers.scratch);
+///   scratch  memory for two slices of every partial sum      most  elements of a slice
+void MpiExchange::add_by_messages(const SegmentedSum& sum, void* scratch, int64_t most, uint64_t tag) {
+  const int64_t element = size_of(sum.dtype), result_element = size_of(sum.result_dtype);
   const auto elements = [](const Slice& s) { return s.end - s.begin; };
-  // Slice of this rank in a segment, as received from rank r.
-  const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * most * element; };
+  std::vector<int> first(static_cast<size_t>(size_) + 1);  // of each rank's partial sums
+  std::inclusive_scan(sum.counts.begin(), sum.counts.end(), first.begin() + 1);
+  // Slice of this rank in a segment of a partial sum, as received.
+  const auto received = [&](int64_t s, int partial) {
+    return static_cast<std::byte*>(scratch) + ((s % 2) * first.back() + partial) * most * element;
+  };
   std::array<Batch, 2> parts = {Batch(*this, tag), Batch(*this, tag)}, sums = {Batch(*this, tag), Batch(*this, tag)};
   const auto batch_of = [](std::array<Batch, 2>& batches, int64_t s) -> Batch& {
     return batches[static_cast<size_t>(s % 2)];
@@ -209,20 +226,23 @@ void MpiExchange::add_by_messages(const SegmentedSum& sum, int64_t most, uint64_
   const auto exchange_parts = [&](int64_t s) {
     with_peers([&](int to, int from) {
       const Slice theirs = sum.slice(s, to);
-      batch_of(parts, s).receive(from, received(s, from), elements(sum.slice(s, rank_)) * element);
-      batch_of(parts, s).send(to, partials + theirs.begin * element, elements(theirs) * element);
+      for (int p = first[static_cast<size_t>(from)]; p < first[static_cast<size_t>(from) + 1]; ++p)
+        batch_of(parts, s).receive(from, received(s, p), elements(sum.slice(s, rank_)) * element);
+      for (size_t p = 0; p < sum.partials.size(); ++p)
+        batch_of(parts, s).send(to, sum.partial_at(p, theirs.begin), elements(theirs) * element);
     });
   };
-  std::vector<const void*> inputs(static_cast<size_t>(size_));
+  std::vector<const void*> inputs(static_cast<size_t>(first.back()));
   if (sum.segments > 0) exchange_parts(0);
   for (int64_t s = 0; s < sum.segments; ++s) {
     if (s + 1 < sum.segments) exchange_parts(s + 1);
     batch_of(parts, s).wait();
     const Slice mine = sum.slice(s, rank_);
     void* const result = sum.result_at(mine.begin);
-    for (int r = 0; r < size_; ++r)
-      inputs[static_cast<size_t>(r)] = r == rank_ ? partials + mine.begin * element : received(s, r);
-    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, {&result, 1}, 0, elements(mine));
+    for (int p = 0; p < first.back(); ++p) inputs[static_cast<size_t>(p)] = received(s, p);
+    for (size_t p = 0; p < sum.partials.size(); ++p)
+      inputs[static_cast<size_t>(first[static_cast<size_t>(rank_)]) + p] = sum.partial_at(p, mine.begin);
+    sum.add(inputs, {&result, 1}, elements(mine));
     with_peers([&](int to, int from) {
       const Slice theirs = sum.slice(s, from);
       if (sum.gets(rank_))
@@ -281,7 +301,7 @@ void MpiExchange::gather_blocks(std::byte* whole, std::span<const int64_t> offse
 }
 
 void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) {
-  const bool through_memory = direct() && shares(buffers, count);
+  const bool through_memory = direct() && shares(buffers.dtype, count);
   const int64_t part = direct() ? direct_slice(buffers, through_memory) : buffers.scratch_elements / (size_ / 2);
   const int64_t segment = part * size_, segments = (count + segment - 1) / segment;
   const int64_t result_element = size_of(buffers.result_dtype);
@@ -292,8 +312,12 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
   };
   if (direct()) {
     const auto result_at = [&](int64_t i) { return results + i * result_element; };
-    const SegmentedSum sum{buffers, segments, slice, result_at, [&](int r) { return !root || r == *root; }};
-    return through_memory ? shared_->add(sum) : add_by_messages(sum, part, tag);
+    SegmentedSum sum = segmented(buffers);
+    sum.segments = segments;
+    sum.slice = slice;
+    sum.result_at = result_at;
+    sum.gets = [&](int r) { return !root || r == *root; };
+    return through_memory ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
   }
   std::vector<int64_t> offsets(static_cast<size_t>(size_) + 1), result_offsets(offsets.size());
   for (int64_t s = 0; s < segments; ++s) {
@@ -307,22 +331,62 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
   }
 }
 
+void MpiExchange::scatter_results(SegmentedSum& sum, const std::vector<int64_t>& first, int64_t most,
+                                  void* results) const {
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < first.size(); ++r) longest = std::max(longest, first[r + 1] - first[r]);
+  sum.segments = (longest + most - 1) / most;
+  sum.slice = [&first, most](int64_t s, int r) {
+    const auto i = static_cast<size_t>(r);
+    return Slice{std::min(first[i + 1], first[i] + s * most), std::min(first[i + 1], first[i] + (s + 1) * most)};
+  };
+  sum.result_at = [results, begin = first[static_cast<size_t>(rank_)], element = size_of(sum.result_dtype)](int64_t i) {
+    return static_cast<std::byte*>(results) + (i - begin) * element;
+  };
+  sum.gets = [](int) { return false; };
+}
+
 void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) {
   const std::vector<int64_t> first = offsets_of(counts);
   if (!direct()) return reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), buffers.results, first, tag);
-  const bool through_memory = shares(buffers, first.back());
+  const bool through_memory = shares(buffers.dtype, first.back());
   const int64_t part = direct_slice(buffers, through_memory);
-  const auto slice = [&](int64_t s, int r) {
-    const auto i = static_cast<size_t>(r);
-    return Slice{first[i] + std::min(counts[i], s * part), first[i] + std::min(counts[i], (s + 1) * part)};
+  SegmentedSum sum = segmented(buffers);
+  scatter_results(sum, first, part, buffers.results);
+  through_memory ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
+}
+
+void MpiExchange::tree_sum(const TreeBuffers& buffers, uint64_t tag) {
+  SegmentedSum sum{buffers.dtype, buffers.dtype, buffers.partials};
+  sum.counts.assign(static_cast<size_t>(size_), 0);
+  std::vector<size_t> ordered(buffers.processes.size());  // contributions by their ranks
+  std::iota(ordered.begin(), ordered.end(), size_t{0});
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [&](size_t a, size_t b) { return buffers.processes[a] < buffers.processes[b]; });
+  for (const int process : buffers.processes) ++sum.counts[static_cast<size_t>(process)];
+  sum.add = [&](std::span<const void* const> partials, std::span<void* const> outputs, int64_t elements) {
+    std::vector<const void*> inputs(ordered.size());
+    for (size_t i = 0; i < ordered.size(); ++i) inputs[ordered[i]] = partials[i];
+    cpu::tree_sum(buffers.dtype, buffers.folds, inputs, outputs, elements);
   };
-  const auto result_at = [&](int64_t i) {
-    return static_cast<std::byte*>(buffers.results) +
-           (i - first[static_cast<size_t>(rank_)]) * size_of(buffers.result_dtype);
-  };
-  const int64_t segments = (*std::max_element(counts.begin(), counts.end()) + part - 1) / part;
-  const SegmentedSum sum{buffers, segments, slice, result_at, [](int) { return false; }};
-  through_memory ? shared_->add(sum) : add_by_messages(sum, part, tag);
+  const int most = *std::max_element(sum.counts.begin(), sum.counts.end());
+  const bool through_memory = shares(buffers.dtype, buffers.count) && shared_->slice_elements(buffers.dtype, most) > 0;
+  const int64_t part = through_memory ? shared_->slice_elements(buffers.dtype, most)
+                                      : buffers.scratch_elements / (2 * static_cast<int64_t>(buffers.processes.size()));
+  const std::vector<int64_t> first = offsets_of(buffers.counts);
+  if (!buffers.counts.empty()) {
+    scatter_results(sum, first, part, buffers.results);
+  } else {
+    const int64_t segment = part * size_;
+    sum.segments = (buffers.count + segment - 1) / segment;
+    sum.slice = [&, segment](int64_t s, int r) {
+      const Slice in = slice_of(std::min(segment, buffers.count - s * segment), 1, r, size_);
+      return Slice{s * segment + in.begin, s * segment + in.end};
+    };
+    sum.result_at = [&](int64_t i) { return static_cast<std::byte*>(buffers.results) + i * size_of(buffers.dtype); };
+    sum.gets = [](int) { return true; };
+  }
+  through_memory ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
 }
 
 void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) {

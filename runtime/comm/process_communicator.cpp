@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "runtime/comm/record.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
+#include "runtime/note_reads.h"
 
 namespace vitrine {
 namespace {
@@ -55,6 +57,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
     int64_t element() const { return size_of(call.dtype); }
   };
 
+  bool receives_contributions() const override { return group_->plans_gpus; }
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override;
   void carry_out(const Job& job);
   void run_all_reduce(const Job& job);
@@ -66,6 +69,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
   void run_gather(const Job& job);
   void run_all_to_all(const Job& job);
   void run_send_receive(const Job& job);
+  void run_tree_sum(const Job& job);
   void run_barrier(const Job& job);
 
   /// Sums over this process's devices into `partial` (partial_dtype()) of the first one.
@@ -101,10 +105,12 @@ class ProcessCommunicator final : public CheckedCommunicator {
 
   /// Queues the first device's part of the exchange, to run once all processes have arrived.
   template <class Work>
-  void queue_exchange(const Job& job, const ConstView& reads, const View& writes, Work work) {
+  void queue_exchange(const Job& job, const ConstView& reads, const View& writes, Work work,
+                      std::span<const ConstView> more_reads = {}) {
     CpuStream* const traced = job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off
                                   ? static_cast<CpuStream*>(&job.ctx.stream())
                                   : nullptr;
+    note_reads(job.ctx, comm::operation_name(job.call.operation), more_reads);
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
                      [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
                        group->exchange_with_peers(operation, tag, traced, work);
@@ -194,6 +200,9 @@ void ProcessCommunicator::carry_out(const Job& job) {
       return run_all_to_all(job);
     case Operation::send_receive:
       return run_send_receive(job);
+    case Operation::tree_all_reduce:
+    case Operation::tree_reduce_scatter:
+      return run_tree_sum(job);
     case Operation::barrier:
       return run_barrier(job);
   }
@@ -440,6 +449,61 @@ void ProcessCommunicator::run_send_receive(const Job& job) {
                                              static_cast<std::byte*>(all_outputs.data), bytes, tag);
                    });
   });
+}
+
+void ProcessCommunicator::run_tree_sum(const Job& job) {
+  const comm::TreeSum& tree = job.call.tree;
+  const bool gathers = job.call.operation == Operation::tree_all_reduce;
+  const int64_t whole = job.call.count * (gathers ? 1 : size());
+  const View output = job.view(job.call.output, job.call.count);
+  const std::vector<int> process_of = group_->processes_of_ranks();
+  std::vector<int> processes;  // of the contributions
+  for (const Contribution& c : tree.contributions) processes.push_back(process_of[static_cast<size_t>(c.rank)]);
+  comm::TreeBuffers buffers{.dtype = job.call.dtype, .count = whole};
+  if (!gathers) buffers.counts = process_parts(job.call);
+  std::vector<Subtree> nodes;
+  std::vector<ConstView> partials;  // of the first device
+  std::vector<Tensor> spaces;
+  size_t taken = 0;  // inputs of this device
+  for (const comm::Part& part : comm::parts_of_one_owner(tree.folds, processes)) {
+    buffers.processes.push_back(processes[part.begin]);
+    // The order of the parts depends only on where they begin.
+    const int64_t begin = tree.contributions[part.begin].node.begin;
+    nodes.push_back({begin, begin + 1});
+    if (processes[part.begin] != group_->process) continue;
+    std::vector<Contribution> here;
+    std::vector<ConstView> inputs;
+    for (size_t i = part.begin; i < part.end; ++i) {
+      here.push_back(tree.contributions[i]);
+      here.back().rank -= group_->first_rank(group_->process);
+      if (here.back().rank == device_) inputs.push_back(job.view(tree.inputs[taken++], whole));
+    }
+    const bool in_place = here.size() == 1 && here[0].rank == 0;
+    if (in_place && leads()) partials.push_back(inputs[0]);
+    if (in_place) continue;
+    if (leads()) partials.push_back(spaces.emplace_back(scratch(job, whole)).view());
+    local().tree_reduce(job.ctx, here, inputs, leads() ? spaces.back().view() : job.view(job.call.output, whole), 0);
+  }
+  Tensor results;  // of this process's devices
+  if (!gathers && !has_one_device() && leads()) results = scratch(job, job.call.count * local_size());
+  const View mine = results ? results.view() : output;
+  if (leads()) {
+    const TreeOrder order(nodes);
+    buffers.folds.assign(order.folds().begin(), order.folds().end());
+    for (const ConstView& partial : partials) buffers.partials.push_back(partial.data);
+    buffers.results = mine.data;
+    const Tensor space =
+        scratch(job, comm::tree_scratch_elements(job.call.dtype, whole, static_cast<int>(group_->counts.size()),
+                                                 static_cast<int64_t>(nodes.size())));
+    buffers.scratch = space.view().data;
+    buffers.scratch_elements = space.numel();
+    queue_exchange(
+        job, View(), mine,
+        [buffers, tag = job.tag](comm::ProcessExchange& exchange) { exchange.tree_sum(buffers, tag); }, partials);
+  }
+  if (has_one_device()) return;
+  if (gathers) return local().broadcast(job.ctx, output, 0);
+  local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
 }
 
 void ProcessCommunicator::run_barrier(const Job& job) {

@@ -21,6 +21,11 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int larg
   return (processes / 2) * std::min(std::max<int64_t>(1, kTreeSegmentBytes / size_of(dtype) / processes), share);
 }
 
+int64_t tree_scratch_elements(DType dtype, int64_t count, int processes, int64_t contributions) {
+  const int64_t share = std::max<int64_t>(1, (count + processes - 1) / processes);
+  return 2 * contributions * std::min(ProcessExchange::kPartBytes / size_of(dtype), share);
+}
+
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct) {
   const auto processes = static_cast<int>(counts.size());
   if (processes > largest_direct) return largest_exchange(offsets_of(counts));

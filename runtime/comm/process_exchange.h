@@ -29,6 +29,19 @@ struct SumBuffers {
   Reduction reduction = {};
 };
 
+/// Contributions to a sum along a tree, in host memory.
+struct TreeBuffers {
+  DType dtype = DType::f32;
+  int64_t count = 0;                       // elements of a contribution
+  std::vector<int64_t> counts = {};        // of each process's results, which follow each other; empty: all get all
+  std::vector<int> processes = {};         // of each contribution, in the order of their nodes
+  std::vector<uint8_t> folds = {};         // TreeOrder of those nodes
+  std::vector<const void*> partials = {};  // of this process
+  void* results = nullptr;                 // may be one of the partials
+  void* scratch = nullptr;                 // elements of dtype
+  int64_t scratch_elements = 0;
+};
+
 /// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker,
 /// one at a time. Sums are added in f32, in an order that depends only on the number of processes: every process gets
 /// the same bits, in every run. With few processes, each receives its part from all others and adds in rank order: two
@@ -56,6 +69,10 @@ class ProcessExchange {
   /// results (counts[this rank]).
   ///   scratch  scattered_scratch_elements()
   virtual void sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) = 0;
+  /// Every process's results become its part of the sum of all contributions. Only bytes travel: each process adds
+  /// the contributions to its part of every segment.
+  ///   scratch  tree_scratch_elements()
+  virtual void tree_sum(const TreeBuffers& buffers, uint64_t tag) = 0;
   virtual void broadcast(void* bytes, int64_t count, int root, uint64_t tag) = 0;
   /// Collects counts[r] bytes from each rank r on the root, in rank order. The root's own bytes must already be in
   /// place.
@@ -90,6 +107,8 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes,
 /// The same for scattered sums.
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts,
                                    int largest_direct = ProcessExchange::kLargestDirect);
+/// The same for sums of so many contributions along a tree.
+int64_t tree_scratch_elements(DType dtype, int64_t count, int processes, int64_t contributions);
 
 /// Remedy for process groups that are not connected over MPI.
 inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";

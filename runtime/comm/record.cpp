@@ -19,6 +19,10 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   if (call.counts.empty())
     hash = hash_number(hash_number(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
   for (const int64_t count : call.counts) hash = hash_number(hash, static_cast<uint64_t>(count));
+  for (const Contribution& c : call.tree.contributions) {
+    for (const int64_t number : {c.node.begin, c.node.end, int64_t{c.rank}})
+      hash = hash_number(hash, static_cast<uint64_t>(number));
+  }
   hash = hash_bytes(hash, record.label.data(), static_cast<int64_t>(record.label.size()));
   record.signature = hash_number(hash, static_cast<uint64_t>(record.step));
   return record;

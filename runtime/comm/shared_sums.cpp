@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/shared_sums.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -20,6 +21,9 @@ constexpr int64_t kLine = 128;  // bytes that cores fetch together
 constexpr int kSpinsBeforeYield = 64;
 
 int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * kLine; }
+
+/// Of a rank.
+int most_partials(const SegmentedSum& sum) { return *std::max_element(sum.counts.begin(), sum.counts.end()); }
 
 }  // namespace
 
@@ -43,6 +47,8 @@ SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int pro
       processes_(processes),
       slice_bytes_(slice_bytes(processes)),
       poll_(std::move(poll)) {}
+
+int64_t SharedSums::partial_bytes(int partials) const { return slice_bytes_ / partials / kLine * kLine; }
 
 SharedSums::Progress& SharedSums::progress(int rank) const {
   return reinterpret_cast<Progress*>(segment_->data())[rank];
@@ -79,32 +85,32 @@ void SharedSums::await(std::atomic<int64_t> Progress::*done, int64_t segment) co
 }
 
 void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_t number) {
-  const int64_t element = size_of(sum.buffers.dtype);
+  const int64_t stride = partial_bytes(most_partials(sum));
   for (int i = 1; i < processes_; ++i) {
     const int rank = (rank_ + i) % processes_;
     const Slice slice = sum.slice(segment, rank);
-    const auto* const from = static_cast<const std::byte*>(sum.buffers.partials) + slice.begin * element;
-    if (slice.end > slice.begin)
-      std::memcpy(partials(number, rank_) + rank * slice_bytes_, from,
-                  static_cast<size_t>((slice.end - slice.begin) * element));
+    if (slice.end <= slice.begin) continue;
+    for (size_t p = 0; p < sum.partials.size(); ++p)
+      std::memcpy(partials(number, rank_) + rank * slice_bytes_ + static_cast<int64_t>(p) * stride,
+                  sum.partial_at(p, slice.begin), static_cast<size_t>((slice.end - slice.begin) * size_of(sum.dtype)));
   }
   progress(rank_).partials.store(number + 1, std::memory_order_release);
 }
 
 void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t number) {
-  const SumBuffers& buffers = sum.buffers;
   const Slice mine = sum.slice(segment, rank_);
+  const int64_t stride = partial_bytes(most_partials(sum));
   await(&Progress::partials, number);
   std::vector<const void*> inputs;
   bool shared = false;
   for (int rank = 0; rank < processes_; ++rank) {
-    const std::byte* const own = static_cast<const std::byte*>(buffers.partials) + mine.begin * size_of(buffers.dtype);
-    inputs.push_back(rank == rank_ ? own : partials(number, rank) + rank_ * slice_bytes_);
+    const std::byte* const theirs = partials(number, rank) + rank_ * slice_bytes_;
+    for (int p = 0; p < sum.counts[static_cast<size_t>(rank)]; ++p)
+      inputs.push_back(rank == rank_ ? sum.partial_at(static_cast<size_t>(p), mine.begin) : theirs + p * stride);
     shared = shared || (rank != rank_ && sum.gets(rank));
   }
   const std::array<void*, 2> outputs{sum.result_at(mine.begin), sums(number, rank_)};
-  combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs,
-                 std::span(outputs).first(shared ? 2 : 1), 0, mine.end - mine.begin);
+  sum.add(inputs, std::span(outputs).first(shared ? 2 : 1), mine.end - mine.begin);
   progress(rank_).sums.store(number + 1, std::memory_order_release);
 }
 
@@ -115,7 +121,7 @@ void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t num
   for (int i = 1; i < processes_; ++i) {
     const int rank = (rank_ + i) % processes_;
     const Slice slice = sum.slice(segment, rank);
-    const int64_t bytes = (slice.end - slice.begin) * size_of(sum.buffers.result_dtype);
+    const int64_t bytes = (slice.end - slice.begin) * size_of(sum.result_dtype);
     if (bytes > 0) std::memcpy(sum.result_at(slice.begin), sums(number, rank), static_cast<size_t>(bytes));
   }
 }

@@ -15,13 +15,22 @@
 namespace vitrine::comm {
 
 /// A sum over processes, segment by segment. In each segment every rank has a slice: it adds the partial sums of its
-/// slice, in rank order.
+/// slice, of which a rank may contribute several or none.
 struct SegmentedSum {
-  SumBuffers buffers;
+  DType dtype = DType::f32, result_dtype = DType::f32;  // of the partial sums, and of the result
+  std::vector<const void*> partials = {};               // of this rank
+  std::vector<int> counts = {};                         // of each rank's partial sums
+  /// Adds `elements` elements of the partial sums, which are in the order of their ranks, and writes every output.
+  std::function<void(std::span<const void* const> partials, std::span<void* const> outputs, int64_t elements)> add = {};
   int64_t segments = 0;
-  std::function<Slice(int64_t segment, int rank)> slice;  // elements
-  std::function<void*(int64_t element)> result_at;        // where the sum of an element is stored
-  std::function<bool(int rank)> gets;                     // whether a rank gets the sums of the other ranks' slices
+  std::function<Slice(int64_t segment, int rank)> slice = {};  // elements
+  std::function<void*(int64_t element)> result_at = {};        // where the sum of an element is stored
+  std::function<bool(int rank)> gets = {};  // whether a rank gets the sums of the other ranks' slices
+
+  /// Where an element of one of this rank's partial sums is.
+  const std::byte* partial_at(size_t i, int64_t element) const {
+    return static_cast<const std::byte*>(partials[i]) + element * size_of(dtype);
+  }
 };
 
 /// Sums over the processes of one machine through memory that all of them map: a rank writes its partials of a segment
@@ -35,8 +44,8 @@ class SharedSums {
   ///   segment  segment_bytes() zeros, mapped by all ranks      poll  called while waiting; may throw
   SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll);
 
-  /// The most elements of a slice.
-  int64_t slice_elements(DType dtype) const { return slice_bytes_ / size_of(dtype); }
+  /// The most elements of a slice to which no rank contributes more than so many partial sums.
+  int64_t slice_elements(DType dtype, int partials) const { return partial_bytes(partials) / size_of(dtype); }
   /// requires  slices of at most slice_elements()
   void add(const SegmentedSum& sum);
   /// Waits until all ranks have arrived with the same tag; returns the last one, or this one.
@@ -48,6 +57,7 @@ class SharedSums {
   /// A rank's part of one of the two segments in flight: its partials of all slices, then the sum of its slice.
   std::byte* partials(int64_t segment, int rank) const;
   std::byte* sums(int64_t segment, int rank) const { return partials(segment, rank) + processes_ * slice_bytes_; }
+  int64_t partial_bytes(int partials) const;
   /// Waits until all other ranks have done the segment.
   void await(std::atomic<int64_t> Progress::*done, int64_t segment) const;
   void pause(int64_t round) const;

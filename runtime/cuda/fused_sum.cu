@@ -3,6 +3,7 @@
 
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/cuda/fused_sum.h"
+#include "runtime/leaf_tree.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -74,20 +75,52 @@ __global__ void combine_elements(Buffers<T> b, int64_t begin, int64_t end) {
   }
 }
 
-template <class T, ReduceOp kOp, int N>
-void queue_combine(cudaStream_t stream, const Buffers<T>& buffers, int64_t begin, int64_t end) {
-  if (begin >= end) return;
-  const int64_t blocks = std::clamp<int64_t>((end - begin + kThreads - 1) / kThreads, 1, kMostBlocks);
-  launch(stream, combine_elements<T, kOp, N>, dim3(static_cast<unsigned>(blocks)),
-         dim3(static_cast<unsigned>(kThreads)), buffers, begin, end);
+template <class T>
+struct TreeBuffers {
+  const T* inputs[TreeOrder::kMostNodes];
+  T* outputs[kMostSumRanks];
+  uint8_t folds[TreeOrder::kMostNodes];
+  int input_count, output_count;
+};
+
+template <class T, int N>
+__global__ void add_along_tree(TreeBuffers<T> b, int64_t begin, int64_t end) {
+  wait_for_earlier_work();
+  using E = Elements<T, N>;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = begin + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < end; i += stride) {
+    E waiting[TreeOrder::kMostPartials];
+    int waits = 0;
+    E sum = reinterpret_cast<const E*>(b.inputs[0])[i];
+    for (int n = 1; n < b.input_count; ++n) {
+      waiting[waits++] = sum;
+      sum = reinterpret_cast<const E*>(b.inputs[n])[i];
+      for (int fold = 0; fold < b.folds[n]; ++fold) {
+        const E left = waiting[--waits];
+        for (int e = 0; e < N; ++e) sum.v[e] = from_float<T>(to_float(left.v[e]) + to_float(sum.v[e]));
+      }
+    }
+    for (int r = 0; r < b.output_count; ++r) reinterpret_cast<E*>(b.outputs[r])[i] = sum;
+  }
 }
 
-template <class T, ReduceOp kOp>
-void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> inputs, std::span<void* const> outputs,
+template <class T, template <class> class Buffers>
+void queue_range(cudaStream_t stream, void (*kernel)(Buffers<T>, int64_t, int64_t), const Buffers<T>& buffers,
                  int64_t begin, int64_t end) {
-  constexpr int kPack = 16 / static_cast<int>(sizeof(T));
-  Buffers<T> buffers{};
-  buffers.divisor = divisor;
+  if (begin >= end) return;
+  const int64_t blocks = std::clamp<int64_t>((end - begin + kThreads - 1) / kThreads, 1, kMostBlocks);
+  launch(stream, kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(kThreads)), buffers, begin,
+         end);
+}
+
+template <class T>
+constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+/// Queues a kernel for single elements, and the same for packs of kPack elements where the buffers are aligned.
+template <class T, template <class> class Buffers>
+void queue_packs(cudaStream_t stream, void (*single)(Buffers<T>, int64_t, int64_t),
+                 void (*packed)(Buffers<T>, int64_t, int64_t), Buffers<T> buffers, std::span<const void* const> inputs,
+                 std::span<void* const> outputs, int64_t begin, int64_t end) {
   uintptr_t addresses = 0;
   for (const void* p : inputs) {
     buffers.inputs[buffers.input_count++] = static_cast<const T*>(p);
@@ -98,12 +131,22 @@ void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> 
     addresses |= reinterpret_cast<uintptr_t>(p);
   }
   // Packs from the first to the last multiple of their length; single elements at both ends.
+  constexpr int64_t kLength = kPack<T>;
   const bool aligned = addresses % 16 == 0;
-  const int64_t packs_begin = aligned ? std::min(end, (begin + kPack - 1) / kPack * kPack) : end;
-  const int64_t packs_end = aligned ? std::max(packs_begin, end / kPack * kPack) : end;
-  queue_combine<T, kOp, 1>(stream, buffers, begin, packs_begin);
-  queue_combine<T, kOp, kPack>(stream, buffers, packs_begin / kPack, packs_end / kPack);
-  queue_combine<T, kOp, 1>(stream, buffers, packs_end, end);
+  const int64_t packs_begin = aligned ? std::min(end, (begin + kLength - 1) / kLength * kLength) : end;
+  const int64_t packs_end = aligned ? std::max(packs_begin, end / kLength * kLength) : end;
+  queue_range<T>(stream, single, buffers, begin, packs_begin);
+  queue_range<T>(stream, packed, buffers, packs_begin / kLength, packs_end / kLength);
+  queue_range<T>(stream, single, buffers, packs_end, end);
+}
+
+template <class T, ReduceOp kOp>
+void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> inputs, std::span<void* const> outputs,
+                 int64_t begin, int64_t end) {
+  Buffers<T> buffers{};
+  buffers.divisor = divisor;
+  queue_packs<T>(stream, combine_elements<T, kOp, 1>, combine_elements<T, kOp, kPack<T>>, buffers, inputs, outputs,
+                 begin, end);
 }
 
 template <class T>
@@ -120,6 +163,15 @@ void combine_to_all(cudaStream_t stream, DType dtype, comm::Reduction reduction,
                     std::span<void* const> outputs, int64_t begin, int64_t end) {
   if (dtype == DType::i32) return combine_as<int32_t>(stream, reduction, inputs, outputs, begin, end);
   with_storage(dtype, [&]<class T>() { combine_as<T>(stream, reduction, inputs, outputs, begin, end); });
+}
+
+void tree_sum(cudaStream_t stream, DType dtype, std::span<const uint8_t> folds, std::span<const void* const> inputs,
+              std::span<void* const> outputs, int64_t count) {
+  with_storage(dtype, [&]<class T>() {
+    TreeBuffers<T> buffers{};
+    std::copy(folds.begin(), folds.end(), buffers.folds);
+    queue_packs<T>(stream, add_along_tree<T, 1>, add_along_tree<T, kPack<T>>, buffers, inputs, outputs, 0, count);
+  });
 }
 
 }  // namespace vitrine::cuda

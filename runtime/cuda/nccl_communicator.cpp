@@ -9,8 +9,10 @@
 
 #include "runtime/comm/capabilities.h"
 #include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/fused.h"
 #include "runtime/comm/record.h"
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/fused_sum.h"
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/nccl_group.h"
 #include "runtime/error.h"
@@ -81,6 +83,7 @@ class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapt
   void begin_launch(const CapturedCollectives& collectives, int64_t step) override;
 
  private:
+  bool receives_contributions() const override { return true; }
   // Launching a graph may block until another GPU's is launched, so only processes with one GPU capture. The caller may
   // destroy its own communicators before the graph.
   bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
@@ -90,6 +93,7 @@ class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapt
         [&] {
           copy_own_part(ctx, call);
           note(ctx, call);
+          if (!call.tree.contributions.empty()) return add_along_tree(ctx, call);
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
@@ -98,6 +102,8 @@ class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapt
   void note(ExecContext& ctx, const Call& call);
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);
+  /// NCCL moves bytes only: each rank receives all contributions to its shard, adds them, and sends the sums to all.
+  void add_along_tree(ExecContext& ctx, const Call& call);
   /// Copies the part that an operation that sends keeps on this rank.
   void copy_own_part(ExecContext& ctx, const Call& call);
 
@@ -183,6 +189,9 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
     case Operation::scatter:
     case Operation::gather:
       return issue_scattered(ctx, call, comm);
+    case Operation::tree_all_reduce:
+    case Operation::tree_reduce_scatter:  // add_along_tree()
+      return;
     case Operation::all_to_all:
     case Operation::send_receive:
       break;
@@ -232,6 +241,54 @@ void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclC
     }
   }
   VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
+}
+
+void NcclCommunicator::add_along_tree(ExecContext& ctx, const Call& call) {
+  const cudaStream_t stream = native_stream(ctx);
+  const auto part = [&](const void* whole, int r) { return comm::tree_part(call, whole, r, size()); };
+  const auto elements = [&](int r) {
+    const comm::Slice shard = comm::tree_shard(call, r, size());
+    return shard.end - shard.begin;
+  };
+  const auto bytes = [&](int r) { return static_cast<size_t>(elements(r) * size_of(call.dtype)); };
+  auto* received = static_cast<std::byte*>(call.tree.received);
+  std::vector<std::vector<void*>> shards(static_cast<size_t>(size()));  // of every rank's contributions to mine
+  for (int r = 0; r < size(); ++r) {
+    for (int64_t i = 0; i < call.tree.count_of(r); ++i) {
+      const bool own = r == rank();
+      shards[static_cast<size_t>(r)].push_back(own ? part(call.tree.inputs[static_cast<size_t>(i)], r) : received);
+      if (!own) received += bytes(rank());
+    }
+  }
+  const auto with_peers = [&](const auto& work) {
+    group_->call(device_, comm::operation_name(call.operation), [&](ncclComm_t comm) {
+      VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
+      for (int r = 0; r < size(); ++r) {
+        if (r != rank()) work(comm, r);
+      }
+      VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
+    });
+  };
+  const auto send = [&](ncclComm_t comm, const void* data, size_t count, int to) {
+    if (count > 0) VITRINE_NCCL_CHECK(comm, nccl().Send(data, count, ncclInt8, to, comm, stream));
+  };
+  const auto receive = [&](ncclComm_t comm, void* data, size_t count, int from) {
+    if (count > 0) VITRINE_NCCL_CHECK(comm, nccl().Recv(data, count, ncclInt8, from, comm, stream));
+  };
+  with_peers([&](ncclComm_t comm, int r) {
+    for (const void* input : call.tree.inputs) send(comm, part(input, r), bytes(r), r);
+    for (void* from : shards[static_cast<size_t>(r)]) receive(comm, from, bytes(rank()), r);
+  });
+  const bool gathers = call.operation == Operation::tree_all_reduce;
+  void* const sum = gathers ? part(call.output, rank()) : call.output;
+  tree_sum(stream, call.dtype, call.tree.folds,
+           call.tree.ordered([&](int r, size_t i) { return shards[static_cast<size_t>(r)][i]; }), {&sum, 1},
+           elements(rank()));
+  if (!gathers) return;
+  with_peers([&](ncclComm_t comm, int r) {
+    send(comm, sum, bytes(rank()), r);
+    receive(comm, part(call.output, r), bytes(r), r);
+  });
 }
 
 }  // namespace

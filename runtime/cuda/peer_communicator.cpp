@@ -167,6 +167,18 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
     case Operation::all_reduce:
       for (size_t r = 0; r < ranks; ++r) outputs[r] = ranks_[r].call->output;
       return sum(ranks, slice.begin, slice.end);
+    case Operation::tree_all_reduce:
+    case Operation::tree_reduce_scatter: {
+      const comm::Slice shard = comm::tree_shard(mine, index, size_);
+      const auto part = [&](const void* whole) { return comm::tree_part(mine, whole, index, size_); };
+      const auto contributed =
+          mine.tree.ordered([&](int r, size_t i) { return part(ranks_[static_cast<size_t>(r)].call->tree.inputs[i]); });
+      const bool gathers = mine.operation == Operation::tree_all_reduce;
+      for (size_t r = 0; r < ranks; ++r) outputs[r] = part(ranks_[r].call->output);
+      if (!gathers) outputs[0] = mine.output;
+      return tree_sum(stream, mine.dtype, mine.tree.folds, contributed, {outputs.data(), gathers ? ranks : 1},
+                      shard.end - shard.begin);
+    }
     case Operation::reduce:
       outputs[0] = ranks_[root].call->output;
       return sum(1, slice.begin, slice.end);
@@ -223,6 +235,8 @@ class PeerCommunicator final : public CheckedCommunicator {
   Reason failure() override { return group_->failure(); }
 
  private:
+  // It reads them where they are; the plan, which does not know the communicator, counts the memory.
+  bool receives_contributions() const override { return true; }
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {
     ctx.dispatch(
         info, [] {}, [&] { group_->run(rank(), call, native_stream(ctx)); });

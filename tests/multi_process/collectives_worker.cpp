@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "runtime/half.h"
 #include "tests/multi_process/worker.h"
+#include "tests/support/leaf_oracle.h"
 
 namespace vitrine::test {
 namespace {
@@ -56,6 +57,8 @@ class Collectives {
   void operators(DType dtype, int64_t rows);
   void exchanges(DType dtype, int64_t rows);
   void rounded_once(DType dtype);
+  void tree_sums(const Leaves& leaves, int64_t count, bool consecutive, uint64_t seed);
+  void scattered_tree_sums(const Leaves& leaves, int64_t part, uint64_t seed);
   void barrier();
   void order();
 
@@ -322,6 +325,75 @@ void Collectives::rounded_once(DType dtype) {
   });
 }
 
+void Collectives::tree_sums(const Leaves& leaves, int64_t count, bool consecutive, uint64_t seed) {
+  const std::vector<Contribution> contributions = leaves.distributed(size_, consecutive, seed);
+  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(devices_.size()));
+  std::vector<Tensor> sums;
+  for_each_device([&](int d) {
+    auto& own = inputs[static_cast<size_t>(d)];
+    for (const auto& [node, r] : contributions) {
+      if (r != rank(d)) continue;
+      const std::vector<std::byte> bytes = leaves.stored_sums(node, count);
+      own.push_back(ctx(d).allocate({count}, leaves.dtype, Category::communication, "test"));
+      if (count > 0) copy(ctx(d), ConstView(bytes.data(), {count}, leaves.dtype, DeviceId::host()), own.back());
+      ctx(d).stream().synchronize();
+    }
+    sums.push_back(!own.empty() && seed % 2 == 0 ? own.front() : untouched(d, {count}, leaves.dtype));
+  });
+  for_each_device([&](int d) {
+    const auto& own = inputs[static_cast<size_t>(d)];
+    const std::vector<ConstView> views(own.begin(), own.end());
+    comm(d).tree_all_reduce(ctx(d), contributions, views, sums[static_cast<size_t>(d)]);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    std::vector<std::byte> bytes(static_cast<size_t>(count * size_of(leaves.dtype)));
+    if (count > 0)
+      copy(ctx(d), sums[static_cast<size_t>(d)], View{bytes.data(), {count}, leaves.dtype, DeviceId::host()});
+    ctx(d).stream().synchronize();
+    if (const int64_t wrong = leaves.first_wrong(bytes); wrong >= 0)
+      throw std::runtime_error(
+          fmt::format("tree_all_reduce of {} elements of {}, {} leaves, seed {}: rank {} has a "
+                      "wrong element {}",
+                      count, dtype_name(leaves.dtype), leaves.count(), seed, rank(d), wrong));
+  });
+}
+
+void Collectives::scattered_tree_sums(const Leaves& leaves, int64_t part, uint64_t seed) {
+  const std::vector<Contribution> contributions = leaves.distributed(size_, true, seed);
+  const int64_t elements = part * size_;
+  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(devices_.size()));
+  std::vector<Tensor> sums;
+  for_each_device([&](int d) {
+    auto& own = inputs[static_cast<size_t>(d)];
+    for (const auto& [node, r] : contributions) {
+      if (r != rank(d)) continue;
+      const std::vector<std::byte> bytes = leaves.stored_sums(node, elements);
+      own.push_back(ctx(d).allocate({elements}, leaves.dtype, Category::communication, "test"));
+      copy(ctx(d), ConstView(bytes.data(), {elements}, leaves.dtype, DeviceId::host()), own.back());
+      ctx(d).stream().synchronize();
+    }
+    sums.push_back(untouched(d, {part}, leaves.dtype));
+  });
+  for_each_device([&](int d) {
+    const auto& own = inputs[static_cast<size_t>(d)];
+    const std::vector<ConstView> views(own.begin(), own.end());
+    comm(d).tree_reduce_scatter(ctx(d), contributions, views, sums[static_cast<size_t>(d)]);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    std::vector<std::byte> found(static_cast<size_t>(part * size_of(leaves.dtype)));
+    copy(ctx(d), sums[static_cast<size_t>(d)], View{found.data(), {part}, leaves.dtype, DeviceId::host()});
+    ctx(d).stream().synchronize();
+    // The rest of the whole is right by definition.
+    std::vector<std::byte> whole = leaves.stored_sums({0, leaves.count()}, elements);
+    std::copy(found.begin(), found.end(), whole.begin() + static_cast<int64_t>(found.size()) * rank(d));
+    if (const int64_t wrong = leaves.first_wrong(whole); wrong >= 0)
+      throw std::runtime_error(fmt::format("tree_reduce_scatter of {} elements of {}, seed {}: element {} is wrong",
+                                           elements, dtype_name(leaves.dtype), seed, wrong));
+  });
+}
+
 void Collectives::barrier() {
   for_each_device([&](int d) { comm(d).barrier(ctx(d)); });
   devices_.synchronize();
@@ -385,6 +457,22 @@ void run_all(Collectives& collectives) {
     collectives.parts(dtype, unequal_counts(size, elements / 2 / kWidth), size - 1, in_place);
   }
   for (const DType dtype : {DType::f16, DType::bf16}) collectives.rounded_once(dtype);
+  uint64_t seed = 0;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const int64_t leaves : {1, 6, 8, 11}) {
+      for (const int64_t count : {0, 1, 1023}) {
+        for (const bool consecutive : {true, false}) {
+          ++seed;
+          collectives.tree_sums(Leaves(dtype, leaves, seed), count, consecutive, seed);
+        }
+      }
+    }
+  }
+  // Several segments, in messages and in shared memory: 3 MiB, and 300 KB.
+  for (const int64_t count : {75'001, 790'001}) collectives.tree_sums(Leaves(DType::f32, 4, seed), count, true, seed);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t part : {1, 33, 150'001}) collectives.scattered_tree_sums(Leaves(dtype, 7, 2), part, seed++);
+  }
   collectives.order();
   collectives.barrier();
 }

@@ -40,17 +40,19 @@ class Processes : public MpirunTest {
 };
 
 TEST_F(Processes, HaveTheHashOfOneDeviceInExactMode) {
-  const Command training = {"--exact", "--steps", "5"};
-  const auto in_one = [&](const std::string& devices) {
-    const Command command = with(with({"train"}, kJob), with(training, {"--devices", devices, "--json"}));
-    return parse(run_vitrine(command))["state_hash"];
+  const Command training = {"--exact", "--steps", "9"};  // one whole epoch, and its evaluation
+  const auto bits = [](const Json& json) {
+    EXPECT_TRUE(json["state_hash"].is_string());
+    EXPECT_TRUE(json["epochs"].back()["test_loss"].is_number());
+    return std::pair(json["state_hash"], json["epochs"].back()["test_loss"]);
   };
-  const Json expected = in_one("cpu:0");
-  ASSERT_TRUE(expected.is_string());
+  const auto in_one = [&](const std::string& devices) {
+    return bits(parse(run_vitrine(with(with({"train"}, kJob), with(training, {"--devices", devices, "--json"})))));
+  };
+  const auto expected = in_one("cpu:0");
   EXPECT_EQ(in_one("cpu:0-2"), expected);
-  EXPECT_EQ(in_processes(4, "train", training)["state_hash"], expected);
-  EXPECT_EQ(in_processes(2, "train", with(training, {"--devices", "cpu:0-2", "--accumulate", "2"}))["state_hash"],
-            expected);
+  EXPECT_EQ(bits(in_processes(4, "train", training)), expected);
+  EXPECT_EQ(bits(in_processes(2, "train", with(training, {"--devices", "cpu:0-2", "--accumulate", "2"}))), expected);
 }
 
 TEST_F(Processes, TrainLikeOneProcess) {

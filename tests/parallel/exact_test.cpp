@@ -173,6 +173,7 @@ TEST(Exact, RefusesWhatItCannotPromise) {
     return error_of<ConfigError>([&] { Engine(model, group, config, Workload{{kBatch}, {}}); });
   };
   expect_contains(error([](EngineConfig& c) { c.accumulate = 9; }), "whole leaves");
+  expect_contains(error([](EngineConfig& c) { c.scheme.split.leaves = 257; }), "at most 256");
   expect_contains(error([](EngineConfig& c) { c.accumulate = 2; }), "whole groups");
   expect_contains(error([](EngineConfig& c) { c.batch_norm_leaves = 3; }), "whole groups");
   expect_contains(error([](EngineConfig& c) { c.leaf_threads = 2; }), "leaf_threads");

@@ -43,7 +43,8 @@ TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
-      EXPECT_EQ(json["results"].size(), 10U * 5U);
+      const bool integers = std::string(type) == "int32";  // which tree_all_reduce does not add
+      EXPECT_EQ(json["results"].size(), (integers ? 10U : 11U) * 5U);
       for (const Json& row : json["results"]) {
         const std::string name = row["collective"];
         EXPECT_EQ(row["in_place"].is_null(), name == "alltoall" || name == "sendrecv");

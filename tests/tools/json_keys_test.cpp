@@ -169,6 +169,12 @@ TEST(JsonKeys, OfCollectivesAreDocumented) {
                                     json_of(with(words("collectives scatter --counts 4,8"), small))});
 }
 
+TEST(JsonKeys, OfVerifyAreDocumented) {
+  const std::string run = "--model lenet5 --image-size 12 --data synthetic:60 --batch-size 20 --no-eval --steps 2 ";
+  expect_documented("verify",
+                    {json_of({"verify", "--a", run + "--devices cpu:0", "--b", run + "--devices cpu:0-2"}, 1)});
+}
+
 TEST(JsonKeys, OfLabAreDocumented) { expect_documented("lab", {json_of({"lab", "missing-event"})}); }
 
 TEST(JsonKeys, OfInfoAreDocumented) {

@@ -91,6 +91,7 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives -b 2M -e 1M"), "larger than -e");
   EXPECT_CONTAINS(usage_error("collectives -b x"), "--minbytes: expected a size");
   EXPECT_CONTAINS(usage_error("collectives alltoall sendrecv -o max"), "-o max: alltoall, sendrecv are no reduction");
+  EXPECT_CONTAINS(usage_error("collectives tree_all_reduce -d int32"), "tree_all_reduce: expected -o sum");
   EXPECT_EQ(parsed("collectives alltoall reduce -o max").collectives.op, ReduceOp::max);
   EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
   EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact mode and `vitrine verify` as a user calls them.
 #include <fstream>
+#include <functional>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -28,7 +29,57 @@ TEST(Verify, ExactRunsAreEqualOnOtherDevices) {
 TEST(Verify, NamesTheFirstStepAndTensorOfOrdinaryRunsThatDiffer) {
   const ChildResult result = verify(kJob + "--devices cpu:0", kJob + "--devices cpu:0-2");
   EXPECT_EQ(result.exit_code, 1);
-  expect_contains(result.output, "differ after step 1, first in parameters.");
+  // Losses are equal in the first step, and gradients are added in another order, from the last layer on.
+  expect_contains(result.output, "differ after step 1, first in gradients.");
+  expect_contains(result.output, "(backward, layer ");
+}
+
+/// Two files that differ as the changes say.
+Json difference(const std::function<void(Json&)>& change) {
+  const TempFolder folder;
+  Json line = {{"step", 3},
+               {"state_hash", "0"},
+               {"leaves", {"1", "2"}},
+               {"gradients", {{"fc.weight", "3"}, {"conv.weight", "4"}}},
+               {"tensors", {{"parameters.conv.weight", "5"}, {"buffers.bn1.running_mean", "6"}}}};
+  const std::string a = (folder.path() / "a.jsonl").string(), b = (folder.path() / "b.jsonl").string();
+  std::ofstream(a) << line.dump() << "\n";
+  line["state_hash"] = "9";
+  change(line);
+  std::ofstream(b) << line.dump() << "\n";
+  const ChildResult result = run_vitrine({"verify", "--a", a, "--b", b, "--json"});
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  Json json = Json::parse(result.output);
+  EXPECT_EQ(json["equal"], false);
+  return json["first_difference"];
+}
+
+TEST(Verify, NamesPhaseLayerTensorAndLeaf) {
+  Json found = difference([](Json& line) {
+    line["leaves"][1] = "x";
+    line["gradients"]["conv.weight"] = "x";
+  });
+  EXPECT_EQ(found["phase"], "forward");
+  EXPECT_EQ(found["tensor"], "loss");
+  EXPECT_EQ(found["leaf"], 1);
+  found = difference([](Json& line) {
+    line["tensors"]["buffers.bn1.running_mean"] = "x";
+    line["tensors"]["parameters.conv.weight"] = "x";
+  });
+  EXPECT_EQ(found["phase"], "forward");
+  EXPECT_EQ(found["layer"], "bn1");
+  EXPECT_EQ(found["leaf"], Json());
+  found = difference([](Json& line) {
+    line["gradients"]["conv.weight"] = "x";
+    line["tensors"]["parameters.conv.weight"] = "x";
+  });
+  EXPECT_EQ(found["phase"], "backward");
+  EXPECT_EQ(found["layer"], "conv");
+  EXPECT_EQ(found["tensor"], "gradients.conv.weight");
+  found = difference([](Json& line) { line["tensors"]["parameters.conv.weight"] = "x"; });
+  EXPECT_EQ(found["phase"], "update");
+  EXPECT_EQ(found["step"], 3);
+  EXPECT_EQ(found["different_tensors"], 1);
 }
 
 TEST(Verify, RefusesAFileThatHasNoHashes) {

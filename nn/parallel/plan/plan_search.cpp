@@ -32,7 +32,8 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
   Workload full;
   if (!workload.train_batches.empty()) full.train_batches = {config.batch_size};
   if (!workload.evaluate_batches.empty())
-    full.evaluate_batches = {(config.batch_size + config.accumulate - 1) / config.accumulate};
+    full.evaluate_batches = {config.exact() ? config.batch_size
+                                            : (config.batch_size + config.accumulate - 1) / config.accumulate};
   return full;
 }
 

@@ -6,6 +6,7 @@
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/leaf_tree.h"
 
 namespace vitrine {
 namespace {
@@ -62,6 +63,9 @@ void validate_sharding(const DeviceGroup& devices, const EngineConfig& config) {
 void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
   const auto refuse = [&](const Reason& why) { throw ConfigError(Reason("exact mode: ") + why); };
+  constexpr int kMostLeaves = TreeOrder::kMostNodes;
+  if (leaves > kMostLeaves)
+    refuse({given(settings::kLeaves, std::to_string(leaves)), fmt::format(": expected at most {}", kMostLeaves)});
   if (config.accumulate > leaves) {
     refuse({given(settings::kAccumulate, std::to_string(config.accumulate)),
             fmt::format(": a micro-batch has whole leaves, of which there are {}; use at most as many micro-batches",

@@ -5,8 +5,8 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
+#include "kernels/tree_sum.h"
 #include "runtime/copy.h"
-#include "runtime/error.h"
 #include "runtime/trace/communication_table.h"
 
 namespace vitrine {
@@ -88,13 +88,14 @@ void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View&
   const RowRange all = plan_->range_of(micro_batch_);
   const int64_t groups = sums.shape[0], size = all.size() / groups;
   for (int64_t g = 0; g < groups; ++g) {
-    const RowRange group{all.begin + g * size, all.begin + (g + 1) * size};
-    std::vector<LeafPart> parts;
-    for (int64_t i = position(group.begin); i < position(group.end); ++i) {
-      const int64_t number = numbers[static_cast<size_t>(i)];
-      parts.push_back({{number, number + 1}, rows.view().rows(i, i + 1)});
+    std::vector<Subtree> nodes;
+    std::vector<ConstView> inputs;
+    for (int64_t i = position(all.begin + g * size); i < position(all.begin + (g + 1) * size); ++i) {
+      const int64_t number = numbers[static_cast<size_t>(i)] - all.begin - g * size;
+      nodes.push_back({number, number + 1});
+      inputs.push_back(rows.view().rows(i, i + 1));
     }
-    if (!parts.empty()) add_along_tree(ctx, group, parts, sums.rows(g, g + 1));
+    if (!nodes.empty()) tree_sum(ctx, nodes, inputs, sums.rows(g, g + 1));
   }
 }
 
@@ -103,21 +104,24 @@ void ExactReducer::add_gradient(ExecContext& ctx, const View& by_leaf, const Vie
   const int64_t first = static_cast<const float*>(grad.data) - static_cast<const float*>(replica_.gradients.data);
   const auto values = [&](const LeafNode& node) { return buffer(node.buffer).rows(first, first + n); };
   for (const LeafNode& node : plan_->held(replica_.rank, micro_batch_)) {
-    std::vector<LeafPart> parts;
-    for (const LeafNode& before : plan_->held(replica_.rank, micro_batch_ - 1)) {
-      if (node.leaves.begin <= before.leaves.begin && before.leaves.end <= node.leaves.end)
-        parts.push_back({before.leaves, values(before), false});
-    }
-    const size_t known = parts.size();
+    std::map<int64_t, std::pair<Subtree, ConstView>> parts;  // by first leaf
     for (size_t i = 0; i < leaves_->own.size(); ++i) {
       const int64_t number = leaves_->own[i].number, row = static_cast<int64_t>(i);
       if (node.leaves.begin <= number && number < node.leaves.end)
-        parts.push_back({{number, number + 1}, by_leaf.rows(row, row + 1).reshape({n})});
+        parts[number] = {{number, number + 1}, by_leaf.rows(row, row + 1).reshape({n})};
     }
-    if (parts.size() == known) continue;  // as it was
-    std::sort(parts.begin(), parts.end(),
-              [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
-    add_along_tree(ctx, node.leaves, parts, values(node));
+    if (parts.empty()) continue;  // as it was
+    for (const LeafNode& before : plan_->held(replica_.rank, micro_batch_ - 1)) {
+      if (node.leaves.begin <= before.leaves.begin && before.leaves.end <= node.leaves.end)
+        parts[before.leaves.begin] = {before.leaves, values(before)};
+    }
+    std::vector<Subtree> nodes;
+    std::vector<ConstView> inputs;
+    for (const auto& [first_leaf, part] : parts) {
+      nodes.push_back(part.first);
+      inputs.push_back(part.second);
+    }
+    tree_sum(ctx, nodes, inputs, values(node));
   }
 }
 
@@ -126,56 +130,16 @@ void ExactReducer::add(int64_t finished_elements) {
     reduce(buckets_[next_++]);
 }
 
-View ExactReducer::sum_of_received(const View& received, const View& sum) {
-  const int ranks = replica_.world_size;
-  std::vector<LeafPart> parts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<LeafNode>& roots = plan_->roots(rank);
-    for (size_t i = 0; i < roots.size(); ++i) {
-      const int64_t row = static_cast<int64_t>(i) * ranks + rank;
-      parts.push_back({roots[i].leaves, received.rows(row, row + 1).reshape(sum.shape)});
-    }
-  }
-  std::sort(parts.begin(), parts.end(),
-            [](const LeafPart& a, const LeafPart& b) { return a.leaves.begin < b.leaves.begin; });
-  add_along_tree(replica_.device.communication(), {0, plan_->leaves()}, parts, sum);
-  return sum;
-}
-
 void ExactReducer::reduce(const Bucket& bucket) {
   ExecContext& communication = replica_.device.communication();
   replica_.device.compute().record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
-  const int64_t n = bucket.parameters_end - bucket.begin, ranks = replica_.world_size;
-  const int64_t slots = plan_->most_roots(), shard = n / ranks, whole = shard * ranks;
-  // Calls exchange(values of this rank's node, rows for all ranks') for elements [begin, end) of each node.
-  const auto receive = [&](int64_t begin, int64_t end, int64_t width, const auto& exchange) {
-    const Tensor rows =
-        communication.allocate({slots * ranks, width}, DType::f32, Category::communication, "subtrees of all devices");
-    const std::vector<LeafNode>& own = plan_->roots(replica_.rank);
-    for (int64_t i = 0; i < slots; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const View node = buffer(at < own.size() ? own[at].buffer : 0).rows(bucket.begin + begin, bucket.begin + end);
-      exchange(node, rows.view().rows(i * ranks, (i + 1) * ranks));
-    }
-    return rows;
-  };
-  const View sums = replica_.gradients.rows(bucket.begin, bucket.parameters_end);
-  if (shard > 0) {  // each rank adds up its shard
-    const Tensor received = receive(0, whole, shard, [&](const View& node, const View& rows) {
-      replica_.communicator->all_to_all(communication, node.reshape({ranks, shard}), rows);
-    });
-    const View own = sums.rows(replica_.rank * shard, (replica_.rank + 1) * shard);
-    replica_.communicator->all_gather(communication, sum_of_received(received, own).reshape({1, shard}),
-                                      sums.rows(0, whole).reshape({ranks, shard}));
-  }
-  if (whole < n) {  // too few elements to divide: all ranks add them up
-    const Tensor received = receive(whole, n, n - whole, [&](const View& node, const View& rows) {
-      replica_.communicator->all_gather(communication, node.reshape({1, n - whole}), rows);
-    });
-    sum_of_received(received, sums.rows(whole, n));
-  }
+  std::vector<ConstView> nodes;
+  for (const LeafNode& node : plan_->roots(replica_.rank))
+    nodes.push_back(buffer(node.buffer).rows(bucket.begin, bucket.parameters_end));
+  replica_.communicator->tree_all_reduce(communication, plan_->contributions(), nodes,
+                                         replica_.gradients.rows(bucket.begin, bucket.parameters_end));
 }
 
 void ExactReducer::sum_totals() {
@@ -187,9 +151,13 @@ void ExactReducer::sum_totals() {
       replica_.communicator->all_reduce(communication, replica_.tail().rows(count, replica_.layout.tail_elements()));
     });
   }
-  std::vector<LeafPart> parts;
-  for (int i = 0; i < plan_->leaves(); ++i) parts.push_back({{i, i + 1}, totals_of(i)});
-  add_along_tree(compute, {0, plan_->leaves()}, parts, replica_.tail().rows(0, count));
+  std::vector<Subtree> nodes;
+  std::vector<ConstView> inputs;
+  for (int i = 0; i < plan_->leaves(); ++i) {
+    nodes.push_back({i, i + 1});
+    inputs.push_back(totals_of(i));
+  }
+  tree_sum(compute, nodes, inputs, replica_.tail().rows(0, count));
 }
 
 void ExactReducer::finish() {

@@ -29,6 +29,9 @@ class ExactReducer final : public Reducer, public LeafSums {
   /// The totals of one leaf's loss, zero at the start of the step.
   View totals_of(int leaf) const { return totals_.view().rows(leaf, leaf + 1).reshape({totals_.shape()[1]}); }
 
+  /// Those of all leaves, on every device after finish().
+  View leaf_totals() const { return totals_.view().reshape({totals_.numel()}); }
+
   void sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) override;
   void add_gradient(ExecContext& ctx, const View& by_leaf, const View& grad) override;
 
@@ -43,9 +46,6 @@ class ExactReducer final : public Reducer, public LeafSums {
   bool alone() const { return replica_.world_size == 1; }
   View buffer(int index) const;
   void reduce(const Bucket& bucket);
-  /// sum (n) = the sum of what all ranks hold. Returns it.
-  ///   received  (most_roots() * ranks, n): first the first node of each rank, then the second ones, ...
-  View sum_of_received(const View& received, const View& sum);
   void sum_totals();
   /// Runs a collective on the communication stream, between what is queued on the compute stream before and after.
   template <class Collective>

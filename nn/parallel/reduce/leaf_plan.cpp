@@ -2,36 +2,12 @@
 #include "nn/parallel/reduce/leaf_plan.h"
 
 #include <algorithm>
-#include <bit>
-
-#include "kernels/elementwise.h"
-#include "runtime/copy.h"
-#include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
-int64_t split_at(const RowRange& node) {
-  return node.begin + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(node.size() - 1)));
-}
-
 bool contains(const RowRange& node, const RowRange& other) {
   return node.begin <= other.begin && other.end <= node.end;
-}
-
-/// Appends the largest nodes below `node` whose leaves with samples are all held.
-void cover(const RowRange& node, const std::vector<bool>& held, const std::vector<bool>& exists,
-           std::vector<RowRange>& nodes) {
-  bool all = true, any = false;
-  for (int64_t i = node.begin; i < node.end; ++i) {
-    const auto leaf = static_cast<size_t>(i);
-    all = all && (held[leaf] || !exists[leaf]);
-    any = any || held[leaf];
-  }
-  if (!any) return;
-  if (all) return nodes.push_back(node);
-  cover({node.begin, split_at(node)}, held, exists, nodes);
-  cover({split_at(node), node.end}, held, exists, nodes);
 }
 
 /// Gives each node a buffer: that of the first node in it that was held before, else one that was not in use.
@@ -76,11 +52,14 @@ LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int worl
     for (size_t rank = 0; rank < held_.size(); ++rank) {
       for (int64_t i = of_rank[rank].begin; i < of_rank[rank].end; ++i)
         computed[rank][static_cast<size_t>(i)] = exists[static_cast<size_t>(i)];
-      std::vector<RowRange> nodes;
-      cover({0, leaves_}, computed[rank], exists, nodes);
-      held_[rank].push_back(place(nodes, held_[rank].back()));
+      held_[rank].push_back(place(aligned_subtrees(computed[rank], exists), held_[rank].back()));
     }
   }
+  for (size_t rank = 0; rank < held_.size(); ++rank) {
+    for (const LeafNode& node : held_[rank].back()) contributions_.push_back({node.leaves, static_cast<int>(rank)});
+  }
+  std::sort(contributions_.begin(), contributions_.end(),
+            [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
 }
 
 int LeafPlan::buffers(int rank) const {
@@ -89,39 +68,6 @@ int LeafPlan::buffers(int rank) const {
     for (const LeafNode& node : nodes) most = std::max(most, node.buffer + 1);
   }
   return most;
-}
-
-int LeafPlan::most_roots() const {
-  size_t most = 0;
-  for (const auto& held : held_) most = std::max(most, held.back().size());
-  return static_cast<int>(most);
-}
-
-namespace {
-
-/// The sum of `parts`, in `output` if that is given and there is something to add, else in one of them.
-LeafPart sum_below(ExecContext& ctx, const RowRange& node, std::span<const LeafPart> parts, const View& output) {
-  if (parts.size() == 1) return parts.front();
-  const int64_t middle = split_at(node);
-  const auto right =
-      std::find_if(parts.begin(), parts.end(), [&](const LeafPart& part) { return part.leaves.begin >= middle; });
-  const auto left_count = static_cast<size_t>(right - parts.begin());
-  const std::span<const LeafPart> left_parts = parts.first(left_count), right_parts = parts.subspan(left_count);
-  if (right_parts.empty()) return sum_below(ctx, {node.begin, middle}, left_parts, output);
-  if (left_parts.empty()) return sum_below(ctx, {middle, node.end}, right_parts, output);
-  const LeafPart a = sum_below(ctx, {node.begin, middle}, left_parts, {});
-  const LeafPart b = sum_below(ctx, {middle, node.end}, right_parts, {});
-  VITRINE_ASSERT(output || a.scratch || b.scratch, "a sum within a tree has memory");
-  const View sum = output ? output : a.scratch ? a.values : b.values;
-  add(ctx, a.values, b.values, sum);
-  return {node, sum};
-}
-
-}  // namespace
-
-void add_along_tree(ExecContext& ctx, const RowRange& node, std::span<const LeafPart> parts, const View& output) {
-  const LeafPart sum = sum_below(ctx, node, parts, output);
-  if (sum.values.data != output.data) copy(ctx, sum.values, output);
 }
 
 }  // namespace vitrine

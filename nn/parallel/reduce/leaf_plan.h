@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "nn/parallel/scheme.h"
-#include "runtime/exec_context.h"
+#include "runtime/comm/contribution.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// The sum of all leaves of a node of the tree, in one of the buffers of a device. A node is a range of leaf numbers
-/// [a, b), which splits at a plus the largest power of two below b - a.
+/// The sum of all leaves of a node of the tree (runtime/leaf_tree.h), in one of the buffers of a device.
 struct LeafNode {
-  RowRange leaves;
+  Subtree leaves;
   int buffer = 0;
 };
 
@@ -35,26 +33,17 @@ class LeafPlan {
   }
   /// What a rank holds in the end.
   const std::vector<LeafNode>& roots(int rank) const { return held_[static_cast<size_t>(rank)].back(); }
-  /// Buffers of a rank, and the most nodes that a rank holds in the end.
+  /// The same of all ranks, ascending.
+  const std::vector<Contribution>& contributions() const { return contributions_; }
+  /// Buffers of a rank.
   int buffers(int rank) const;
-  int most_roots() const;
 
  private:
   int leaves_;
   std::vector<std::vector<int>> numbers_;
   std::vector<RowRange> ranges_;
   std::vector<std::vector<std::vector<LeafNode>>> held_;  // [rank][micro-batch + 1]
+  std::vector<Contribution> contributions_;
 };
-
-/// Values of a node, to be added to others.
-struct LeafPart {
-  RowRange leaves;
-  View values;
-  bool scratch = true;  // may be overwritten
-};
-
-/// output = the sum of `parts` along the tree below `node`; nodes without a part are left out.
-///   parts  at least one; ascending, disjoint nodes. output may be the values of a part.
-void add_along_tree(ExecContext& ctx, const RowRange& node, std::span<const LeafPart> parts, const View& output);
 
 }  // namespace vitrine

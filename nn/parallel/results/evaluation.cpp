@@ -55,8 +55,14 @@ StepResult Evaluation::read(float* logits) {
     note_host_read(setup_.devices, "evaluate", ConstView(target, {values}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), values, logits);
   StepResult sum;
-  for (int64_t i = 0; i < replicas_.size() * parts; ++i)
-    sum.add_totals(result_from(totals.data() + i * LossTotals::kCount));
+  for (int64_t i = 0; i < replicas_.size() * parts; ++i) {
+    StepResult part = result_from(totals.data() + i * LossTotals::kCount);
+    if (setup_.config.exact()) {
+      part.leaf_losses.resize(static_cast<size_t>(parts));
+      part.leaf_losses[static_cast<size_t>(i % parts)] = part.loss_sum;
+    }
+    sum.add_totals(part);
+  }
   return sum;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace vitrine {
 
@@ -16,6 +17,9 @@ struct StepResult {
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // valid targets that were predicted right
   int64_t top5 = 0;     // valid targets among the five largest outputs
+  /// Of an evaluation in exact mode: loss_sum by leaf, zero for those of other processes. Added leaf by leaf, then in
+  /// order, losses have the same bits on any processes.
+  std::vector<double> leaf_losses = {};
   // Of a step:
   double loss_scale = 1.0;  // with which it was computed
   double gradient_norm =

@@ -53,6 +53,8 @@ void StepResult::add_totals(const StepResult& other) {
   valid += other.valid;
   correct += other.correct;
   top5 += other.top5;
+  leaf_losses.resize(std::max(leaf_losses.size(), other.leaf_losses.size()));
+  for (size_t i = 0; i < other.leaf_losses.size(); ++i) leaf_losses[i] += other.leaf_losses[i];
 }
 
 double StepResult::mean_loss() const {

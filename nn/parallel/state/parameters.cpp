@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/results/step_window.h"
+#include "nn/parallel/settings.h"
 #include "nn/parallel/state/host_copies.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
@@ -135,6 +136,13 @@ std::vector<float> Parameters::gradients(int device) {
     }
   }
   return values;
+}
+
+std::vector<float> Parameters::leaf_totals() {
+  if (!setup_.config.exact())
+    throw ConfigError({"leaf_totals: only exact mode has leaves; set ", propose(settings::kLeaves, "8")});
+  setup_.require_training("leaf_totals");
+  return read(0, replicas_[0].exact->leaf_totals());
 }
 
 std::vector<float> Parameters::read(int device, const View& flat) {

@@ -35,6 +35,8 @@ class Parameters {
   /// that is the gradient of the mean loss. Reduced gradients are sums over all devices. throws ConfigError in a
   /// forward-only engine.
   std::vector<float> gradients(int device = 0);
+  /// Exact mode: LossTotals of each leaf of the last step. throws ConfigError in another mode
+  std::vector<float> leaf_totals();
 
   /// Saved buffers, such as running statistics, as set() sets parameters. Between steps all replicas hold the same.
   /// Steps that were in flight when training diverged have updated them, but never with a value that is not finite;

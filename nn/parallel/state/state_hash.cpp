@@ -18,6 +18,10 @@ std::string hash_of(const std::string& text) { return hash_of(text.data(), stati
 
 }  // namespace
 
+std::string hash_values(std::span<const float> values) {
+  return hash_of(values.data(), static_cast<int64_t>(values.size_bytes()));
+}
+
 StateHash hash_state(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state) {
   StateHash hashes;
   const FlatLayout trained = layout.trained();
@@ -25,9 +29,9 @@ StateHash hash_state(const FlatLayout& layout, const BufferLayout& buffers, cons
     const FlatLayout& own = flat.name == "parameters" ? layout : flat.name == "buffers" ? buffers.saved() : trained;
     for (int i = 0; i < own.size(); ++i) {
       const ParamSpec& spec = own.specs()[static_cast<size_t>(i)];
-      hashes.parts.emplace_back(
-          fmt::format("{}.{}", flat.name, spec.name),
-          hash_of(flat.values().data() + own.offset(i), spec.shape.numel() * size_of(DType::f32)));
+      hashes.parts.emplace_back(fmt::format("{}.{}", flat.name, spec.name),
+                                hash_values(flat.values().subspan(static_cast<size_t>(own.offset(i)),
+                                                                  static_cast<size_t>(spec.shape.numel()))));
     }
   }
   std::string scalars = fmt::format("{} {}", fmt::join(state.counters, ","), state.updates);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,9 @@ struct StateHash {
   std::string hash;                                        // of all of it
   std::vector<std::pair<std::string, std::string>> parts;  // "parameters.fc.weight", ..., and "scalars"
 };
+
+/// 128 bits in hex.
+std::string hash_values(std::span<const float> values);
 
 /// Hashes parameters, optimizer states, averages and buffers, tensor by tensor in the order of the weight file, then
 /// counters, the number of updates and the loss scaler.

@@ -139,6 +139,8 @@ int64_t exchange_buffers(Collective collective, DType dtype, int64_t local_devic
     case Collective::scatter:
     case Collective::gather:
       return 1;
+    case Collective::tree_all_reduce:  // a process's sums, and what it receives
+      return local_devices + 2;
     case Collective::alltoall:
     case Collective::sendrecv:
       return local_devices > 1 ? 2 * local_devices + 1 : 0;

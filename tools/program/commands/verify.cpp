@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two runs, compared by the hashes of their training states after every step.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -67,42 +69,101 @@ Hashes hashes_of(const char* option, const char* name, const std::string& run) {
   return read_hashes(option, file.path.string());
 }
 
-/// The tensors whose hashes differ, in the order of the first run.
-std::vector<std::string> different_tensors(const Json& a, const Json& b) {
-  std::vector<std::string> names;
-  for (const auto& [name, hash] : a["tensors"].items()) {
-    if (!b["tensors"].contains(name) || b["tensors"][name] != hash) names.push_back(name);
+/// What differs first in a step, in the order in which the step computes it.
+struct Difference {
+  std::string phase = {};  // "forward", "backward" or "update"
+  std::string layer = {}, tensor = {};
+  std::optional<size_t> leaf = {};
+};
+
+/// The first name whose hashes differ, among those with this prefix; empty if there is none.
+std::string first_different(const Json& a, const Json& b, const std::string& prefix = "") {
+  for (const auto& [name, hash] : a.items()) {
+    if (name.starts_with(prefix) && (!b.contains(name) || b[name] != hash)) return name;
   }
-  return names;
+  return {};
+}
+
+/// "conv1" of "conv1.weight".
+std::string layer_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+/// Forward updates running statistics and finds the leaves' losses; backward finds gradients; the update the rest.
+Difference first_difference(const Json& a, const Json& b) {
+  constexpr const char* kBuffers = "buffers.";
+  const Json none = Json::object(), no_leaves = Json::array();
+  const Json &leaves_a = a.contains("leaves") ? a["leaves"] : no_leaves,
+             &leaves_b = b.contains("leaves") ? b["leaves"] : no_leaves;
+  Difference found;
+  for (size_t i = 0; !found.leaf && i < std::min(leaves_a.size(), leaves_b.size()); ++i) {
+    if (leaves_a[i] != leaves_b[i]) found.leaf = i;
+  }
+  found.tensor = first_different(a["tensors"], b["tensors"], kBuffers);
+  if (!found.tensor.empty()) found.layer = layer_of(found.tensor.substr(std::string_view(kBuffers).size()));
+  if (found.tensor.empty() && found.leaf) found.tensor = "loss";
+  if (!found.tensor.empty()) {
+    found.phase = "forward";
+    return found;
+  }
+  const std::string gradient =
+      first_different(a.contains("gradients") ? a["gradients"] : none, b.contains("gradients") ? b["gradients"] : none);
+  found.phase = gradient.empty() ? "update" : "backward";
+  found.tensor = gradient.empty() ? first_different(a["tensors"], b["tensors"]) : "gradients." + gradient;
+  if (const size_t dot = found.tensor.find('.'); dot != std::string::npos)
+    found.layer = layer_of(found.tensor.substr(dot + 1));
+  return found;
+}
+
+std::string describe(const Difference& d) {
+  std::string text = fmt::format("first in {} ({}", d.tensor, d.phase);
+  if (!d.layer.empty()) text += ", layer " + d.layer;
+  if (d.leaf) text += fmt::format(", leaf {}", *d.leaf);
+  return text + ")";
 }
 
 }  // namespace
 
 int run_verify(const Options& options) {
   const Hashes a = hashes_of("--a", "a", options.verify_a), b = hashes_of("--b", "b", options.verify_b);
-  int64_t equal = 0, first = 0, last = 0;
-  std::vector<std::string> names;
-  for (const auto& [step, line] : a) {
-    const auto other = b.find(step);
+  int64_t equal = 0, last = 0;
+  std::optional<int64_t> step;  // the first one that differs
+  for (const auto& [number, line] : a) {
+    const auto other = b.find(number);
     if (other == b.end()) continue;
-    last = step;
+    last = number;
     if (line["state_hash"] != other->second["state_hash"]) {
-      first = step;
-      names = different_tensors(line, other->second);
+      step = number;
       break;
     }
     ++equal;
   }
   if (last == 0) throw DataError("the runs have no step in common, so there is nothing to compare");
-  const std::string first_tensor = names.empty() ? std::string() : names.front();
-  if (first == 0) {
-    fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal,
-               a.at(last)["state_hash"].get<std::string>());
-  } else {
-    fmt::print("The runs differ after step {}, first in {} ({} of {} tensors differ); {} steps before it are equal\n",
-               first, first_tensor, names.size(), a.at(first)["tensors"].size(), equal);
+  std::optional<Difference> first;
+  size_t different = 0;  // tensors
+  if (step) {
+    const Json &in_a = a.at(*step)["tensors"], &in_b = b.at(*step)["tensors"];
+    for (const auto& [name, hash] : in_a.items()) different += !in_b.contains(name) || in_b[name] != hash ? 1 : 0;
+    first = first_difference(a.at(*step), b.at(*step));
   }
-  return first == 0 ? kExitOk : kExitFailure;
+  const std::string hash = a.at(last)["state_hash"].get<std::string>();
+  if (options.json) {
+    Json json = {{"equal", !first}, {"equal_steps", equal}, {"state_hash", first ? Json() : Json(hash)}};
+    json["first_difference"] = Json();
+    if (first) {
+      json["first_difference"] = {{"step", *step},
+                                  {"phase", first->phase},
+                                  {"layer", text_or_null(first->layer)},
+                                  {"tensor", first->tensor},
+                                  {"leaf", value_or_null(first->leaf)},
+                                  {"different_tensors", different}};
+    }
+    fmt::print("{}\n", json_text(json));
+  } else if (first) {
+    fmt::print("The runs differ after step {}, {}; {} of {} tensors differ; {} steps before it are equal\n", *step,
+               describe(*first), different, a.at(*step)["tensors"].size(), equal);
+  } else {
+    fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal, hash);
+  }
+  return first ? kExitFailure : kExitOk;
 }
 
 }  // namespace vitrine::tools

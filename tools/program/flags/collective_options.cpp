@@ -27,8 +27,9 @@ void check_counts(CollectiveOptions& c) {
 }  // namespace
 
 const char* collective_name(Collective collective) {
-  static constexpr const char* kNames[] = {"scatter",        "gather",     "broadcast", "reduce",   "all_reduce",
-                                           "reduce_scatter", "all_gather", "alltoall",  "sendrecv", "gpu0_star"};
+  static constexpr const char* kNames[] = {"scatter",    "gather",         "broadcast",      "reduce",
+                                           "all_reduce", "reduce_scatter", "all_gather",     "alltoall",
+                                           "sendrecv",   "gpu0_star",      "tree_all_reduce"};
   return kNames[static_cast<int>(collective)];
 }
 
@@ -43,12 +44,13 @@ const std::vector<std::string>& collective_names() {
 
 bool sums(Collective c) {
   return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter ||
-         c == Collective::gpu0_star;
+         c == Collective::gpu0_star || c == Collective::tree_all_reduce;
 }
 
 void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
   if (!c.counts.empty()) check_counts(c);
-  if (c.names.empty()) c.names = collective_names();
+  const bool all = c.names.empty();
+  if (all) c.names = collective_names();
   c.dtype = c.datatype == "half" || c.datatype == "f16"        ? DType::f16
             : c.datatype == "bfloat16" || c.datatype == "bf16" ? DType::bf16
             : c.datatype == "int32" || c.datatype == "i32"     ? DType::i32
@@ -63,6 +65,12 @@ void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
   }
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
     if (c.reduction == reduce_op_name(op)) c.op = op;
+  }
+  if (c.op != ReduceOp::sum || c.dtype == DType::i32) {  // it adds floating-point numbers
+    const auto tree = std::find(c.names.begin(), c.names.end(), collective_name(Collective::tree_all_reduce));
+    if (tree != c.names.end() && !all)
+      throw ConfigError("tree_all_reduce: expected -o sum and a floating-point -d; leave it out, or change them");
+    if (tree != c.names.end()) c.names.erase(tree);
   }
   if (c.first_bytes) c.min_bytes = c.max_bytes = *c.first_bytes;
   if (c.last_bytes) {

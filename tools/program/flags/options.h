@@ -51,7 +51,7 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& options)
 void check_checkpoint_options(const CheckpointOptions& options, const std::string& init_weights, bool evaluates_epochs);
 
 /// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a
-/// broadcast from there.
+/// broadcast from there; tree_all_reduce is that of exact mode, with a leaf on each rank.
 enum class Collective {
   scatter,
   gather,
@@ -62,12 +62,13 @@ enum class Collective {
   all_gather,
   alltoall,
   sendrecv,
-  gpu0_star
+  gpu0_star,
+  tree_all_reduce
 };
 inline constexpr Collective kCollectives[] = {
-    Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
-    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
-    Collective::sendrecv,   Collective::gpu0_star};
+    Collective::scatter,    Collective::gather,         Collective::broadcast,      Collective::reduce,
+    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,     Collective::alltoall,
+    Collective::sendrecv,   Collective::gpu0_star,      Collective::tree_all_reduce};
 const char* collective_name(Collective collective);
 /// All of them, in the order of kCollectives.
 const std::vector<std::string>& collective_names();

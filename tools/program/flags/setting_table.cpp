@@ -9,6 +9,7 @@
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
 #include "runtime/device.h"
+#include "runtime/leaf_tree.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
@@ -328,13 +329,13 @@ SettingTable step_settings() {
           flag("--exact", kRuns | kCompare, at(&Options::exact),
                "Compute the same bits on any devices: by leaves, fixed parts of the batch (docs/exactness.md)"),
           flag("--leaves", kRuns | kCompare, at(&Options::leaves), "Leaves of a batch, with --exact",
-               whole_number(1, 4096), SettingRow::Owner{"exact", {"on"}}),
+               whole_number(1, TreeOrder::kMostNodes), SettingRow::Owner{"exact", {"on"}}),
           flag("--leaf-threads", kRuns | kCompare, at(&Options::leaf_threads),
                "Threads that compute a leaf on CPU devices, with --exact", whole_number(1, kMostThreadsPerDevice),
                SettingRow::Owner{"exact", {"on"}}),
           flag("--batch-norm-leaves", kRuns | kCompare, at(&Options::batch_norm_leaves),
                "Consecutive leaves over which batch norm takes its statistics, with --exact [all]",
-               whole_number(1, 4096), Meaning{"`--batch-norm-leaves`; null: all leaves"},
+               whole_number(1, TreeOrder::kMostNodes), Meaning{"`--batch-norm-leaves`; null: all leaves"},
                SettingRow::Owner{"exact", {"on"}}),
       });
 }
@@ -514,7 +515,7 @@ SettingTable output_settings() {
   return in_group(
       "Output",
       {
-          flag("--json", kModels | kBench | kLab | kInfo | kExplain, at(&Options::json),
+          flag("--json", kModels | kBench | kLab | kInfo | kExplain | kVerify, at(&Options::json),
                "Print one JSON object on stdout", kNotInJson, Effect::local, Ranks::local),
           flag("--save", kTrain, at(&Options::save), "Write the weights at the end", Type{"FILE.safetensors"},
                Meaning{"`--save`"}, Effect::local, Ranks::given),
@@ -697,7 +698,8 @@ SettingTable other_settings() {
       in_group("Options",
                {
                    flag("NAME", kBench, at_c(&C::names),
-                        "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast) [all]",
+                        "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast, tree_all_reduce "
+                        "that of --exact) [all]",
                         one_of(collective_names()), SettingRow::List::repeated),
                    flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
                         SettingRow::List::repeated),

@@ -75,7 +75,7 @@ double bus_factor(Collective c, int ranks, const std::vector<int64_t>& counts, i
     return 1 - static_cast<double>(counts[static_cast<size_t>(root)]) / total;
   }
   if (is_scattered(c)) return (n - 1) / n;
-  if (c == Collective::all_reduce) return 2 * (n - 1) / n;
+  if (c == Collective::all_reduce || c == Collective::tree_all_reduce) return 2 * (n - 1) / n;
   return c == Collective::gpu0_star ? 2.0 : 1.0;  // the star is a reduction and a broadcast
 }
 
@@ -202,6 +202,12 @@ void CollectiveBench::issue(const Run& run, int device) {
     case Collective::gpu0_star:
       communicator.reduce(ctx, buffer.input, buffer.output, run.root, config_.op);
       return communicator.broadcast(ctx, buffer.output, run.root);
+    case Collective::tree_all_reduce: {
+      std::vector<Contribution> leaves;
+      for (int r = 0; r < ranks(); ++r) leaves.push_back({{r, r + 1}, r});
+      const ConstView input = buffer.input;
+      return communicator.tree_all_reduce(ctx, leaves, {&input, 1}, buffer.output);
+    }
   }
 }
 

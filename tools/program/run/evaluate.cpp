@@ -2,6 +2,7 @@
 #include "tools/program/run/evaluate.h"
 
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -94,6 +95,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   BatchSource source(job.data.test, config);
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
   StepResult sum, recent;
+  std::vector<double> losses;  // exact mode: of each leaf, over all batches, in this process
   Outputs outputs;
   std::vector<float> batch_logits;
   std::optional<ConfusionMatrix> matrix;
@@ -102,7 +104,11 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     const size_t before = outputs.values.size();
     batch_logits.clear();
     std::vector<float>* const wanted = logits != nullptr ? &outputs.values : &batch_logits;
-    recent.add_totals(run.engine->evaluate(*item, logits != nullptr || confusion ? wanted : nullptr));
+    StepResult batch = run.engine->evaluate(*item, logits != nullptr || confusion ? wanted : nullptr);
+    losses.resize(batch.leaf_losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) losses[i] += batch.leaf_losses[i];
+    batch.leaf_losses.clear();
+    recent.add_totals(batch);
     if (matrix) {
       const std::span<const int32_t> labels(item->labels.as<int32_t>(), static_cast<size_t>(item->labels.numel()));
       matrix->add(labels, std::span(*wanted).subspan(logits != nullptr ? before : 0));
@@ -118,6 +124,10 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   }
   if (logits != nullptr)
     *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
+  if (!losses.empty()) {
+    if (!alone) losses = run.devices->process_group()->sum("the losses of leaves", losses);
+    sum.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+  }
   VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
   Evaluation result;
   result.loss = sum.mean_loss();

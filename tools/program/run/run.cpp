@@ -222,6 +222,7 @@ int64_t host_copies(const Options& options, const Job& job) {
 }
 
 int64_t evaluate_batch_size(const Options& options) {
+  if (options.exact) return options.batch_size;  // leaves of the same samples, whatever --accumulate says
   return (options.batch_size + options.accumulate - 1) / options.accumulate;
 }
 

@@ -35,7 +35,7 @@ int64_t host_copies(const Options& options, const Job& job);
 /// The batch sizes of `steps` training steps (nothing: whole epochs), and of evaluation on the test set.
 Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate);
 Workload evaluate_workload(const Options& options, const Job& job);
-/// Samples of an evaluation batch: as many as of a micro-batch.
+/// Samples of an evaluation batch: as many as of a micro-batch, with --exact of a whole batch.
 int64_t evaluate_batch_size(const Options& options);
 
 /// Configuration of the loader for this process's part of the batches.

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/train/state_hashes.h"
 
+#include <map>
+#include <span>
+
+#include "kernels/cross_entropy.h"
 #include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {
@@ -19,6 +23,20 @@ void StateHashes::add_step() {
   if (!file_) return;
   const StateHash hashes = take();
   Json line = {{"step", engine_.steps_issued()}, {"state_hash", hashes.hash}};
+  line["leaves"] = Json::array();
+  if (engine_.config().exact()) {
+    const std::vector<float> totals = engine_.parameters().leaf_totals();
+    for (size_t i = 0; i < totals.size(); i += LossTotals::kCount)
+      line["leaves"].push_back(hash_values(std::span(totals).subspan(i, LossTotals::kCount)));
+  }
+  const FlatLayout layout = engine_.parameters().layout().trained();
+  const std::vector<float> gradients = engine_.parameters().gradients();
+  std::map<int64_t, ParamSpec> by_offset;
+  for (int i = 0; i < layout.size(); ++i) by_offset.emplace(layout.offset(i), layout.specs()[static_cast<size_t>(i)]);
+  for (const auto& [offset, spec] : by_offset) {
+    line["gradients"][spec.name] =
+        hash_values(std::span(gradients).subspan(static_cast<size_t>(offset), static_cast<size_t>(spec.shape.numel())));
+  }
   for (const auto& [name, hash] : hashes.parts) line["tensors"][name] = hash;
   file_->write(json_text(line) + "\n");
 }

@@ -11,7 +11,9 @@
 namespace vitrine::tools {
 
 /// Hashes of a run's training state, with --exact and --hashes FILE.jsonl. The file has a line for each step,
-/// {"step": 1, "state_hash": ..., "tensors": {NAME: HASH, ...}}, in the order of StateHash::parts.
+/// {"step": 1, "state_hash": ..., "leaves": [HASH, ...], "gradients": {NAME: HASH, ...}, "tensors": {NAME: HASH, ...}}:
+/// with --exact the loss of each leaf; reduced gradients, in the order in which backward finishes them; and the state
+/// in the order of StateHash::parts.
 class StateHashes {
  public:
   /// Opens the file, unless the path is empty.   throws DataError
