@@ -21,6 +21,7 @@
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"
 #include "kernels/step_control.h"
+#include "kernels/tree_sum.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
 
@@ -89,6 +90,14 @@ void add_elementwise(Cases& all) {
     all.push_back({.name = "add",
                    .arguments = {with_specials("a", {n}), with_specials("b", {n}), output("y", {n})},
                    .call = [](ExecContext& ctx, const Views& v) { add(ctx, v[0], v[1], v[2]); },
+                   .reference = [](Arguments& v) { v[2] = reference_add(v[0], v[1]); },
+                   .in_place = {0, 1}});
+    all.push_back({.name = "tree_sum",
+                   .arguments = {with_specials("input", {n}), with_specials("input", {n}), output("output", {n})},
+                   .call =
+                       [](ExecContext& ctx, const Views& v) {
+                         tree_sum(ctx, std::vector<Subtree>{{0, 1}, {1, 2}}, std::vector<ConstView>{v[0], v[1]}, v[2]);
+                       },
                    .reference = [](Arguments& v) { v[2] = reference_add(v[0], v[1]); },
                    .in_place = {0, 1}});
     all.push_back({.name = "relu_forward",
