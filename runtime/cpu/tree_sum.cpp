@@ -17,7 +17,7 @@ constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this, threads cos
 template <class T, class V>
 void round_to(V& value) {
   if constexpr (!std::is_same_v<T, float>) {
-    std::array<T, sizeof(V) / sizeof(float)> stored;
+    std::array<T, kLanes> stored;
     store(value, stored.data());
     load(stored.data(), value);
   }
@@ -27,7 +27,7 @@ void round_to(V& value) {
 template <class T, class V, size_t kCount>
 void add_block(std::span<const uint8_t> folds, std::span<const void* const> inputs, std::span<void* const> outputs,
                int64_t i) {
-  constexpr int64_t kWidth = sizeof(V) / sizeof(float);
+  constexpr int64_t kWidth = std::is_same_v<V, float> ? 1 : kLanes;
   std::array<std::array<V, kCount>, TreeOrder::kMostPartials> waiting;
   size_t waits = 0;
   std::array<V, kCount> sum;

@@ -84,7 +84,7 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_FALSE(o.check);
   EXPECT_EQ(o.dtype, DType::f16);
   EXPECT_EQ(o.root, 1);
-  EXPECT_EQ(parsed("collectives").collectives.names.size(), 10U);
+  EXPECT_EQ(parsed("collectives").collectives.names.size(), 11U);
   EXPECT_EQ(parsed("collectives -b 1K").collectives.max_bytes, 1024) << "one size";
   EXPECT_EQ(parsed("collectives -b 1k -e 4KiB -i 1K").collectives.step_bytes, 1024);
   EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
