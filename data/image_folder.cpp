@@ -57,13 +57,16 @@ class FolderSamples final : public Samples {
   throw DataError(fmt::format("image-folder: {}: {}; expected {}", path.string(), found, kLayout));
 }
 
+/// Tools put folders of their own, such as .ipynb_checkpoints, beside classes and among images.
+bool is_hidden(const fs::path& folder) { return folder.filename().string().starts_with('.'); }
+
 std::vector<std::string> class_folders(const fs::path& part) {
   std::vector<std::string> names;
   std::error_code error;
   fs::directory_iterator entries(part, error);
   if (error) fail(part, fmt::format("it cannot be read ({})", error.message()));
   for (const fs::directory_entry& entry : entries) {
-    if (entry.is_directory(error)) names.push_back(entry.path().filename().string());
+    if (entry.is_directory(error) && !is_hidden(entry.path())) names.push_back(entry.path().filename().string());
   }
   if (names.empty()) fail(part, "it has no class folders");
   std::sort(names.begin(), names.end());
@@ -90,8 +93,12 @@ std::vector<fs::path> images_of(const fs::path& folder) {
   fs::recursive_directory_iterator entries(folder, fs::directory_options::follow_directory_symlink, error);
   for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
     const fs::path& path = entries->path();
+    if (entries->is_directory()) {
+      if (is_hidden(path)) entries.disable_recursion_pending();
+      continue;
+    }
     const FileKind kind = kind_of(path);
-    if (kind == FileKind::ignored || entries->is_directory()) continue;
+    if (kind == FileKind::ignored) continue;
     if (kind == FileKind::other_image) {
       throw DataError(
           fmt::format("image-folder: {}: only JPEG and PNG images are read; convert or remove it", path.string()));

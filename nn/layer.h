@@ -203,6 +203,8 @@ class Layer {
   /// True when the layer takes all leaves of Pass::leaves in one call, because it is made of layers or adds up values
   /// over leaves.
   virtual bool handles_leaves() const { return false; }
+  /// Puts `prefix` before the labels of the layers inside, which name them in tables, traces and messages.
+  virtual void prefix_labels(const std::string& /*prefix*/) {}
   /// True when grad_x may be grad_y (an elementwise layer).
   virtual bool backward_in_place() const { return false; }
   /// True when forward and backward do nothing but issue work, and issue the same work in every training step of one

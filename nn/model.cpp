@@ -255,7 +255,8 @@ Model make_model(const std::string& name, const ModelOptions& options) {
       }
     }
     throw ShapeError(
-        {fmt::format("make_model: {0} needs images of at least {1}x{1}, got {2}x{2}; use ", name, model.height, size),
+        {given(settings::kImageSize, std::to_string(size)),
+         fmt::format(": {0} needs images of at least {1}x{1}, got {2}x{2}; use ", name, model.height, size),
          propose(settings::kImageSize, model.height)});
   }
   return model;

@@ -23,7 +23,7 @@ auto name_layer(const Sequential::Part& part, const Body& body) {
     return body();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::dtype && error.kind() != ErrorKind::unsupported) throw;
-    rethrow_with_prefix(std::current_exception(), fmt::format("layer '{}' ({}): ", part.name, part.layer->describe()));
+    rethrow_with_prefix(std::current_exception(), fmt::format("layer '{}' ({}): ", part.label, part.layer->describe()));
   }
 }
 
@@ -90,7 +90,9 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   std::set<std::string> names;
   int first = 0;
   size_t first_buffer = 0;
-  for (const Part& part : parts_) {
+  for (Part& part : parts_) {
+    part.label = part.name;
+    part.layer->prefix_labels(part.name + ".");
     if (!names.insert(part.name).second)
       throw ConfigError(fmt::format("Sequential: two parts are named '{}'; give each part its own name", part.name));
     first_parameter_.push_back(first);
@@ -101,6 +103,13 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   first_parameter_.push_back(first);
   first_buffer_.push_back(first_buffer);
   frozen_.resize(static_cast<size_t>(first));
+}
+
+void Sequential::prefix_labels(const std::string& prefix) {
+  for (Part& part : parts_) {
+    part.label = prefix + part.label;
+    part.layer->prefix_labels(prefix);
+  }
 }
 
 void Sequential::freeze(const std::vector<std::string>& patterns) {
@@ -200,7 +209,7 @@ void Sequential::backward(const BackwardCall& call) const {
 void Sequential::forward_empty(const EmptyCall& call) const {
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const LayerScope scope(call.ctx, parts_[i].name.c_str());
+    const LayerScope scope(call.ctx, parts_[i].label.c_str());
     parts_[i].layer->forward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
   }
 }
@@ -209,7 +218,7 @@ void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& rea
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
   for (size_t i = parts_.size(); i-- > first_trained_part_;) {
     {
-      const LayerScope scope(call.ctx, parts_[i].name.c_str());
+      const LayerScope scope(call.ctx, parts_[i].label.c_str());
       parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
     }
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
@@ -295,14 +304,14 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
       continue;
     }
     const Layer& layer = *parts_[i].layer;
-    const LayerScope scope(ctx, parts_[i].name.c_str());
+    const LayerScope scope(ctx, parts_[i].label.c_str());
     Tensor y;
     if (output && i + 1 == last) {
       y = output.reshape(shapes[i + 1]);
     } else if (layer.forward_in_place() && before != nullptr && before->output_need() != OutputNeed::values) {
       y = x;
     } else {
-      y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
+      y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].label + ".output");
     }
     Saved kept = name_layer(parts_[i], [&] {
       return forward_leaves(layer, {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
@@ -387,14 +396,14 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
       continue;
     }
     const Layer& layer = *parts_[i].layer;
-    const LayerScope scope(ctx, parts_[i].name.c_str());
+    const LayerScope scope(ctx, parts_[i].label.c_str());
     Tensor grad_x;
     if (i == first) {
       if (grad_input) grad_x = pass.input_form ? grad_input : grad_input.reshape(shapes[i]);
     } else if (layer.backward_in_place()) {
       grad_x = grad;
     } else {
-      grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
+      grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].label + ".grad_input");
     }
     const ParamViews own = of_part(grad_params, i);
     std::vector<View> without_bias;

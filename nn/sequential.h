@@ -20,6 +20,7 @@ class Sequential final : public Layer {
   struct Part {
     std::string name;  // "features.0"
     std::unique_ptr<Layer> layer;
+    std::string label = {};  // set by Sequential: the name after those of the parts around it, "layer1.0.conv1"
   };
 
   /// throws ConfigError when two parts have the same name.
@@ -42,6 +43,7 @@ class Sequential final : public Layer {
   /// True when that holds for all parts.
   bool can_be_replayed() const override;
   bool handles_leaves() const override { return true; }
+  void prefix_labels(const std::string& prefix) override;
   /// That of the first part.
   ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   Saved forward(const ForwardCall& call) const override;

@@ -81,7 +81,7 @@ Reason remedy_for_prefix(const std::string& wanted, const std::vector<std::strin
                                   [&](const std::string& name) { return name.ends_with("." + wanted); });
   if (found == unexpected.end()) return {};
   const std::string prefix = found->substr(0, found->size() - wanted.size());
-  return {fmt::format(" Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
+  return {fmt::format(". Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
 }
 
 void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
@@ -94,10 +94,11 @@ void check_names(const std::string& path, const FlatLayout& layout, const Buffer
   }
   if (missing.empty() && unexpected.empty()) return;
   Reason message(fmt::format("{} does not match the model:", path));
-  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
-  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
+  if (!missing.empty()) message += fmt::format(" missing parameters:{}", list_names(missing));
+  if (!unexpected.empty())
+    message += fmt::format("{} unexpected parameters:{}", missing.empty() ? "" : ";", list_names(unexpected));
   if (!missing.empty()) message += remedy_for_prefix(missing.front(), unexpected);
-  throw DataError(message);
+  throw MismatchedWeights(message);
 }
 
 std::string suffixed(const std::string& name, const std::string& suffix) {
@@ -147,7 +148,7 @@ std::string misfit_of(const HostTensor& tensor, const ParamSpec& spec) {
 void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
     const std::string misfit = misfit_of(tensors.at(spec.name), spec);
-    if (!misfit.empty()) throw DataError(fmt::format("{}: {} has {}", path, spec.name, misfit));
+    if (!misfit.empty()) throw MismatchedWeights(fmt::format("{}: {} has {}", path, spec.name, misfit));
   }
 }
 
@@ -239,7 +240,7 @@ LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout,
       report.parameters = keep_fitting(layout, tensors, report);
       report.buffers = keep_fitting(buffer_layout.saved(), tensors, report);
       if (report.parameters == 0) {
-        throw DataError(Reason(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}.", path,
+        throw DataError(Reason(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path,
                                            report.not_loaded.front())) +
                         remedy_for_prefix(layout.specs().front().name, report.unused));
       }

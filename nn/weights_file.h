@@ -63,6 +63,12 @@ class NonFiniteWeights : public DataError {
   using DataError::DataError;
 };
 
+/// Names or shapes that are not the model's.
+class MismatchedWeights : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 struct LoadOptions {
   bool allow_non_finite = false;
   /// Loads the tensors whose names, shapes and dtypes fit, and leaves everything else as it is: for fine-tuning with
@@ -82,10 +88,10 @@ struct LoadedWeights {
 /// the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as in PyTorch's
 /// oldest files. Nothing is changed when it throws.
 ///   buffers  receive the file's values; what a partial load does not find is initial
-/// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a
-///         wrong shape (unless `partial`); if no parameter is loaded; if no name begins with strip_prefix, or two names
-///         become one; NonFiniteWeights with the first value that is not finite and its index in the file's tensor,
-///         unless allow_non_finite
+/// throws  MismatchedWeights that lists missing and unexpected parameters, or gives both shapes of the first parameter
+///         with a wrong shape (unless `partial`); DataError if no parameter is loaded; if no name begins with
+///         strip_prefix, or two names become one; NonFiniteWeights with the first value that is not finite and its
+///         index in the file's tensor, unless allow_non_finite
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers,
                               const LoadOptions& options = {});

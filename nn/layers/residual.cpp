@@ -29,6 +29,11 @@ Residual::Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential>
       body_parameters_(body_->parameters().size()),
       body_buffers_(body_->buffers().size()) {}
 
+void Residual::prefix_labels(const std::string& prefix) {
+  body_->prefix_labels(prefix);
+  if (shortcut_) shortcut_->prefix_labels(prefix);
+}
+
 std::string Residual::describe() const {
   return fmt::format("residual({} | {}){}", body_->describe(), shortcut_ ? shortcut_->describe() : "identity",
                      relu_ ? " + relu" : "");

@@ -259,6 +259,14 @@ TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
 
 TEST_F(CheckpointKills, TwentyCostNothing) { survive(20, 7); }
 
+TEST_F(Checkpoints, ARunThatContinuesButSavesNothingSaysSo) {
+  every_step("whole");
+  take("whole", 9, "some");
+  const ChildResult result = run(short_run() + words("--resume {}", path("some") + step(9)));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "this run saves no checkpoints; to go on saving, add --checkpoint-dir DIR");
+}
+
 TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
   every_step("whole");
   for (const int64_t number : {8, 9, 10}) take("whole", number, "some");

@@ -28,7 +28,7 @@ See [the page](docs/page.md#a-part-of-it) and [below](#project).
     vitrine train --model mlp --data synthetic:64 --steps 1000000 --devices cpu:0 --no-eval
 
 ```console exact exit=1
-$ vitrine plan --model mlp --devices meta:0 --device-memory 1KiB --batch-size 1 \\
+$ vitrine plan --model mlp --devices meta:0 --device-memory 4KiB --batch-size 1 \\
     | grep -c "does not fit"; exit 1
 1
 ```

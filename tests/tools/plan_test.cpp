@@ -180,6 +180,11 @@ TEST(Choose, RecomputationMakesItFit) {
 const Arguments kDeep = words(
     "--model resnet18 --image-size 32 --data synthetic:64 --devices cpu:0 --batch-size 16 --steps 2 --workspace 16MiB");
 
+TEST(Plan, LayersInBlocksAreNamedWithTheirBlocks) {
+  const std::string text = run_vitrine(with({"plan"}, kDeep)).output;
+  expect_contains(text, "\nconv1 ", "\nlayer1.0.conv2 ", "\nlayer2.0.downsample.0 ");
+}
+
 TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Json none = json_of(with({"plan"}, kDeep));
   EXPECT_TRUE(none["frontier"].is_null());

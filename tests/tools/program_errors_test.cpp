@@ -158,7 +158,7 @@ TEST(ProgramErrors, MessagesNameTheFlagAndTheRemedy) {
       "DIR downloads it\n");
   expect_failure(words("train --data cifar"), 2, "--data cifar: expected cifar10:DIR, ");
   expect_failure(words("plan --model alexnet --image-size 7"), 1,
-                 "alexnet needs images of at least 63x63, got 7x7; use --image-size 63\n");
+                 "--image-size 7: alexnet needs images of at least 63x63, got 7x7; use --image-size 63\n");
   EXPECT_EQ(run_vitrine(words("plan --model alexnet --image-size 63")).exit_code, 0) << "the remedy helps";
 }
 

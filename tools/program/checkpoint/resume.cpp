@@ -84,7 +84,7 @@ void adapt(const Options& options, const std::vector<SettingChange>& changes, Ru
   if (has_changed(changes, "loss-scale")) state.loss_scale.reset();
 }
 
-void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits) {
+void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits, bool saves) {
   const RunState& state = resumed.state;
   fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step,
              state.epoch + 1, state.batch, state.batches_per_epoch);
@@ -94,6 +94,7 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
   for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", excerpt(change, 400));
   if (!optimizer_fits)
     fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
+  if (!saves) fmt::print(stderr, "vitrine: this run saves no checkpoints; to go on saving, add --checkpoint-dir DIR\n");
 }
 
 /// Loads the state. With several processes the tensors are rank 0's.
@@ -149,7 +150,7 @@ std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& r
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->parameters().verify();
-  if (processes.leads()) report(resumed, changes, optimizer_fits);
+  if (processes.leads()) report(resumed, changes, optimizer_fits, !options.checkpoints.directory.empty());
   return resumed;
 }
 

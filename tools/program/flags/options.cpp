@@ -185,6 +185,8 @@ void check_combinations(const Options& o) {
   if (o.eval_every > 0 && !o.evaluate) throw ConfigError("--eval-every contradicts --no-eval; leave one of them out");
   if (o.gpu0_batch_size && (o.split || o.choices.split))
     throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
+  if (o.gpu0_batch_size && !o.choices.batch_size && *o.gpu0_batch_size > o.batch_size)
+    throw ConfigError(fmt::format("--gpu0-bsz {}: it is more than --batch-size {}", *o.gpu0_batch_size, o.batch_size));
   if (o.split) parse_split(*o.split);
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);

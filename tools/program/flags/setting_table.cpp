@@ -202,7 +202,7 @@ SettingTable device_settings() {
                }},
                Ranks::local),
           flag("--device-memory", kUsers, at(&Options::device_memory),
-               "Capacity of each device: 512MiB, or a list [the available memory, divided]", bytes(1), Type{"SIZE"},
+               "Capacity of each device: 512MiB, or a list [the available memory, divided]", bytes(4096), Type{"SIZE"},
                L::commas, Effect::start, Ranks::local),
           flag("--workspace", kUsers, at(&Options::workspace),
                "Scratch memory of each device's libraries: 64MiB [planned: what the convolutions need]", bytes(0),

@@ -50,14 +50,15 @@ Table schemes_table(const Record& record) {
   const bool skips =
       std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& r) { return r.steps.skipped() > 0; });
   Table table({{"mode", Align::left},
+               {"device", Align::left},
                {skips ? "samples/s (skipped)" : "samples/s"},
                {"gradient difference"},
-               {"device", Align::left},
                {"samples/step"},
                {"peak memory"},
                {"planned", Align::right, 1},
                {"activations", Align::right, 2}},
               "The same steps under each scheme");
+  table.set_key_columns(2);
   for (const RunRecord& run : record.runs) {
     if (&run != &record.runs.front()) table.add_rule();
     const std::string rate =
@@ -66,9 +67,9 @@ Table schemes_table(const Record& record) {
     for (const DeviceSet& set : group_devices(run.devices.size(), agree)) {
       const DeviceRecord& d = run.devices[set.first()];
       const bool first = set.first() == 0;
-      table.add_row({first ? run.name : "", first ? rate : "", first ? describe_difference(run) : "",
-                     set.name(names_of(run.devices)), format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes),
-                     planned_peak(d), format_bytes(d.held(Category::activations))});
+      table.add_row({first ? run.name : "", set.name(names_of(run.devices)), first ? rate : "",
+                     first ? describe_difference(run) : "", format_count(d.samples_per_step),
+                     format_bytes(d.pool.peak_bytes), planned_peak(d), format_bytes(d.held(Category::activations))});
     }
   }
   table.set_hint(rounding_hint(record.runs));
