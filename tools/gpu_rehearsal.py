@@ -57,7 +57,7 @@ class Rehearsal:
         self.arguments, self.root = arguments, root
         self.programs = os.path.join(os.path.abspath(arguments.build), "bin")
         if not os.access(os.path.join(self.programs, "vitrine"), os.X_OK):
-            sys.exit(f"gpu_check: {self.programs}/vitrine does not exist; build the target gpu_rehearsal with -DVITRINE_CUDA=HOST, or run tests/ptx/run.py")
+            sys.exit(f"gpu_check: {self.programs}/vitrine does not exist; build with -DVITRINE_CUDA=HOST, or run tests/ptx/run.py")
 
     def prepare(self, folder):
         """The build folder that the check sees: links to the programs of the rehearsal, and those that are planted."""

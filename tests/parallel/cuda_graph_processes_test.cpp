@@ -133,7 +133,6 @@ TEST_F(CudaGraphProcesses, ReplayGradientsIn16Bits) {
   expect_same_bits(model, config);
 }
 
-/// Left out under sanitizers, where it takes minutes.
 TEST_F(CudaGraphProcesses, ReplayTheSumsOfSquaresOfNamedModels) {
   const Model model = make_model("mlp", {.image_size = 32});
   EngineConfig config = with(small_config(model, 4), DType::f32, "sgd");

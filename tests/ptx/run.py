@@ -39,7 +39,7 @@ PROGRAMS = [("test_kernels_light", {"VITRINE_PTX_GLOBAL_RACES": "1"}), ("test_ke
             ("test_collectives", {"VITRINE_TEST_DEVICES": "cuda:0"}),
             ("test_kernels_light=*Image*:*Pool*:*pool*:*Dropout*:*Gather*:*Form*", {"VITRINE_WIDE_INDICES": "1"}),
             ("test_kernels_heavy=*Form*", {"VITRINE_WIDE_INDICES": "1"}), ("test_engine=*EngineEquals*:*Average*:*Freeze*", {}),
-            ("test_mixed_precision", {}), ("test_cuda_graph=-*NamedModels*", {}), ("test_training_state", {})]
+            ("test_mixed_precision", {}), ("test_cuda_graph=-*vgg16*", {}), ("test_training_state", {})]
 # Planted mistakes in planted.cu, and what must be found; "": nothing.
 PLANTED = {"fine": "", "no_barrier": "race in shared memory", "uninitialised": "read of uninitialised shared memory",
            "divergent_barrier": "barrier divergence", "no_wait": "before griddepcontrol.wait", "blocks_race": "race in global memory",
