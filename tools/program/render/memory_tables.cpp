@@ -159,9 +159,13 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
   return table;
 }
 
+/// "layer1.0.conv1" is inside "layer1.0".
+bool is_inside(const std::string& layer, const std::string& block) { return layer.starts_with(block + "."); }
+
 int64_t held_bytes(const DevicePlan& plan, const std::string* layer = nullptr) {
   int64_t bytes = 0;
-  for (const HeldBytes& held : plan.held) bytes += layer == nullptr || held.layer == *layer ? held.bytes : 0;
+  for (const HeldBytes& held : plan.held)
+    bytes += layer == nullptr || held.layer == *layer || is_inside(held.layer, *layer) ? held.bytes : 0;
   return bytes;
 }
 
@@ -272,6 +276,10 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
     }
   }
   if (layers.empty()) return std::nullopt;
+  const std::vector<std::string> blocks = layers;
+  std::erase_if(layers, [&](const std::string& layer) {
+    return std::any_of(blocks.begin(), blocks.end(), [&](const std::string& b) { return is_inside(layer, b); });
+  });
   Table table(columns, "What each layer holds from its forward to its backward pass");
   for (const std::string& layer : layers) {
     std::vector<std::string> cells = {layer};
