@@ -97,7 +97,7 @@ class Folder : public TempFolder {
     write_jpeg(path() / "train/ant/y.jpeg", 16, 16, filled(16, 16, {120, 120, 120}));
     write_file(path() / "train/ant/notes.txt", Bytes{1});
     write_png(path() / "train/ant/.ipynb_checkpoints/a.png", 8, 8, filled(8, 8, {0, 0, 0}));
-    write_file(path() / "train/.cache/notes.txt", Bytes{1});
+    write_png(path() / "train/.cache/a.png", 8, 8, filled(8, 8, {0, 0, 0}));
     write_png(path() / "val/ant/1.png", 8, 12, filled(8, 12, {50, 60, 70}));
     write_png(path() / "val/beetle/1.png", 12, 8, filled(12, 8, {80, 90, 100}));
   }
