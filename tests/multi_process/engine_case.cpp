@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <stdexcept>
 
 #include "runtime/process_group/process_group.h"
 #include "tests/parallel/random_model.h"
@@ -71,6 +72,43 @@ std::vector<double> sum_over_processes(const DeviceGroup& devices, const std::ve
   return devices.process_group()->sum("what the evaluation found", values);
 }
 
+/// The states that a checkpoint has, on rank 0; nothing elsewhere. All processes call it.
+std::vector<float> states_of(Engine& engine, bool is_rank0, TrainingState& state) {
+  if (!is_rank0) {
+    engine.checkpointer().share_state();
+    return {};
+  }
+  engine.checkpointer().copy_state(state);
+  std::vector<float> values;
+  for (const TrainingState::Flat& flat : state.flats)
+    values.insert(values.end(), flat.values().begin(), flat.values().end());
+  return values;
+}
+
+/// Saves the states, trains one more step, and loads them again. Returns them on rank 0. throws runtime_error if they
+/// are not the same afterwards, or nothing is sharded.
+std::vector<float> save_and_load(Engine& engine, DeviceGroup& devices, const HostBatch& batch) {
+  const bool is_rank0 = devices.process() == 0;
+  TrainingState state = engine.checkpointer().make_state(), again = engine.checkpointer().make_state();
+  const std::vector<float> values = states_of(engine, is_rank0, state);
+  const std::vector<float> averages = engine.parameters().averages().values(),
+                           gradients = engine.parameters().gradients();
+  engine.train_step(batch);
+  engine.checkpointer().load_state(state);
+  if (states_of(engine, is_rank0, again) != values)
+    throw std::runtime_error("other states were loaded than were saved");
+  const std::span<const float> saved = state.flat("ema").values();
+  if (is_rank0 && !std::equal(saved.begin(), saved.end(), averages.begin()))
+    throw std::runtime_error("averages() differ from those that were saved");
+  const PoolStatistics pool = devices[0].pool().statistics();
+  const int64_t whole = 3 * static_cast<int64_t>(saved.size_bytes());
+  if (devices.world_size() > 1 && pool.peak_by_category[static_cast<size_t>(Category::optimizer)] >= whole)
+    throw std::runtime_error("no states are sharded");
+  std::vector<float> all = values;
+  all.insert(all.end(), gradients.begin(), gradients.end());
+  return all;
+}
+
 template <class T>
 void write(std::ofstream& file, const std::vector<T>& values) {
   const size_t count = values.size();
@@ -103,7 +141,11 @@ std::vector<EngineCase> engine_cases() {
           {"reduced_in_f16", 11, 12, 1, {}, reduced_in(DType::f16), 0.3, 1e-3},
           {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-2},
           {"batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true},
-          {"batch_norm_accumulated", 14, 14, 3, weights, {}, 0.2, 1e-5, true}};
+          {"batch_norm_accumulated", 14, 14, 3, weights, {}, 0.2, 1e-5, true},
+          {"zero1", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero1"},
+          {"zero1_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero1"},
+          {"zero1_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero1"},
+          {"zero1_exact", 4, 16, 1, {}, {}, 0.2, 0.0, false, "zero1", 8}};
 }
 
 EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices) {
@@ -112,7 +154,14 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   EngineConfig config = small_config(model, full);
   config.accumulate = engine_case.accumulate;
   config.precision = engine_case.precision;
+  config.scheme = scheme_preset(engine_case.mode);
+  const bool sharded = config.scheme.shard != Sharding::none;
+  if (sharded) {
+    config.optimizer = make_optimizer_config("adamw", 0.01, {}, false, {});
+    config.ema_decay = 0.9;
+  }
   Split& split = config.scheme.split;
+  split.leaves = engine_case.leaves;
   if (!engine_case.weights.empty()) {
     split.kind = Split::Kind::weights;
     split.weights.assign(engine_case.weights.begin(), engine_case.weights.begin() + devices.world_size());
@@ -134,6 +183,12 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   result.parameters = engine.parameters().values(0);
   const BufferValues buffers = engine.parameters().buffers(0);
   result.parameters.insert(result.parameters.end(), buffers.values.begin(), buffers.values.end());
+  if (sharded) {
+    const BatchPlan whole = plan_batch(split, full, config.accumulate, devices.world_size());
+    const std::vector<float> states =
+        save_and_load(engine, devices, part_of(model, random_batch(model, full, 78, 0.2), whole, devices));
+    result.parameters.insert(result.parameters.end(), states.begin(), states.end());
+  }
   engine.finish();
   return result;
 }

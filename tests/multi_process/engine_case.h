@@ -19,6 +19,10 @@ struct EngineCase {
   double ignored = 0.3;
   double tolerance = 1e-5;  // of the parameters, relative to one device's
   bool batch_norm = false;  // a residual network; its running statistics count as parameters
+  /// With another mode than ddp: adamw and averages of the parameters; its states count as parameters, after they were
+  /// saved, overwritten and loaded.
+  const char* mode = "ddp";
+  int leaves = 0;  // above 0: exact mode
 };
 
 std::vector<EngineCase> engine_cases();

@@ -53,6 +53,19 @@ TEST_F(ProcessCheckpoints, ARunContinuesWithTheSameBits) {
   expect_same("parts", "whole", 30);
 }
 
+// With --exact the bits do not depend on the mode.
+TEST_F(ProcessCheckpoints, ShardedStatesHaveTheBitsOfDdp) {
+  for (const char* steps : {"14", "20"}) {
+    for (const char* mode : {"ddp", "zero1"}) {
+      const ChildResult result = run(mode, words("--mode {} --exact --steps {} --no-eval --ema 0.9 --hashes {}", mode,
+                                                 steps, path(mode) + ".jsonl"));
+      ASSERT_EQ(result.exit_code, 0) << result.error;
+    }
+    EXPECT_EQ(content(path("zero1.jsonl")), content(path("ddp.jsonl"))) << "until step " << steps;
+    expect_same("zero1", "ddp", std::stoi(steps));
+  }
+}
+
 TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
   ChildProcess child(training("run", words("--epochs 1000000")), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));

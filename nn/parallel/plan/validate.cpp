@@ -52,8 +52,8 @@ void validate_resident_images(const EngineConfig& config) {
   }
 }
 
-void validate_sharding(const DeviceGroup& devices, const EngineConfig& config) {
-  const char* const why = sharding_obstacle(devices, config);
+void validate_sharding(const EngineConfig& config) {
+  const char* const why = sharding_obstacle(config);
   if (config.scheme.shard == Sharding::none || why == nullptr) return;
   throw ConfigError(
       {given(settings::kShard, "optimizer"), fmt::format(": {}; or use ", why), propose(settings::kShard, "none")});
@@ -100,13 +100,11 @@ void validate_exact(const Model& model, const DeviceGroup& devices, const Engine
 
 }  // namespace
 
-const char* sharding_obstacle(const DeviceGroup& devices, const EngineConfig& config) {
+const char* sharding_obstacle(const EngineConfig& config) {
   if (config.scheme.reduce != Reduce::allreduce)
     return "device 0 makes the only update and needs all of the optimizer's states; reduce by all-reduce";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction to the owners; leave one of them out";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
-  if (devices.process_count() > 1)
-    return "checkpoints read the states of all devices in one process; use one process with all devices";
   return nullptr;
 }
 
@@ -179,7 +177,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
   }
   validate_precision(config.precision, devices);
-  validate_sharding(devices, config);
+  validate_sharding(config);
   if (config.exact()) validate_exact(model, devices, config);
 }
 

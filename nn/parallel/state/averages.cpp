@@ -8,6 +8,7 @@
 #include "kernels/average.h"
 #include "nn/parallel/results/step_window.h"
 #include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/state/process_shards.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -64,6 +65,10 @@ std::vector<float> Averages::values(int device) {
       std::copy(own.begin(), own.end(), values.begin() + piece.begin);
     }
   }
+  gather_shards(
+      setup_, replicas_, "the averages of the parameters", Receivers::all,
+      [](Replica& owner, const ShardPiece& piece) { return piece.of_states(owner.optimizer.average); },
+      [&](int64_t begin, std::span<const float> part) { std::copy(part.begin(), part.end(), values.begin() + begin); });
   return values;
 }
 

@@ -21,6 +21,7 @@ class Averages {
   Averages(const Averages&) = delete;
   Averages& operator=(const Averages&) = delete;
 
+  /// With several processes and Scheme::shard all call it.
   std::vector<float> values(int device = 0);
   /// With several processes all call it with the same values.
   void set(std::span<const float> flat);

@@ -10,6 +10,7 @@
 #include "nn/parallel/results/step_window.h"
 #include "nn/parallel/settings.h"
 #include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/state/process_shards.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
@@ -135,6 +136,10 @@ std::vector<float> Parameters::gradients(int device) {
       std::copy(reduced.begin(), reduced.end(), values.begin() + piece.begin);
     }
   }
+  gather_shards(
+      setup_, replicas_, "the gradients", Receivers::all,
+      [](Replica& owner, const ShardPiece& piece) { return piece.of_parameters(owner.parameter_gradients()); },
+      [&](int64_t begin, std::span<const float> part) { std::copy(part.begin(), part.end(), values.begin() + begin); });
   return values;
 }
 

@@ -32,8 +32,8 @@ class Parameters {
   std::vector<float> working_values(int device = 0);
   /// The gradients of the last step on a device (layout().trained(), without the tail): of the sum of losses, divided
   /// by the nominal targets and multiplied by the loss scale. Where every target is valid and losses are not scaled,
-  /// that is the gradient of the mean loss. Reduced gradients are sums over all devices. throws ConfigError in a
-  /// forward-only engine.
+  /// that is the gradient of the mean loss. Reduced gradients are sums over all devices. With several processes and
+  /// Scheme::shard all call it. throws ConfigError in a forward-only engine.
   std::vector<float> gradients(int device = 0);
   /// Exact mode: LossTotals of each leaf of the last step. throws ConfigError in another mode
   std::vector<float> leaf_totals();

@@ -14,6 +14,7 @@
 #include "nn/parallel/results/step_window.h"
 #include "nn/parallel/state/host_copies.h"
 #include "nn/parallel/state/parameters.h"
+#include "nn/parallel/state/process_shards.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
@@ -238,6 +239,12 @@ void Checkpointer::copy_state(TrainingState& into) {
   setup_.require_training("copy_state");
   if (parameters_.averages().in_place()) throw OrderError("copy_state: an AverageScope is open; close it first");
   check_state(setup_, into, "copy_state");
+  if (setup_.sharded() && setup_.peers() != nullptr && setup_.devices.process() != 0) {
+    throw UnsupportedError(
+        fmt::format("copy_state: rank {} holds a part of the optimizer's states; call copy_state() on rank 0, and "
+                    "share_state() here",
+                    setup_.devices.process()));
+  }
   Replica& r = updating_replica(replicas_, "copy_state");
   int32_t updates = 0;
   const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
@@ -257,6 +264,7 @@ void Checkpointer::copy_state(TrainingState& into) {
   setup_.devices.synchronize();
   for (TrainingState::Flat& flat : into.flats) note_host_read(setup_.devices, "copy_state", view_of(flat));
   note_host_read(setup_.devices, "copy_state", to_updates);
+  gather_states(&into);
   const TrainingProgress& progress = window_.progress();
   into.counters = progress.counters;
   into.step = progress.steps;
@@ -266,6 +274,28 @@ void Checkpointer::copy_state(TrainingState& into) {
   into.momentum = momentum_of(setup_.config.optimizer);
   into.loss_scale.reset();
   if (r.scaler->state()) into.loss_scale = loss_scale_state();
+}
+
+void Checkpointer::share_state() {
+  if (!setup_.sharded() || setup_.peers() == nullptr) return;
+  window_.drain();
+  gather_states(nullptr);
+}
+
+void Checkpointer::gather_states(TrainingState* into) {
+  const std::vector<FlatState> flats = flat_states(setup_.config.optimizer, replicas_[0]);
+  for (size_t i = 0; i < flats.size(); ++i) {
+    const std::string& name = flats[i].name;
+    if (is_replicated(name)) continue;
+    gather_shards(
+        setup_, replicas_, "the state " + name, Receivers::rank0,
+        [&](Replica& r, const ShardPiece& piece) {
+          return piece.of_states(flat_states(setup_.config.optimizer, r)[i].on_device);
+        },
+        [&](int64_t begin, std::span<const float> values) {
+          std::copy(values.begin(), values.end(), into->flat(name).values().begin() + begin);
+        });
+  }
 }
 
 TrainingState Checkpointer::state() {
@@ -335,8 +365,20 @@ void Checkpointer::set_optimizer_states(const TrainingState& state, int32_t upda
   setup_.devices.synchronize();
   if (setup_.peers() == nullptr) return;
   const ProcessGroup::Waiting waiting(*setup_.peers(), "the optimizer's state of rank 0");
-  for (const FlatState& sent : flat_states(setup_.config.optimizer, updating_replica(replicas_, "load_state"))) {
+  const std::vector<FlatState> flats = flat_states(setup_.config.optimizer, updating_replica(replicas_, "load_state"));
+  for (size_t i = 0; i < flats.size(); ++i) {
+    const FlatState& sent = flats[i];
     if (is_replicated(sent.name)) continue;
+    if (setup_.sharded()) {
+      const auto set = [&](Replica& r, const ShardPiece& piece, std::span<const float> values) {
+        const PhaseScope phase(r.compute(), Phase::replicate);
+        copy(r.compute(), ConstView(values.data(), {piece.size()}, DType::f32, DeviceId::host()),
+             piece.of_states(flat_states(setup_.config.optimizer, r)[i].on_device));
+        setup_.devices.synchronize();
+      };
+      scatter_shards(setup_, replicas_, "the state " + sent.name, state.flat(sent.name).values(), set);
+      continue;
+    }
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
       for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {

@@ -72,13 +72,17 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  /// With several processes each copies its own replica, without waiting for the others. throws UnsupportedError if no
-  /// device of this process updates the parameters.
+  /// With several processes each copies its own replica, without waiting for the others; with Scheme::shard rank 0
+  /// copies, and the others call share_state(). throws UnsupportedError if no device of this process updates the
+  /// parameters, or in another process than rank 0 with Scheme::shard.
   TrainingState state();
   /// The same into memory that make_state() has allocated, so that nothing is allocated from then on: the streams stand
   /// still only for the copy. Write it to a folder with checkpoint_files() and write_checkpoint(), on another thread if
   /// you like.
   void copy_state(TrainingState& into);
+  /// With several processes and Scheme::shard: sends rank 0, which copies the state, what this process owns of it.
+  /// Otherwise returns at once.
+  void share_state();
   /// Memory for a state of this engine, pinned for GPUs: training_state_bytes() of it. throws OutOfMemory.
   TrainingState make_state() const;
   /// Continues from a state: parameters, optimizer, counters, loss scale, learning rate and momentum of all replicas.
@@ -91,6 +95,9 @@ class Checkpointer {
   std::pair<float, int32_t> loss_scale_state();
 
  private:
+  /// With several processes and Scheme::shard: fills in the states that other processes own, on rank 0. All call it.
+  ///   into  null in the other processes
+  void gather_states(TrainingState* into);
   /// Fills the optimizer's states and averages of all replicas; with several processes from rank 0's state.
   void set_optimizer_states(const TrainingState& state, int32_t updates);
 

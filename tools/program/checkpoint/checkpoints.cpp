@@ -166,7 +166,7 @@ void Checkpoints::save(RunState state) {
   due_ns_ = steady_now_ns() + nanoseconds(interval_.minutes);
   last_step_ = engine_.steps_issued();
   new_best_ = std::exchange(next_best_, std::nullopt);
-  if (!directory_) return;
+  if (!directory_) return engine_.checkpointer().share_state();
   engine_.checkpointer().copy_state(*staging_);
   state.take_scalars(*staging_);
   state.optimizer_states = staging_->optimizer_states();

@@ -9,19 +9,29 @@
 
 namespace vitrine::tools {
 
-StateHashes::StateHashes(const std::string& path, Engine& engine) : engine_(engine) {
-  if (!path.empty()) file_.emplace(path);
+StateHashes::StateHashes(const std::string& path, Engine& engine, bool is_rank0)
+    : engine_(engine), is_rank0_(is_rank0), adds_steps_(!path.empty()) {
+  if (is_rank0_ && adds_steps_) file_.emplace(path);
 }
 
 StateHash StateHashes::take() {
+  if (!is_rank0_) {
+    engine_.checkpointer().share_state();
+    return {};
+  }
   if (!state_) state_.emplace(engine_.checkpointer().make_state());
   engine_.checkpointer().copy_state(*state_);
   return hash_state(engine_.parameters().layout(), engine_.parameters().buffer_layout(), *state_);
 }
 
 void StateHashes::add_step() {
-  if (!file_) return;
+  if (!adds_steps_) return;
   const StateHash hashes = take();
+  if (!is_rank0_) {
+    // Rank 0 reads the gradients of all processes.
+    if (engine_.config().scheme.shard != Sharding::none) engine_.parameters().gradients();
+    return;
+  }
   Json line = {{"step", engine_.steps_issued()}, {"state_hash", hashes.hash}};
   line["leaves"] = Json::array();
   if (engine_.config().exact()) {

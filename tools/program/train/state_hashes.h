@@ -16,17 +16,18 @@ namespace vitrine::tools {
 /// in the order of StateHash::parts.
 class StateHashes {
  public:
-  /// Opens the file, unless the path is empty.   throws DataError
-  StateHashes(const std::string& path, Engine& engine);
-  /// After each step of the run: waits for it and adds its line, where there is a file.
+  /// Opens the file on rank 0, unless the path is empty.   throws DataError
+  StateHashes(const std::string& path, Engine& engine, bool is_rank0);
+  /// After each step of the run: waits for it and adds its line, where there is a file. Every process calls it.
   void add_step();
-  /// The hash of the state now.
+  /// The hash of the state now; empty in other processes than rank 0. Every process calls it.
   StateHash take();
   /// Completes the file.   throws DataError
   void close();
 
  private:
   Engine& engine_;
+  const bool is_rank0_, adds_steps_;
   std::optional<AtomicFile> file_;
   std::optional<TrainingState> state_;  // memory for the copy
 };

@@ -166,7 +166,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   RunLog log(target);
   Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(setup.checkpoints),
                           resumed ? resumed->state.best : std::nullopt);
-  StateHashes hashes(processes.leads() ? options.hashes : "", *run.engine);
+  StateHashes hashes(options.hashes, *run.engine, processes.leads());
   Training training(options, job, run, target.run_id, log, checkpoints, hashes, resumed);
   if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
   try {
@@ -197,8 +197,8 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     if (options.verify_replicas > 0) run.engine->parameters().verify();
   });
   std::string state_hash;
+  if (options.exact || !options.hashes.empty()) attempts.run([&] { state_hash = hashes.take().hash; });
   if (processes.leads() && (options.exact || !options.hashes.empty())) {
-    attempts.run([&] { state_hash = hashes.take().hash; });
     trained.files += fmt::format("The hash of the state is {}\n", state_hash);
     write("hashes of all steps are", options.hashes, [&] { hashes.close(); });
   }
