@@ -203,7 +203,7 @@ Saved Sequential::forward(const ForwardCall& call) const {
 
 void Sequential::backward(const BackwardCall& call) const {
   run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode,
-               call.pass, nullptr, {});
+               call.pass, nullptr, {}, nullptr);
 }
 
 void Sequential::forward_empty(const EmptyCall& call) const {
@@ -227,9 +227,9 @@ void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& rea
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output,
                                ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready,
-                               Recomputed recomputed, BufferViews buffers) const {
+                               Recomputed recomputed, BufferViews buffers, const GradientsBegin& begin) const {
   run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready,
-               recomputed);
+               recomputed, begin);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -349,25 +349,21 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
   return pass.training ? std::move(saved) : Saved();
 }
 
-// The gradient of the bias that the part before `part` adds to its output last, empty if it has none. Parts that are
-// the identity are not parts here, as long as they keep the last dimension.
-View Sequential::bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes,
-                             const Pass& pass) const {
-  const Shape& x = shapes[part];
+// The index of the bias that the part before `part` adds to its output last, -1 if it has none. Parts that are the
+// identity are not parts here.
+int Sequential::bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const {
   for (size_t i = part; i-- > 0;) {
     if (part_is_identity(i, shapes[i], pass)) continue;
     const int bias = parts_[i].layer->bias_parameter();
-    if (bias < 0) return {};
-    const View grad = of_part(grad_params, i)[static_cast<size_t>(bias)];
-    return grad.numel() == x[x.rank() - 1] ? grad : View();
+    return bias < 0 ? -1 : first_parameter_[i] + bias;
   }
-  return {};
+  return -1;
 }
 
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                               const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                              const GradientsReady& ready, Recomputed recomputed) const {
+                              const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same segments");
@@ -405,13 +401,16 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     } else {
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].label + ".grad_input");
     }
+    const int bias = i > first && layer.sums_grad_x() ? bias_before(i, shapes, pass) : -1;
+    if (begin) begin(bias < 0 ? first_parameter_[i] : bias);
     const ParamViews own = of_part(grad_params, i);
     std::vector<View> without_bias;
     if (bias_done) {
       without_bias.assign(own.begin(), own.end());
       without_bias[static_cast<size_t>(layer.bias_parameter())] = View();
     }
-    const View sums = i > first && layer.sums_grad_x() ? bias_before(i, grad_params, shapes, pass) : View();
+    View sums = bias < 0 ? View() : grad_params[static_cast<size_t>(bias)];
+    if (sums.numel() != shapes[i][shapes[i].rank() - 1]) sums = View();  // an identity changed the last dimension
     name_layer(parts_[i], [&] {
       backward_leaves(layer, {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own,
                               mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});

@@ -54,6 +54,9 @@ class Sequential final : public Layer {
   /// Called with the index of the first parameter whose gradient is final; all later ones are final, too.
   using GradientsReady = std::function<void(int first_parameter)>;
 
+  /// Called before gradients are written, with the index of the first parameter that has one of them.
+  using GradientsBegin = std::function<void(int first_parameter)>;
+
   /// Called with each part that computes and its output.
   using OutputReady = std::function<void(int part, const Tensor& output)>;
 
@@ -68,13 +71,14 @@ class Sequential final : public Layer {
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
                      const OutputReady& observe = nullptr, Recomputed recomputed = {}, BufferViews buffers = {}) const;
   /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no
-  /// longer needed, and calls `ready` when gradients are final. Takes over grad_output, whose shape may be any with as
+  /// longer needed, and calls `ready` when gradients are final. `begin` may set the elements of grad_params that are
+  /// written next. Takes over grad_output, whose shape may be any with as
   /// many elements as the output; computes no gradient of the input of the model. A segment that kept only its input is
   /// first recomputed, in Phase::recompute, with the same Pass and therefore the same bits.
   ///   recomputed  as in forward_from()
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params,
                      GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed = {},
-                     BufferViews buffers = {}) const;
+                     BufferViews buffers = {}, const GradientsBegin& begin = nullptr) const;
   /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's
   /// collectives and the layers' collectives have the same order on all devices.
   void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
@@ -98,8 +102,8 @@ class Sequential final : public Layer {
                    const OutputReady& observe) const;
   void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                     const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                    const GradientsReady& ready, Recomputed recomputed) const;
-  View bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes, const Pass& pass) const;
+                    const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin) const;
+  int bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;

@@ -191,7 +191,12 @@ Engine::AverageScope::AverageScope(Engine& engine) : engine_(engine) {
 Engine::AverageScope::~AverageScope() { engine_.state_->parameters.averages().leave(); }
 
 Engine::NoReductionScope::NoReductionScope(Engine& engine)
-    : engine_(engine), previous_(std::exchange(engine.in_step("NoReductionScope").reduction_on, false)) {}
+    : engine_(engine), previous_(engine.in_step("NoReductionScope").reduction_on) {
+  if (engine.config().scheme.shard == Sharding::gradients)
+    throw ConfigError(
+        "NoReductionScope: a device holds only its shard of the gradients; shard the optimizer's states only");
+  engine_.state_->reduction_on = false;
+}
 Engine::NoReductionScope::~NoReductionScope() { engine_.state_->reduction_on = previous_; }
 
 }  // namespace vitrine

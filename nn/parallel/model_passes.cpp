@@ -10,6 +10,7 @@
 
 #include "kernels/average.h"
 #include "kernels/non_finite.h"
+#include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/settings.h"
 #include "nn/parallel/state/host_copies.h"
 #include "nn/segments.h"
@@ -116,11 +117,18 @@ void ModelPasses::forward(bool training) {
 void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
   outputs_.release_scattered(r);
   const PhaseScope phase(r.compute(), Phase::backward);
-  const GradMode mode = std::exchange(r.model.has_gradients, true) ? GradMode::accumulate : GradMode::overwrite;
+  const bool sharded = r.reduction.shards_gradients();  // the owners accumulate
+  const GradMode mode =
+      std::exchange(r.model.has_gradients, true) && !sharded ? GradMode::accumulate : GradMode::overwrite;
+  const auto begin = [&](int first_parameter) {
+    r.reducer->begin_gradients(finished_elements(setup_.layout, first_parameter), setup_.layout,
+                               r.model.gradient_views);
+  };
   r.batch.output = Tensor();
   setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
                                   std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
-                                  pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views);
+                                  pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views,
+                                  sharded ? Sequential::GradientsBegin(begin) : nullptr);
 }
 
 void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
@@ -141,6 +149,7 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
 }
 
 void ModelPasses::zero_unwritten_gradients(Replica& r) {
+  if (r.reduction.shards_gradients()) return;  // the reducer zeroes a bucket that nothing was written to
   if (!std::exchange(r.model.has_gradients, true)) zero(r.compute(), r.parameter_gradients());
 }
 
@@ -169,9 +178,9 @@ void ModelPasses::run_optimizer(Replica& r) {
   const ConstView values = r.scalars.captured_values;
   for (const ShardPiece& piece : state.shard) {
     const View parameters = piece.of_parameters(r.reduction.parameters),
-               half_parameters = piece.of_parameters(r.reduction.half_parameters),
-               gradients = piece.of_parameters(r.parameter_gradients()), state1 = piece.of_states(state.state1),
-               state2 = piece.of_states(state.state2), average = piece.of_states(state.average);
+               half_parameters = piece.of_parameters(r.reduction.half_parameters), gradients = r.gradients_of(piece),
+               state1 = piece.of_states(state.state1), state2 = piece.of_states(state.state2),
+               average = piece.of_states(state.average);
     if (config.kind == OptimizerConfig::Kind::sgd) {
       sgd_update(r.compute(), config.sgd, parameters, gradients, state1, View(), control, piece.ranges, half_parameters,
                  values);

@@ -55,14 +55,20 @@ std::string Split::str() const {
 }
 
 const std::vector<std::string>& scheme_names() {
-  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp", "zero1"};
+  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp", "zero1", "zero2"};
+  return names;
+}
+
+const std::vector<std::string>& sharding_names() {
+  static const std::vector<std::string> names = {"none", "optimizer", "gradients"};
   return names;
 }
 
 Scheme scheme_preset(std::string_view name) {
   Scheme scheme;
   if (name == "zero1") scheme.shard = Sharding::optimizer;
-  if (name == "ddp" || name == "zero1") return scheme;
+  if (name == "zero2") scheme.shard = Sharding::gradients;
+  if (name == "ddp" || scheme.shard != Sharding::none) return scheme;
   scheme.staging = Staging::device0;
   scheme.reduce = Reduce::gpu0;
   scheme.loss_at = name == "criterion" ? LossAt::parallel : LossAt::gathered;

@@ -25,8 +25,12 @@ struct Split {
 enum class Staging { device0, host };
 enum class LossAt { gathered, parallel };
 enum class Reduce { gpu0, allreduce };
-/// What each replica holds a part of, instead of all: nothing, or the optimizer's states and averages.
-enum class Sharding { none, optimizer };
+/// What each replica holds a part of, instead of all: nothing; the optimizer's states and averages; or these and the
+/// gradients.
+enum class Sharding { none, optimizer, gradients };
+/// "none", "optimizer", "gradients".
+const std::vector<std::string>& sharding_names();
+inline const char* sharding_name(Sharding shard) { return sharding_names()[static_cast<size_t>(shard)].c_str(); }
 
 /// A point on the axes along which data-parallel schemes differ.
 struct Scheme {
@@ -38,7 +42,7 @@ struct Scheme {
   int output_device = 0;            // ordinal: where outputs are gathered (LossAt::gathered)
 };
 
-/// "dp", "balanced", "criterion", "ddp", "zero1", in the order of messages and help texts.
+/// "dp", "balanced", "criterion", "ddp", "zero1", "zero2", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
 /// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given
@@ -46,6 +50,7 @@ const std::vector<std::string>& scheme_names();
 /// criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
 /// zero1      ddp with sharded optimizer states: ZeRO stage 1, ZeroRedundancyOptimizer
+/// zero2      zero1 with sharded gradients: ZeRO stage 2
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 

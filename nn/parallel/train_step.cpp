@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training step: one optimizer step of any data-parallel scheme. To write your own, copy default_step() into
 // EngineConfig::step and change it.
+#include <utility>
+
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/reduce/buckets.h"
 
@@ -27,8 +29,9 @@ void default_step(Engine& engine, const HostBatch& batch) {
 
 void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
-  const bool reduces = last && s.reduction_on;
   s.replicas.for_each_at_once([&](Replica& r) {
+    const bool reduces = s.reduction_on && (last || r.reduction.shards_gradients());
+    if (r.reduction.shards_gradients()) r.reducer->begin_backward(!std::exchange(r.model.has_gradients, true), last);
     // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in
     // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream:
     // event, wait and collective are in AllReduceReducer::reduce().

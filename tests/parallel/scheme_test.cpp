@@ -161,7 +161,7 @@ TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
 }
 
 TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp, zero1"),
+  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp, zero1, zero2"),
             std::string::npos);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded optimizer states (Scheme::shard): the training of ddp with a part of its states on each device.
+// Sharded optimizer states and gradients (Scheme::shard): the training of ddp with a part of them on each device.
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t bucket_byte
 }
 
 struct Outcome {
-  std::vector<float> parameters, averages, state1, state2;
+  std::vector<float> parameters, averages, state1, state2, gradients;
 };
 
 Outcome train(const Model& model, const EngineConfig& config, int devices, int steps) {
@@ -40,27 +40,36 @@ Outcome train(const Model& model, const EngineConfig& config, int devices, int s
     return std::vector<float>(values.begin(), values.end());
   };
   Outcome outcome{engine.parameters().values(), engine.parameters().averages().values(devices - 1), flat("exp_avg"),
-                  flat("exp_avg_sq")};
+                  flat("exp_avg_sq"), engine.parameters().gradients(devices - 1)};
   for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().values(d), outcome.parameters) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return outcome;
 }
 
-TEST(Sharding, TrainsAsDdpDoes) {
+class ShardingStages : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ShardingStages, TrainAsDdpDoes) {
   for (const int devices : {1, 2, 3, 5}) {
     for (const int64_t bucket_bytes : {int64_t{512}, int64_t{1} << 20}) {
       SCOPED_TRACE(std::to_string(devices) + " devices, buckets of " + std::to_string(bucket_bytes));
       const Model model = random_model(static_cast<uint32_t>(devices));
-      const Outcome ddp = train(model, config_of(model, "ddp", bucket_bytes), devices, 20);
-      const Outcome zero1 = train(model, config_of(model, "zero1", bucket_bytes), devices, 20);
-      EXPECT_LT(relative_difference(zero1.parameters, ddp.parameters), 1e-5);
-      EXPECT_LT(relative_difference(zero1.averages, ddp.averages), 1e-5);
-      EXPECT_LT(relative_difference(zero1.state1, ddp.state1), 1e-4);
-      EXPECT_LT(relative_difference(zero1.state2, ddp.state2), 1e-4);
-      EXPECT_EQ(train(model, config_of(model, "zero1", bucket_bytes), devices, 20).parameters, zero1.parameters);
+      const auto train_in = [&](const char* mode) {
+        EngineConfig config = config_of(model, mode, bucket_bytes);
+        config.accumulate = devices == 3 ? 2 : 1;
+        return train(model, config, devices, 20);
+      };
+      const Outcome ddp = train_in("ddp"), sharded = train_in(GetParam());
+      EXPECT_LT(relative_difference(sharded.parameters, ddp.parameters), 1e-5);
+      EXPECT_LT(relative_difference(sharded.averages, ddp.averages), 1e-5);
+      EXPECT_LT(relative_difference(sharded.state1, ddp.state1), 1e-4);
+      EXPECT_LT(relative_difference(sharded.state2, ddp.state2), 1e-4);
+      EXPECT_LT(relative_difference(sharded.gradients, ddp.gradients), 1e-4);
+      EXPECT_EQ(train_in(GetParam()).parameters, sharded.parameters);
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Modes, ShardingStages, ::testing::Values("zero1", "zero2"),
+                         [](const auto& mode) { return std::string(mode.param); });
 
 TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
   const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
@@ -69,13 +78,15 @@ TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
                        .memory_bytes = std::vector<int64_t>(4, int64_t{1} << 40)});
     return plan_memory(model, group, config_of(model, mode, int64_t{25} << 20), {{kBatch}, {}});
   };
-  const auto ddp = planned("ddp"), zero1 = planned("zero1");
+  const auto ddp = planned("ddp"), zero1 = planned("zero1"), zero2 = planned("zero2");
   const auto states = static_cast<size_t>(Category::optimizer);
   for (size_t d = 0; d < 4; ++d) {
     // Not divided: less than 4 * 64 elements of each of 3 states in each bucket, of which there are fewer than 20.
     const int64_t share = ddp[d].peak_by_category[states] / 4;
     EXPECT_GE(zero1[d].peak_by_category[states], share);
     EXPECT_LT(zero1[d].peak_by_category[states], share + 20 * 3 * 256 * size_of(DType::f32) + 4096);
+    EXPECT_EQ(zero2[d].peak_by_category[states], zero1[d].peak_by_category[states]);
+    EXPECT_LT(zero2[d].peak_bytes, zero1[d].peak_bytes);
   }
 }
 
@@ -90,6 +101,10 @@ TEST(Sharding, WhatItCannotDoIsRefused) {
   refused([](EngineConfig& config) { config.scheme.reduce = Reduce::gpu0; });
   refused([](EngineConfig& config) { config.precision.reduce_dtype = DType::bf16; });
   refused([](EngineConfig& config) { config.reducer = make_reducer; });
+  refused([](EngineConfig& config) {
+    config.scheme.shard = Sharding::gradients;
+    config.scheme.split.leaves = 4;
+  });
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ void validate_resident_images(const EngineConfig& config) {
 void validate_sharding(const EngineConfig& config) {
   const char* const why = sharding_obstacle(config);
   if (config.scheme.shard == Sharding::none || why == nullptr) return;
-  throw ConfigError(
-      {given(settings::kShard, "optimizer"), fmt::format(": {}; or use ", why), propose(settings::kShard, "none")});
+  throw ConfigError({given(settings::kShard, sharding_name(config.scheme.shard)), fmt::format(": {}; or use ", why),
+                     propose(settings::kShard, "none")});
 }
 
 /// What exact mode cannot promise is refused.
@@ -105,6 +105,8 @@ const char* sharding_obstacle(const EngineConfig& config) {
     return "device 0 makes the only update and needs all of the optimizer's states; reduce by all-reduce";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction to the owners; leave one of them out";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
+  if (config.scheme.shard == Sharding::gradients && config.exact())
+    return "exact mode keeps sums of whole gradients on each device; shard the optimizer's states only";
   return nullptr;
 }
 

@@ -25,7 +25,7 @@ struct ReducerContext {
   int rank;        // of this replica among those of all processes
   int world_size;  // replicas of all processes; 1: there is nothing to reduce with
   /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then
-  /// the tail: totals of the loss.
+  /// the tail: totals of the loss. With Sharding::gradients only those of this replica's shard, and the tail.
   View gradients = {};
 
   // Set once the Reducer exists:
@@ -38,7 +38,9 @@ struct ReducerContext {
   /// Set before the first step; another one after a failure. Null when world_size is 1.
   Communicator* communicator = nullptr;
 
-  View tail() const { return gradients.rows(layout.parameter_elements(), layout.total_elements()); }
+  View tail() const { return gradients.rows(gradient_elements(), gradients.shape[0]); }
+  int64_t gradient_elements() const { return gradients.shape[0] - layout.tail_elements(); }
+  bool shards_gradients() const { return config.scheme.shard == Sharding::gradients && world_size > 1; }
 };
 
 /// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel
@@ -61,6 +63,15 @@ class Reducer {
  public:
   virtual ~Reducer() = default;
 
+  /// Sharding::gradients only. The backward of a micro-batch begins, the first or the last of the step; each is
+  /// reduced.
+  virtual void begin_backward(bool first, bool last) { static_cast<void>(first), static_cast<void>(last); }
+  /// Sharding::gradients only. Backward writes gradients of elements [0, elements) from now on: allocates their memory,
+  /// and sets their views.
+  ///   views  of all parameters in `all`
+  virtual void begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {
+    static_cast<void>(elements), static_cast<void>(all), static_cast<void>(views);
+  }
   /// The tail and the gradients of elements [0, finished_elements) are final once the work queued on the compute stream
   /// so far is done. Called with ascending values while the last backward of a step is issued; finished_elements never
   /// lies inside a parameter.

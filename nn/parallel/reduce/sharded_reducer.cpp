@@ -2,7 +2,8 @@
 #include "nn/parallel/reduce/sharded_reducer.h"
 
 #include "kernels/cast.h"
-#include "nn/parallel/reduce/shard.h"
+#include "kernels/elementwise.h"
+#include "runtime/copy.h"
 #include "runtime/square_sums.h"
 
 namespace vitrine {
@@ -15,21 +16,27 @@ int64_t tiles_of(const Bucket& bucket, const BucketShards& shards, int ranks) {
 
 }  // namespace
 
-ShardedReducer::ShardedReducer(const ReducerContext& replica)
-    : replica_(replica),
-      buckets_(make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)) {
+ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica) {
   const EngineConfig& config = replica.config;
+  int64_t at = 0;  // in the replica's shard
+  for (Bucket& bucket : make_buckets(replica.layout, config.first_bucket_bytes, config.bucket_bytes)) {
+    const BucketShards shards(bucket, replica.world_size);
+    const int64_t own = replica.shards_gradients() ? at : shards.begin + replica.rank * shards.size;
+    const int64_t rest = replica.shards_gradients() ? at + shards.size : shards.rest;
+    at += shards.size + bucket.parameters_end - shards.rest;
+    parts_.push_back({std::move(bucket), shards, own, rest});
+  }
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
   if (!checks || config.exact()) return;  // exact mode sums squares in its own order
   int64_t tiles = 0;
-  for (const Bucket& bucket : buckets_)
-    tiles += tiles_of(bucket, BucketShards(bucket, replica.world_size), replica.world_size);
+  for (const Part& part : parts_) tiles += tiles_of(part.bucket, part.shards, replica.world_size);
   squares_ = replica.device.compute().allocate({tiles, 2}, DType::i32, Category::communication, "sums of squares");
 }
 
 void ShardedReducer::reset() {
   for (auto* event : {&ready_, &reduced_, &updated_, &gathered_})
     *event = replica_.device.compute().stream().make_event();
+  for (Part& part : parts_) part.memory = {};
 }
 
 void ShardedReducer::begin_step(int64_t) {
@@ -37,47 +44,111 @@ void ShardedReducer::begin_step(int64_t) {
   tiles_ = 0;
 }
 
-void ShardedReducer::add(int64_t finished_elements) {
-  while (next_ < buckets_.size() && buckets_[next_].parameters_end <= finished_elements) reduce(buckets_[next_++]);
+void ShardedReducer::begin_backward(bool first, bool last) {
+  next_ = 0;
+  first_ = first;
+  last_ = last;
 }
 
-void ShardedReducer::reduce(const Bucket& bucket) {
+void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {
+  ExecContext& compute = replica_.device.compute();
+  for (size_t k = next_; k < parts_.size() && parts_[k].bucket.begin < elements; ++k) {
+    Part& part = parts_[k];
+    if (part.memory) continue;
+    allocate(part);
+    for (int i = 0; i < all.size(); ++i) {
+      const int64_t at = all.offset(i) - part.bucket.begin;
+      const ParamSpec& spec = all.specs()[static_cast<size_t>(i)];
+      if (!spec.trained || at < 0 || at >= part.memory.numel()) continue;
+      const int64_t end = at + spec.shape.numel(), step = FlatLayout::kAlignmentElements;
+      views[static_cast<size_t>(i)] = part.memory.view().rows(at, end).reshape(spec.shape);
+      const int64_t padded = (end + step - 1) / step * step;
+      if (end < padded) zero(compute, part.memory.view().rows(end, padded));
+    }
+  }
+}
+
+void ShardedReducer::allocate(Part& part) {
+  part.memory = replica_.device.compute().allocate({part.bucket.parameters_end - part.bucket.begin}, DType::f32,
+                                                   Category::gradients, part.bucket.name);
+}
+
+void ShardedReducer::release() {
+  if (next_ == 0 || !parts_[next_ - 1].memory) return;
+  replica_.device.compute().wait(*reduced_, "reduce");
+  parts_[next_ - 1].memory = {};
+}
+
+void ShardedReducer::add(int64_t finished_elements) {
+  for (; next_ < parts_.size() && parts_[next_].bucket.parameters_end <= finished_elements; ++next_) {
+    release();
+    reduce(parts_[next_]);
+  }
+  if (next_ == parts_.size() && !last_) release();
+}
+
+void ShardedReducer::reduce(Part& part) {
   ExecContext& communication = replica_.device.communication();
-  const BucketShards shards(bucket, replica_.world_size);
+  const Bucket& bucket = part.bucket;
+  const BucketShards& shards = part.shards;
+  if (replica_.shards_gradients() && !part.memory) {  // this replica has no samples
+    allocate(part);
+    zero(replica_.device.compute(), part.memory);
+  }
   replica_.device.compute().record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
-  if (shards.size > 0) {
-    replica_.communicator->reduce_scatter(communication, shards.all(replica_.gradients),
-                                          shards.of(replica_.rank, replica_.gradients));
+  if (replica_.shards_gradients()) {
+    reduce_shards(part);
+  } else {
+    if (shards.size > 0)
+      replica_.communicator->reduce_scatter(communication, shards.all(replica_.gradients), own(part));
+    if (shards.rest < bucket.end)
+      replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.rest, bucket.end));
   }
-  if (shards.rest < bucket.end)
-    replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.rest, bucket.end));
-  if (squares_) square(bucket);
+  if (squares_ && last_) square(part);
 }
 
-void ShardedReducer::square(const Bucket& bucket) {
+void ShardedReducer::reduce_shards(Part& part) {
+  ExecContext& communication = replica_.device.communication();
+  const View whole = part.memory.view();
+  const int64_t size = part.shards.size, shared = size * replica_.world_size;
+  // The first micro-batch is reduced to where it stays, later ones in place.
+  const auto reduce_to = [&](const View& target, const View& in_place, const auto& collective) {
+    if (target.numel() == 0) return;
+    collective(first_ ? target : in_place);
+    if (!first_) vitrine::add(communication, target, in_place, target);
+  };
+  reduce_to(own(part), whole.rows(replica_.rank * size, (replica_.rank + 1) * size), [&](const View& output) {
+    replica_.communicator->reduce_scatter(communication, whole.rows(0, shared), output);
+  });
+  const View others = whole.rows(shared, whole.shape[0]);
+  reduce_to(rest(part), others,
+            [&](const View& output) { replica_.communicator->all_reduce(communication, others, output); });
+  if (last_ && part.bucket.end > part.bucket.parameters_end)
+    replica_.communicator->all_reduce(communication, replica_.tail());
+  communication.record(*reduced_);
+}
+
+void ShardedReducer::square(const Part& part) {
   ExecContext& communication = replica_.device.communication();
   const int ranks = replica_.world_size;
-  const BucketShards shards(bucket, ranks);
-  const int64_t each = square_tiles(shards.size), all = each * ranks;
-  const View squares = squares_.view().rows(tiles_, tiles_ + tiles_of(bucket, shards, ranks));
+  const int64_t each = square_tiles(part.shards.size), all = each * ranks;
+  const View squares = squares_.view().rows(tiles_, tiles_ + tiles_of(part.bucket, part.shards, ranks));
   tiles_ += squares.shape[0];
   if (each > 0) {
-    const View own = squares.rows(replica_.rank * each, (replica_.rank + 1) * each);
-    sum_squares(communication, shards.of(replica_.rank, replica_.gradients), own);
-    replica_.communicator->all_gather(communication, own, squares.rows(0, all));
+    const View mine = squares.rows(replica_.rank * each, (replica_.rank + 1) * each);
+    sum_squares(communication, own(part), mine);
+    replica_.communicator->all_gather(communication, mine, squares.rows(0, all));
   }
-  if (all < squares.shape[0]) {
-    sum_squares(communication, replica_.gradients.rows(shards.rest, bucket.parameters_end),
-                squares.rows(all, squares.shape[0]));
-  }
+  if (all < squares.shape[0]) sum_squares(communication, rest(part), squares.rows(all, squares.shape[0]));
 }
 
 void ShardedReducer::finish() {
   add(replica_.layout.parameter_elements());
   replica_.device.communication().record(*reduced_);
   replica_.device.compute().wait(*reduced_, "reduce");
+  parts_.back().memory = {};
 }
 
 void ShardedReducer::share_decisions() {
@@ -97,8 +168,7 @@ void ShardedReducer::distribute() {
   {
     const PhaseScope phase(communication, Phase::broadcast, "parameters");
     communication.wait(*updated_, "optimizer");
-    for (const Bucket& bucket : buckets_) {
-      const BucketShards shards(bucket, replica_.world_size);
+    for (const auto& [bucket, shards, own_at, rest_at, memory] : parts_) {
       if (shards.size == 0) continue;
       replica_.communicator->all_gather(communication, shards.of(replica_.rank, replica_.parameters),
                                         shards.all(replica_.parameters));

@@ -5,42 +5,65 @@
 
 #include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/reducer.h"
+#include "nn/parallel/reduce/shard.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
 
 /// Each replica updates its shard of every bucket (make_shard()). Gradients are reduced to their owners while backward
 /// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are all-gathered. A
-/// bucket moves the bytes of its all-reduce.   source  Rajbhandari et al., "ZeRO", SC 2020, stage 1
+/// bucket moves the bytes of its all-reduce.   source  Rajbhandari et al., "ZeRO", SC 2020, stages 1 and 2
+///
+/// With Sharding::gradients (stage 2) a bucket has memory from when backward begins it until the next bucket is
+/// reduced, and each micro-batch is reduced and added to the owner's shard.
 class ShardedReducer final : public Reducer {
  public:
   /// Allocates the sums of squares (Category::communication) where steps are checked. throws OutOfMemory.
   explicit ShardedReducer(const ReducerContext& replica);
 
   void begin_step(int64_t step) override;
+  void begin_backward(bool first, bool last) override;
+  void begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) override;
   void add(int64_t finished_elements) override;
   void finish() override;
   void distribute() override;
   void reset() override;
   SquaredElements squared() const override {
-    return tiles_ > 0 ? SquaredElements{replica_.layout.parameter_elements(), squares_.view().rows(0, tiles_)}
+    return tiles_ > 0 ? SquaredElements{replica_.gradient_elements(), squares_.view().rows(0, tiles_)}
                       : SquaredElements{};
   }
 
  private:
-  void reduce(const Bucket& bucket);
-  void square(const Bucket& bucket);
+  /// A bucket; where its gradients are, while backward writes them; and where the reduced ones are.
+  struct Part {
+    Bucket bucket;  // spans that have not been taken point to its name
+    BucketShards shards;
+    int64_t own_at, rest_at;  // of this replica's shard and of what all own, in the gradients
+    Tensor memory = {};       // Sharding::gradients: of the bucket without the tail
+  };
+  View own(const Part& part) const { return replica_.gradients.rows(part.own_at, part.own_at + part.shards.size); }
+  View rest(const Part& part) const {
+    return replica_.gradients.rows(part.rest_at, part.rest_at + part.bucket.parameters_end - part.shards.rest);
+  }
+  void allocate(Part& part);
+  void reduce(Part& part);
+  /// Reduces from the bucket's own memory.
+  void reduce_shards(Part& part);
+  void square(const Part& part);
+  /// Frees the memory of the bucket before `next_`, once it is reduced.
+  void release();
   void share_decisions();
 
   const ReducerContext& replica_;
-  const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
-  Tensor squares_;                     // (tiles, 2) i32 of all buckets; empty where nothing is checked
-  int64_t tiles_ = 0;                  // of the buckets that have been squared
-  size_t next_ = 0;                    // the first bucket of the step that has not been reduced
-  std::unique_ptr<Event> ready_;       // compute: the gradients of a bucket are final
-  std::unique_ptr<Event> reduced_;     // communication: all buckets are reduced
-  std::unique_ptr<Event> updated_;     // compute: this replica's shard is updated
-  std::unique_ptr<Event> gathered_;    // communication: all shards are there
+  std::vector<Part> parts_;          // of all buckets
+  Tensor squares_;                   // (tiles, 2) i32 of all buckets; empty where nothing is checked
+  int64_t tiles_ = 0;                // of the buckets that have been squared
+  size_t next_ = 0;                  // the first bucket of the step, or micro-batch, that has not been reduced
+  bool first_ = true, last_ = true;  // the micro-batch is the first, or the last, of the step
+  std::unique_ptr<Event> ready_;     // compute: the gradients of a bucket are final
+  std::unique_ptr<Event> reduced_;   // communication: all buckets so far are reduced
+  std::unique_ptr<Event> updated_;   // compute: this replica's shard is updated
+  std::unique_ptr<Event> gathered_;  // communication: all shards are there
 };
 
 }  // namespace vitrine

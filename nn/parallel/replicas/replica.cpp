@@ -26,8 +26,10 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   const Precision& precision = config.precision;
   const int64_t elements = layout.parameter_elements();
   if (!config.forward_only) {
-    model.gradients = allocate(setup.trained.total_elements(), DType::f32, Category::gradients, "gradients");
-    model.gradient_views = layout.gradient_views(model.gradients);
+    const bool sharded = reduction.shards_gradients();
+    const int64_t reduced = sharded ? elements_of(make_shard(reduction, nullptr)) : setup.trained.parameter_elements();
+    model.gradients = allocate(reduced + setup.trained.tail_elements(), DType::f32, Category::gradients, "gradients");
+    model.gradient_views = sharded ? std::vector<View>(layout.specs().size()) : layout.gradient_views(model.gradients);
     reduction.gradients = model.gradients;
     if (config.exact()) {
       auto made = std::make_unique<ExactReducer>(reduction, setup.leaf_plans);

@@ -24,7 +24,7 @@ inline constexpr int kStepSlots = 3;
 struct ModelMemory {
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
-  Tensor gradients;          // flat, f32, of the trained parameters, with the tail
+  Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
   std::vector<View> parameter_views, gradient_views, buffer_views;
@@ -71,8 +71,13 @@ struct Replica {
   ExecContext& communication() { return device.communication(); }
   std::array<ExecContext*, 3> contexts() { return {&compute(), &copy(), &communication()}; }
   int ordinal() const { return device.ordinal(); }
-  /// The gradients without the tail.
-  View parameter_gradients() const { return model.gradients.view().rows(0, reduction.layout.parameter_elements()); }
+  /// The gradients without the tail; with Sharding::gradients those of its shard.
+  View parameter_gradients() const { return model.gradients.view().rows(0, reduction.gradient_elements()); }
+  /// The reduced gradients of a piece of its shard.
+  View gradients_of(const ShardPiece& piece) const {
+    return reduction.shards_gradients() ? piece.of_states(parameter_gradients())
+                                        : piece.of_parameters(parameter_gradients());
+  }
   /// Totals of the loss and votes to stop: the tail of the flat gradients, which is reduced with them.
   View totals() const { return reduction.tail().rows(0, LossTotals::kCount); }
   View stop_votes() const { return reduction.tail().rows(LossTotals::kCount, kTailElements); }

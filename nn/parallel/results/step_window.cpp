@@ -169,8 +169,9 @@ StepResult StepWindow::step_result(const Issued& issued) {
   result.skipped = control[StepControl::kSkipped] > 0.0F;
   result.diverged = control[StepControl::kStopped] != 0.0F;
   if (first_non_finite(control) >= 0) {
-    // Of sharded gradients, replicas share the index modulo 2^30.
-    const bool known = !setup_.sharded() || setup_.trained.parameter_elements() <= int64_t{1} << 30;
+    // Replicas share the index modulo 2^30, and where gradients are sharded that in one of the shards.
+    const bool known = !setup_.sharded() || (setup_.config.scheme.shard == Sharding::optimizer &&
+                                             setup_.trained.parameter_elements() <= int64_t{1} << 30);
     result.overflow =
         "the gradient of " + (known ? parameter_at(setup_.trained, first_non_finite(control)) : "a parameter");
   }

@@ -127,18 +127,19 @@ std::vector<float> Parameters::working_values(int device) {
 
 std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
-  std::vector<float> values = read(device, replicas_[device].parameter_gradients());
+  if (!setup_.sharded()) return read(device, replicas_[device].parameter_gradients());
+  window_.drain();
+  std::vector<float> values(static_cast<size_t>(setup_.trained.parameter_elements()));
   for (auto& owner : replicas_) {
     for (const ShardPiece& piece : owner->optimizer.shard) {
-      if (piece.shared || owner->ordinal() == device) continue;
-      const std::vector<float> reduced =
-          read_flat(setup_.devices, *owner, piece.of_parameters(owner->parameter_gradients()));
+      if (piece.shared && owner->ordinal() != device) continue;
+      const std::vector<float> reduced = read_flat(setup_.devices, *owner, owner->gradients_of(piece));
       std::copy(reduced.begin(), reduced.end(), values.begin() + piece.begin);
     }
   }
   gather_shards(
       setup_, replicas_, "the gradients", Receivers::all,
-      [](Replica& owner, const ShardPiece& piece) { return piece.of_parameters(owner.parameter_gradients()); },
+      [](Replica& owner, const ShardPiece& piece) { return owner.gradients_of(piece); },
       [&](int64_t begin, std::span<const float> part) { std::copy(part.begin(), part.end(), values.begin() + begin); });
   return values;
 }

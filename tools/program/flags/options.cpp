@@ -240,7 +240,10 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
   if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
   if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
-  if (o.shard) scheme.shard = *o.shard == "optimizer" ? Sharding::optimizer : Sharding::none;
+  if (o.shard) {
+    const auto& names = sharding_names();
+    scheme.shard = static_cast<Sharding>(std::find(names.begin(), names.end(), *o.shard) - names.begin());
+  }
   if (o.output_device) {
     if (scheme.loss_at != LossAt::gathered) {
       throw ConfigError(
@@ -439,13 +442,12 @@ std::string loss_scale_name(const LossScaling& scaling) {
   return scaling.kind == LossScaling::Kind::dynamic ? "dynamic" : fmt::format("{}", scaling.scale);
 }
 
-const char* shard_name(Sharding shard) { return shard == Sharding::optimizer ? "optimizer" : "none"; }
 const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }
 
 std::string describe_axes(const Scheme& scheme) {
   return fmt::format("staging {}, loss {}, reduce {}{}", staging_name(scheme.staging), loss_at_name(scheme.loss_at),
                      reduce_name(scheme.reduce),
-                     scheme.shard == Sharding::none ? "" : fmt::format(", shard {}", shard_name(scheme.shard)));
+                     scheme.shard == Sharding::none ? "" : fmt::format(", shard {}", sharding_name(scheme.shard)));
 }
 
 }  // namespace vitrine::tools

@@ -372,7 +372,6 @@ StepRange parse_step_range(const std::string& text);
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(Reduce reduce);
-const char* shard_name(Sharding shard);
 /// "staging host, loss parallel, reduce allreduce".
 std::string describe_axes(const Scheme& scheme);
 /// "fp32", "fp16", "bf16".

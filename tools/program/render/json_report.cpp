@@ -26,7 +26,7 @@ Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
   json["staging"] = staging_name(scheme.staging);
   json["loss_at"] = loss_at_name(scheme.loss_at);
   json["reduce"] = reduce_name(scheme.reduce);
-  json["shard"] = shard_name(scheme.shard);
+  json["shard"] = sharding_name(scheme.shard);
   json["output_device"] =
       scheme.loss_at == LossAt::gathered ? Json(devices[static_cast<size_t>(scheme.output_device)].str()) : Json();
   return json;
