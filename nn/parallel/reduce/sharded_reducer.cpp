@@ -55,6 +55,8 @@ void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, st
   for (size_t k = next_; k < parts_.size() && parts_[k].bucket.begin < elements; ++k) {
     Part& part = parts_[k];
     if (part.memory) continue;
+    // Large buckets follow one another, so that gradients in flight stay below two buckets or one parameter.
+    if (next_ > 0 && parts_[next_ - 1].memory.bytes() + bytes_of(part) > 2 * replica_.config.bucket_bytes) release();
     allocate(part);
     for (int i = 0; i < all.size(); ++i) {
       const int64_t at = all.offset(i) - part.bucket.begin;
@@ -69,7 +71,7 @@ void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, st
 }
 
 void ShardedReducer::allocate(Part& part) {
-  part.memory = replica_.device.compute().allocate({part.bucket.parameters_end - part.bucket.begin}, DType::f32,
+  part.memory = replica_.device.compute().allocate({bytes_of(part) / size_of(DType::f32)}, DType::f32,
                                                    Category::gradients, part.bucket.name);
 }
 

@@ -15,7 +15,8 @@ namespace vitrine {
 /// bucket moves the bytes of its all-reduce.   source  Rajbhandari et al., "ZeRO", SC 2020, stages 1 and 2
 ///
 /// With Sharding::gradients (stage 2) a bucket has memory from when backward begins it until the next bucket is
-/// reduced, and each micro-batch is reduced and added to the owner's shard.
+/// reduced, or, if both together are larger than two buckets of EngineConfig::bucket_bytes, until the next one begins.
+/// Each micro-batch is reduced and added to the owner's shard.
 class ShardedReducer final : public Reducer {
  public:
   /// Allocates the sums of squares (Category::communication) where steps are checked. throws OutOfMemory.
@@ -44,6 +45,9 @@ class ShardedReducer final : public Reducer {
   View own(const Part& part) const { return replica_.gradients.rows(part.own_at, part.own_at + part.shards.size); }
   View rest(const Part& part) const {
     return replica_.gradients.rows(part.rest_at, part.rest_at + part.bucket.parameters_end - part.shards.rest);
+  }
+  static int64_t bytes_of(const Part& part) {
+    return (part.bucket.parameters_end - part.bucket.begin) * size_of(DType::f32);
   }
   void allocate(Part& part);
   void reduce(Part& part);
