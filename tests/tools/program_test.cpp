@@ -229,7 +229,7 @@ TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
 }
 
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
-  for (const char* mode : {"dp", "criterion", "ddp", "zero1"}) {
+  for (const char* mode : {"dp", "criterion", "ddp", "zero1", "zero2"}) {
     for (const Arguments& precision : std::vector<Arguments>{words("--precision fp16 --loss-scale none"),
                                                              words("--precision fp16"), words("--precision bf16")}) {
       const Json reference = run_json("train", words("--steps 3 --no-eval"))["step_losses"];
@@ -244,7 +244,8 @@ TEST_F(Train, EverySchemeGivesTheSameLosses) {
   const Json reference = run_json("train", words("--steps 5 --no-eval"))["step_losses"];
   for (const Arguments& scheme :
        std::vector<Arguments>{words("--mode dp"), words("--gpu0-bsz 5"), words("--mode criterion"),
-                              words("--mode dp --output-device cpu:1"), words("--mode zero1"), words("--acc-grad 3")}) {
+                              words("--mode dp --output-device cpu:1"), words("--mode zero1"), words("--mode zero2"),
+                              words("--mode zero2 --acc-grad 3"), words("--acc-grad 3")}) {
     const Json losses = run_json("train", with(words("--steps 5 --no-eval"), scheme))["step_losses"];
     for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(losses[i].get<double>(), reference[i].get<double>(), 1e-4) << scheme[1];
   }
