@@ -293,9 +293,7 @@ std::string name_in(const Json& json, const std::string& what) {
   return name;
 }
 
-Json parse_file(const std::string& path) {
-  const std::string text = read_text_file(path, kLargestFile);
-  check_json_nesting(path, text);
+Json parse(const std::string& text) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& problem) {
@@ -386,8 +384,10 @@ Model model_of(const Json& json, const std::string& path) {
 }  // namespace
 
 Model read_model_file(const std::string& path) {
+  const std::string text = read_text_file(path, kLargestFile);
+  check_json_nesting(path, text);
   try {
-    return model_of(parse_file(path), path);
+    return model_of(parse(text), path);
   } catch (const std::runtime_error& problem) {
     throw DataError(fmt::format("{}: {}", path, problem.what()));
   }

@@ -143,8 +143,10 @@ class HeaderReader {
       problem_of_tensor(fmt::format("has {} dimensions or more, expected at most {}", shape.size(), Shape::kMaxRank));
     const auto data_bytes = static_cast<uint64_t>(data_bytes_);
     if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data_bytes) {
-      problem_of_tensor(fmt::format("has data_offsets [{}], expected two ascending offsets up to {}",
-                                    fmt::join(offsets, ", "), data_bytes));
+      const bool is_short = offsets.size() == 2 && offsets[0] <= offsets[1];
+      problem_of_tensor(fmt::format("has data_offsets [{}], expected two ascending offsets up to {}{}",
+                                    fmt::join(offsets, ", "), data_bytes,
+                                    is_short ? "; the file may have been cut off: copy it again" : ""));
     }
     int64_t bytes = size_of(dtype);
     bool fits = true;

@@ -129,6 +129,13 @@ TEST(Findings, ReportLittleHeadroomAndLargeWorkspaces) {
   EXPECT_TELLS(large_workspace(tight(in)), "`--workspace 64MiB`");
 }
 
+TEST(Findings, BytesOfAStepDoNotDependOnWhatRanAhead) {
+  PhaseTable table;
+  table.steps = 9;
+  EXPECT_EQ(moved_per_step({.phase = Phase::stage, .bytes = 7 * 96, .calls = 7}, table), 96);
+  EXPECT_EQ(moved_per_step({.phase = Phase::reduce, .bytes = 27 * 10, .calls = 27}, table), 30);
+}
+
 TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
@@ -136,6 +143,8 @@ TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   const Finding spare = uneven_memory(in).value(), binding = uneven_memory(tight(in)).value();
   EXPECT_EQ(spare.remedy, "Nothing needs to change: 820 MiB of 1000 MiB are free.");
   EXPECT_EQ(describe_cost(spare), "small, 8.0 % of its capacity");
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 300 * kMiB;
+  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small, 27 % of its capacity") << "nothing needs to change";
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 1000 * 1024 * kMiB;
   EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small") << "not 0.0 %";
   EXPECT_TELLS(std::optional(binding), "`--split gpu0=16`");
@@ -426,7 +435,7 @@ TEST(CompareFindings, DoNotReportNoise) {
   EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round cannot distinguish differences in speed from noise");
   const RunRecord few = scheme("dp", {100, 101, 99}), few_faster = scheme("ddp", {200, 201, 199});
   EXPECT_EQ(text_of(compare_speed({few, few_faster})),
-            "3 rounds cannot distinguish differences in speed from noise. `--rounds 5` can.");
+            "3 rounds cannot distinguish differences in speed from noise. `--rounds 5` may.");
   // Every round is faster, but the rounds of one scheme differ more than the schemes do.
   EXPECT_TELLS(compare_speed({scheme("dp", {100, 101, 99, 100}), scheme("ddp", {120, 110, 150, 120})}),
                "are within noise");

@@ -61,7 +61,7 @@ TEST_P(Interrupt, EndsASearchForAPlan) {
   child.send_signal(GetParam());
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, GetParam() == SIGTERM ? 143 : 130) << result.error;
-  expect_contains(result.error, "interrupted while searching");
+  expect_contains(result.error, "stopping after the current plan; ", "interrupted while searching");
   EXPECT_EQ(result.output, "");
 }
 

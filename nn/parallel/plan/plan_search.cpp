@@ -384,8 +384,9 @@ Reason last_resorts(const PlanSearch& search) {
       search.trains()
           ? Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ")
           : Reason("No batch size makes it fit. Raise ");
-  text += Reason({settings::kMemoryBytes, ", or choose a smaller model or a smaller ", settings::kImageSize});
-  if (search.config().workspace_bytes) text += Reason({" or ", settings::kWorkspaceBytes});
+  text += Reason({settings::kMemoryBytes, ", or choose a smaller "});
+  if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
+  text += Reason({"model or a smaller ", settings::kImageSize});
   if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
     text += Reason({", or an optimizer with less state (", propose(settings::kOptimizer, "sgd"), ")"});
   }

@@ -296,6 +296,7 @@ void measure(CollectiveBench& bench, const CollectiveOptions& o, Collective coll
 
 int run_collectives(const Options& options, const Processes& processes) {
   const CollectiveOptions& o = options.collectives;
+  set_interruptible("size");
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   const DeviceGroupOptions group = group_for(options, devices, processes);
   if (processes.process_group()) agree_on_measurement(*processes.process_group(), o);

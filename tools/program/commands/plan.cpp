@@ -114,6 +114,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
 int run_plan(const Options& asked) {
   check_writable("--report", asked.report);
   check_writable("--prove", asked.prove);
+  set_interruptible("plan");
   if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);

@@ -58,10 +58,11 @@ Finding memory_finding(const DeviceRecord& device, int64_t bytes, std::string te
   const int64_t capacity = device.pool.capacity_bytes, peak = device.pool.peak_bytes;
   if (capacity == 0)
     return {std::move(text), std::move(remedy), static_cast<double>(bytes) / static_cast<double>(peak), kItsMemory};
-  if (device.share_of_capacity(peak) < kBinds)
+  const bool harmless = device.share_of_capacity(peak) < kBinds;
+  if (harmless)
     remedy =
         fmt::format("Nothing needs to change: {} of {} are free.", short_bytes(capacity - peak), short_bytes(capacity));
-  return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity};
+  return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity, harmless};
 }
 
 /// The largest value of the devices other than `device`; 0 without any.
@@ -389,6 +390,11 @@ Extremes extremes_of(const std::vector<RunRecord>& runs) {
   return {&*slowest, &*fastest, &*least, &*most};
 }
 
+bool judges_speeds(const std::vector<RunRecord>& runs) {
+  const auto [slowest, fastest, least, most] = extremes_of(runs);
+  return std::min(fastest->rates.rounds.size(), slowest->rates.rounds.size()) >= kFewestRounds;
+}
+
 std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::vector<RunRecord>& runs) {
   std::vector<std::string> names;
   for (const RunRecord& run : runs) {
@@ -401,10 +407,10 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
   if (runs.size() < 2) return std::nullopt;
   const auto [slowest, fastest, least, most] = extremes_of(runs);
   const size_t rounds = std::min(fastest->rates.rounds.size(), slowest->rates.rounds.size());
-  if (rounds < kFewestRounds) {
+  if (!judges_speeds(runs)) {
     return Finding{fmt::format("{} cannot distinguish differences in speed from noise.",
                                rounds < 2 ? "One round" : fmt::format("{} rounds", rounds)),
-                   "`--rounds 5` can."};
+                   "`--rounds 5` may."};
   }
   if (!is_faster(fastest->rates, slowest->rates)) {
     return Finding{
@@ -457,6 +463,7 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
 
 const char* severity_of(const Finding& finding) {
   if (!finding.cost) return "result";
+  if (finding.harmless) return "small";
   return *finding.cost >= kLarge ? "large" : *finding.cost >= kModerate ? "moderate" : "small";
 }
 

@@ -60,6 +60,8 @@ struct Extremes {
   const RunRecord *slowest, *fastest, *least, *most;
 };
 Extremes extremes_of(const std::vector<RunRecord>& runs);
+/// Whether there are enough rounds to tell differences in speed from noise.
+bool judges_speeds(const std::vector<RunRecord>& runs);
 /// The names of the other runs than which `fastest` is not faster.
 std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::vector<RunRecord>& runs);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.

@@ -152,9 +152,12 @@ int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
   int64_t exact = 0;
   for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
   if (exact > 0) return per_step(exact, figures.communication);
-  const PhaseRow row = phase_row(figures.phases, phase);
-  if (row.calls == 0 || figures.phases.steps == 0) return 0;
-  const double calls = std::max(1.0, std::round(per_step(static_cast<double>(row.calls), figures.phases)));
+  return moved_per_step(phase_row(figures.phases, phase), figures.phases);
+}
+
+int64_t moved_per_step(const PhaseRow& row, const PhaseTable& table) {
+  if (row.calls == 0 || table.steps == 0) return 0;
+  const double calls = std::max(1.0, std::round(per_step(static_cast<double>(row.calls), table)));
   return std::llround(static_cast<double>(row.bytes) / static_cast<double>(row.calls) * calls);
 }
 

@@ -142,6 +142,7 @@ struct Finding {
   /// result that costs nothing.
   std::optional<double> cost = std::nullopt;
   const char* cost_of = "";  // "its capacity", "the step", "the steps"; empty where the cost only sets the order
+  bool harmless = false;     // nothing needs to change, whatever the cost
 };
 
 /// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
@@ -214,6 +215,8 @@ struct RunRecord {
 /// exact; of other copies, the mean of the calls counts, because those of the first and the last step may lie outside
 /// the steps that were measured.
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
+/// Bytes of a whole step: work that runs ahead may lie outside the measured steps.
+int64_t moved_per_step(const PhaseRow& row, const PhaseTable& table);
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
 using Facts = std::vector<std::pair<std::string, std::string>>;

@@ -259,6 +259,10 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
     hint += fmt::format(" With less memory the workspace shrinks, to {} at least, and convolutions get slower.",
                         format_bytes(workspace.least_bytes));
   }
+  if (!workspace.unknown.empty()) {
+    hint += fmt::format(" The workspace of {} is assumed, because cuDNN cannot be asked here.",
+                        format_bytes(workspace.bytes));
+  }
   if (fragmented) hint += " Lower bound: the largest sum of blocks in use at once; no placement needs less.";
   table.set_hint(hint);
   return table;

@@ -84,7 +84,7 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
       const PhaseRow figures = row.of(t);
       cells.insert(cells.end(),
                    {format_ms(per_step(figures.seconds, t)), format_share(figures.share),
-                    format_ms(per_step(figures.hidden_seconds, t)), bytes_or_nothing(per_step(figures.bytes, t))});
+                    format_ms(per_step(figures.hidden_seconds, t)), bytes_or_nothing(moved_per_step(figures, t))});
     }
     table.add_row(cells);
   }
@@ -121,7 +121,7 @@ Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& device
          format_share(spread([](const PhaseRow& r, const PhaseTable&) { return r.share; }).median),
          format_ms(spread([](const PhaseRow& r, const PhaseTable& t) { return per_step(r.hidden_seconds, t); }).median),
          bytes_or_nothing(std::llround(spread([](const PhaseRow& r, const PhaseTable& t) {
-                                         return static_cast<double>(per_step(r.bytes, t));
+                                         return static_cast<double>(moved_per_step(r, t));
                                        }).median))});
   }
   table.set_hint(

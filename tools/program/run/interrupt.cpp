@@ -17,6 +17,7 @@ namespace {
 std::atomic<int> signals_received{0};
 std::atomic<int> first_signal{0};
 std::atomic<bool> quiet{false}, asked{false};
+std::atomic<const char*> unit{"step"};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
@@ -24,8 +25,10 @@ extern "C" void on_signal(int number) {
     _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
   if (quiet.load(std::memory_order_relaxed)) return;
-  constexpr char message[] = "\nvitrine: stopping after the current step; interrupt again to stop immediately\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
+  for (const char* part : {"\nvitrine: stopping after the current ", unit.load(std::memory_order_relaxed),
+                           "; interrupt again to stop immediately\n"}) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, part, std::strlen(part));
+  }
 }
 
 }  // namespace
@@ -38,6 +41,8 @@ void install_interrupt_handler() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
+
+void set_interruptible(const char* work) { unit.store(work, std::memory_order_relaxed); }
 
 void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
 

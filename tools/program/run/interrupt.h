@@ -7,6 +7,8 @@ namespace vitrine::tools {
 /// SIGTERM and 130 for Ctrl-C. Before the first call of interrupted() there is no step to finish: the first one ends
 /// the program, without a message.
 void install_interrupt_handler();
+/// What the program finishes when it is asked to stop: "step", if not set. A literal.
+void set_interruptible(const char* work);
 /// Whether the program was asked to stop.
 bool interrupted();
 /// Whether the first signal was SIGTERM, as from a scheduler that takes the machine away.

@@ -76,8 +76,9 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
   for (const RunRecord& run : runs) {
     if (fullest_bytes(run) == fullest_bytes(*little)) as_small.push_back(run.name);
   }
-  std::string text = fmt::format("Speeds are within noise: {} to {} samples/s.", rate_figure(slow->rates.median()),
-                                 rate_figure(fast->rates.median()));
+  std::string text = fmt::format("{}: {} to {} samples/s.",
+                                 judges_speeds(runs) ? "Speeds are within noise" : "Too few rounds to compare speeds",
+                                 rate_figure(slow->rates.median()), rate_figure(fast->rates.median()));
   if (is_faster(fast->rates, slow->rates)) {
     text = fmt::format("Fastest: {}, {} samples/s, {} times {}{}.", fast->name, rate_figure(fast->rates.median()),
                        figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
