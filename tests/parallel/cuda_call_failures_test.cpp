@@ -60,7 +60,7 @@ Outcome train(const Model& model, const EngineConfig& config, int64_t n) {
 
 TEST_P(CudaCallFailure, EndsTrainingWithItsNameOrChangesNothing) {
   const Model model = random_model(1);
-  EngineConfig config = small_config(model, 8);
+  EngineConfig config = small_config(model, 2);
   config.cuda_graph = GetParam();
   config.optimizer = make_optimizer_config("adamw", 0.05, {}, false, {});
   config.precision.compute = DType::f16;
