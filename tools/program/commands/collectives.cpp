@@ -86,8 +86,8 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
                {"count", right, 3},
                {"time us"},
                {"min", right, 2},
-               {"median", right, 2},
-               {"p99", right, 1},
+               {"median", right, 1},
+               {"p99", right, 2},
                {"algbw GB/s", right, 4},
                {"busbw GB/s"},
                {"#wrong"},
@@ -344,6 +344,14 @@ int run_collectives(const Options& options, const Processes& processes) {
     print_json(json);
   } else {
     if (average) fmt::print("\nAvg bus bandwidth: {:.4g} GB/s\n", *average);
+    const auto disturbed = std::count_if(measured.rows.begin(), measured.rows.end(),
+                                         [](const Row& row) { return is_disturbed(row.out_of_place); });
+    if (disturbed > 0) {
+      fmt::print("{}\n",
+                 style.prose(fmt::format("Other work on the machine shows in {} of {} times, which are more than "
+                                         "twice the median: compare medians, or run again on an idle machine.",
+                                         disturbed, measured.rows.size())));
+    }
     if (o.check)
       fmt::print("{}\n", measured.wrong == 0 ? "Every result was right."
                                              : fmt::format("{} elements were wrong.", format_count(measured.wrong)));

@@ -79,6 +79,8 @@ double bus_factor(Collective c, int ranks, const std::vector<int64_t>& counts, i
   return c == Collective::gpu0_star ? 2.0 : 1.0;  // the star is a reduction and a broadcast
 }
 
+bool is_disturbed(const CollectiveTiming& timing) { return timing.seconds > 2 * timing.median_seconds; }
+
 double percentile(std::vector<double> values, double p) {
   if (values.empty()) return 0;
   const auto rank = static_cast<size_t>(std::ceil(p / 100 * static_cast<double>(values.size())));

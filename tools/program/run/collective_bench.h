@@ -31,6 +31,9 @@ struct CollectiveTiming {
   std::optional<int64_t> wrong;  // wrong elements over all ranks; nothing if not checked
 };
 
+/// Whether other work on the machine shows in the average: single operations take less than half of it.
+bool is_disturbed(const CollectiveTiming& timing);
+
 /// The p-th percentile by nearest rank; 0 without values.
 double percentile(std::vector<double> values, double p);
 
