@@ -93,15 +93,14 @@ void check_names(const std::string& path, const FlatLayout& layout, const Buffer
     }
   }
   if (missing.empty() && unexpected.empty()) return;
-  if (unexpected.size() == tensors.size() && remedy_for_prefix(missing.front(), unexpected).empty()) {
-    throw DataError(fmt::format("{} has weights of another model: its {} tensors have other names, such as{}", path,
-                                tensors.size(), list_names(unexpected)));
-  }
   Reason message(fmt::format("{} does not match the model:", path));
   if (!missing.empty()) message += fmt::format(" missing parameters:{}", list_names(missing));
   if (!unexpected.empty())
     message += fmt::format("{} unexpected parameters:{}", missing.empty() ? "" : ";", list_names(unexpected));
-  if (!missing.empty()) message += remedy_for_prefix(missing.front(), unexpected);
+  const Reason remedy = missing.empty() ? Reason() : remedy_for_prefix(missing.front(), unexpected);
+  if (unexpected.size() == tensors.size() && remedy.empty())
+    throw DataError(message + "; no name fits: the weights are another model's");
+  message += remedy;
   throw MismatchedWeights(message);
 }
 

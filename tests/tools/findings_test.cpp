@@ -143,8 +143,8 @@ TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   const Finding spare = uneven_memory(in).value(), binding = uneven_memory(tight(in)).value();
   EXPECT_EQ(spare.remedy, "Nothing needs to change: 820 MiB of 1000 MiB are free.");
   EXPECT_EQ(describe_cost(spare), "small, 8.0 % of its capacity");
-  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 300 * kMiB;
-  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small, 27 % of its capacity") << "nothing needs to change";
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 400 * kMiB;
+  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small, 20 % of its capacity") << "nothing needs to change";
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 1000 * 1024 * kMiB;
   EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small") << "not 0.0 %";
   EXPECT_TELLS(std::optional(binding), "`--split gpu0=16`");

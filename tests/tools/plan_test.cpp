@@ -186,7 +186,8 @@ TEST(Plan, LayersInBlocksAreSummedUnderTheNameOfTheirBlock) {
   expect_contains(text, "\nconv1 ", "\nlayer2.0 ");
   EXPECT_EQ(text.find("\nconv2 "), std::string::npos);
   int64_t inside = 0;
-  for (const Json& held : json_of(with({"plan"}, kDeep))["devices"][0]["held"])
+  const Json json = json_of(with({"plan"}, kDeep));
+  for (const Json& held : json["devices"][0]["held"])
     inside += held["layer"].get<std::string>().starts_with("layer2.0") ? held["bytes"].get<int64_t>() : 0;
   EXPECT_GT(inside, 0);
   expect_contains(text.substr(text.find("\nlayer2.0 ")), format_bytes(inside) + "\n");
