@@ -7,9 +7,13 @@ namespace vitrine::tools {
 namespace {
 
 TEST(CollectiveTiming, IsDisturbedIfTheAverageIsOverTwiceTheMedian) {
-  EXPECT_FALSE(is_disturbed({.seconds = 2e-5, .median_seconds = 1e-5}));
-  EXPECT_TRUE(is_disturbed({.seconds = 2.1e-5, .median_seconds = 1e-5}));
-  EXPECT_FALSE(is_disturbed({})) << "nothing was timed";
+  CollectiveTiming timing;
+  EXPECT_FALSE(is_disturbed(timing)) << "nothing was timed";
+  timing.median_seconds = 1e-5;
+  timing.seconds = 2e-5;
+  EXPECT_FALSE(is_disturbed(timing));
+  timing.seconds = 2.1e-5;
+  EXPECT_TRUE(is_disturbed(timing));
 }
 
 }  // namespace
