@@ -16,7 +16,7 @@ if(NOT VITRINE_PAGE)
 endif()
 
 set(folder "${PROJECT_BINARY_DIR}/wasm")
-set(page "${folder}/tools/program/planner.page")
+set(page "${folder}/bin/planner.page")
 add_custom_command(OUTPUT "${folder}/CMakeCache.txt"
   COMMAND "${VITRINE_EMCMAKE}" "${CMAKE_COMMAND}" -S "${PROJECT_SOURCE_DIR}" -B "${folder}" -G "${CMAKE_GENERATOR}" --log-level=WARNING
           -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8
