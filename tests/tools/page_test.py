@@ -21,7 +21,8 @@ MOST_BYTES = 3_000_000
 MOST_MS = 100
 # Reads a request from each line and prints the answer in a line.
 DRIVER = """
-require(process.argv[1])({print() {}, printErr() {}}).then((planner) => {
+const wasmBinary = require('fs').readFileSync(process.argv[1].replace(/js$/, 'wasm'));  // emscripten 3.1.6 cannot read it where node has fetch()
+require(process.argv[1])({print() {}, printErr() {}, wasmBinary}).then((planner) => {
   require('readline').createInterface({input: process.stdin}).on('line', (line) =>
     process.stdout.write(planner.ccall('plan', 'string', ['string'], [line]) + '\\n'));
 });
