@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planner of the page, compiled to WebAssembly: planner.html calls plan().
+#include <cerrno>
 #include <fstream>
 
 #include <emscripten/emscripten.h>
 #include <fmt/format.h>
+#include <sched.h>
 
 #include "runtime/units.h"
 #include "tools/program/commands/plan.h"
@@ -46,6 +48,12 @@ Json answer(const Json& request) {
 }  // namespace
 
 }  // namespace vitrine::tools
+
+/// Missing in emscripten.
+extern "C" int sched_getaffinity(pid_t, size_t, cpu_set_t*) {
+  errno = ENOSYS;
+  return -1;
+}
 
 /// Plans {"arguments": ["plan", "--model", ...], "files": {"model.json": text}, "remedies": whether to search for what
 /// would fit}. Returns {"json": what --json prints, "page": html::page_data(), "assumption": text, "fits", "remedies":
