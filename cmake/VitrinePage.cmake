@@ -22,8 +22,8 @@ add_custom_command(OUTPUT "${folder}/CMakeCache.txt"
           -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8
           -DVITRINE_TESTS=OFF -DVITRINE_BENCHES=OFF -DVITRINE_INSTALL=OFF
   COMMENT "Configuring the planner for WebAssembly" VERBATIM)
-# The second build knows what it depends on.
-add_custom_target(vitrine_planner COMMAND "${CMAKE_COMMAND}" --build "${folder}" --target planner DEPENDS "${folder}/CMakeCache.txt" BYPRODUCTS "${page}"
+# The second build knows what it depends on. emscripten needs acorn, which only Debian's own node finds where Debian installs it.
+add_custom_target(vitrine_planner COMMAND "${CMAKE_COMMAND}" -E env NODE_PATH=/usr/share/nodejs "${CMAKE_COMMAND}" --build "${folder}" --target planner DEPENDS "${folder}/CMakeCache.txt" BYPRODUCTS "${page}"
                   COMMENT "Building the planner for WebAssembly" VERBATIM)
 add_dependencies(vitrine_planner_page vitrine_planner)
 target_sources(vitrine_planner_page PRIVATE page/planner_page.cpp)
