@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run/processes.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,6 +22,8 @@ namespace {
 
 // Time that this process has to exit by itself after the process group has failed.
 constexpr int64_t kExitAfterMs = 2000;
+// Time that rank 0 has to report why all processes end.
+constexpr auto kReportTime = std::chrono::milliseconds(500);
 
 bool on_cpus(const Options& options) {
   return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu;
@@ -100,7 +104,11 @@ Processes::Processes(Options& options) {
 
 void Processes::fail(const Reason& reason, bool usage) {
   if (!process_group_ || process_group_->closed()) {
-    if (leads()) fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
+    if (leads()) {
+      fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
+    } else {
+      std::this_thread::sleep_for(kReportTime);  // mpirun ends the job with its first process
+    }
     return;
   }
   process_group_->fail(reason);
