@@ -55,7 +55,7 @@ void validate_resident_images(const EngineConfig& config) {
 void validate_sharding(const EngineConfig& config) {
   const char* const why = sharding_obstacle(config);
   if (config.scheme.shard == Sharding::none || why == nullptr) return;
-  throw ConfigError({given(settings::kShard, sharding_name(config.scheme.shard)), fmt::format(": {}; or use ", why),
+  throw ConfigError({given(settings::kShard, sharding_name(config.scheme.shard)), fmt::format(": {}, or use ", why),
                      propose(settings::kShard, "none")});
 }
 
