@@ -10,11 +10,11 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-// This file is compiled without ThreadSanitizer's instrumentation; see CMakeLists.txt.
+// This file is compiled without the sanitizers' instrumentation; see CMakeLists.txt.
 #if defined(VITRINE_STANDINS_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
@@ -22,7 +22,7 @@
 namespace vitrine::standins {
 
 namespace {
-#if defined(__SANITIZE_ADDRESS__) || defined(VITRINE_STANDINS_TSAN)
+#if defined(VITRINE_STANDINS_ASAN) || defined(VITRINE_STANDINS_TSAN)
 constexpr size_t kStackBytes = size_t{256} << 10;
 #else
 constexpr size_t kStackBytes = size_t{64} << 10;
@@ -31,7 +31,7 @@ constexpr size_t kGuardBytes = 4096;
 }  // namespace
 
 void enter_fiber(Fiber* fiber) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
   fiber->function_(fiber->argument_);
@@ -149,7 +149,7 @@ bool races_within_blocks() {
 }
 
 Fiber::Fiber() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
   pthread_attr_t attributes;
   void* bottom = nullptr;
   pthread_getattr_np(pthread_self(), &attributes);
@@ -179,14 +179,14 @@ Fiber::~Fiber() {
 #if defined(VITRINE_STANDINS_TSAN)
   if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
   __asan_unpoison_memory_region(stack_, kStackBytes + kGuardBytes);
 #endif
   munmap(stack_, kStackBytes + kGuardBytes);
 }
 
 void Fiber::switch_to(Fiber& next) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
   __sanitizer_start_switch_fiber(&fake_stack_, next.bottom_, next.bytes_);
 #endif
 #if defined(VITRINE_STANDINS_TSAN)
@@ -194,7 +194,7 @@ void Fiber::switch_to(Fiber& next) {
   if (next.tsan_ != nullptr) __tsan_switch_to_fiber(next.tsan_, __tsan_switch_to_fiber_no_sync);
 #endif
   switch_stacks(&stack_pointer_, next.stack_pointer_);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(VITRINE_STANDINS_ASAN)
   __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
 #endif
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without ThreadSanitizer's instrumentation, so that it sees what device threads do and not how they are
+// Compiled without the sanitizers' instrumentation, so that they see what device threads do and not how they are
 // executed.
 #include "tests/standins/launch.h"
 
@@ -72,13 +72,14 @@ class CooperatingBlock {
   void release_barrier_if_all_wait();
   void finish_warp_operation_if_all_wait(uint32_t warp, uint32_t mask);
   [[noreturn]] void report_deadlock();
-  uint32_t live_lanes(uint32_t warp) const;
   Thread& thread(uint32_t i) { return *threads_[i]; }
 
   Fiber home_;
   std::vector<std::unique_ptr<Thread>> threads_;
   const std::function<void()>* thread_body_ = nullptr;
   uint32_t count_ = 0, current_ = 0, live_ = 0, at_barrier_ = 0;
+  // By warp, as masks of lanes: those that have not ended, and those that wait at a warp operation.
+  uint32_t live_lanes_[kWarp] = {}, waiting_lanes_[kWarp] = {};
   char block_order_ = 0, barrier_order_ = 0, warp_order_[kWarp] = {};
 };
 
@@ -108,6 +109,8 @@ void CooperatingBlock::run(const std::function<void()>& thread_body) {
   for (uint32_t i = 0; i < count_; ++i, advance(index, block_dimensions)) {
     thread(i).at = At::ready;
     thread(i).index = index;
+    if (i % kWarp == 0) live_lanes_[i / kWarp] = waiting_lanes_[i / kWarp] = 0;
+    live_lanes_[i / kWarp] |= 1U << (i % kWarp);
   }
   running_block = this;
   current_ = 0;
@@ -127,10 +130,12 @@ void CooperatingBlock::thread_main(void* block) {
     const uint32_t me = self.current_;
     self.thread(me).at = At::end;
     --self.live_;
+    self.live_lanes_[me / kWarp] &= ~(1U << (me % kWarp));
     self.release_barrier_if_all_wait();
     // Other lanes of its warp may be waiting for lanes of which this was the last.
-    for (uint32_t i = me / kWarp * kWarp; i < self.count_ && i < (me / kWarp + 1) * kWarp; ++i) {
-      if (self.thread(i).at == At::warp) self.finish_warp_operation_if_all_wait(me / kWarp, self.thread(i).mask);
+    for (uint32_t l = 0; l < kWarp; ++l) {
+      if (self.waiting_lanes_[me / kWarp] >> l & 1U)
+        self.finish_warp_operation_if_all_wait(me / kWarp, self.thread(me / kWarp * kWarp + l).mask);
     }
     if (self.live_ == 0) {
       self.thread(me).fiber.switch_to(self.home_);
@@ -173,20 +178,13 @@ void CooperatingBlock::release_barrier_if_all_wait() {
   }
 }
 
-uint32_t CooperatingBlock::live_lanes(uint32_t warp) const {
-  uint32_t lanes = 0;
-  for (uint32_t i = warp * kWarp; i < count_ && i < (warp + 1) * kWarp; ++i) {
-    if (threads_[i]->at != At::end) lanes |= 1U << (i % kWarp);
-  }
-  return lanes;
-}
-
 uint64_t CooperatingBlock::meet(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source_lane) {
   Thread& me = thread(current_);
   const uint32_t warp = current_ / kWarp;
   if ((mask >> (current_ % kWarp) & 1U) == 0)
     end_process("it is not in the mask of its own warp operation", "name every lane that takes part");
   me.at = At::warp;
+  waiting_lanes_[warp] |= 1U << (current_ % kWarp);
   me.operation = operation;
   me.mask = mask;
   me.value = value;
@@ -200,7 +198,8 @@ uint64_t CooperatingBlock::meet(WarpOperation operation, uint32_t mask, uint64_t
 
 // Gives each lane its result.
 void CooperatingBlock::finish_warp_operation_if_all_wait(uint32_t warp, uint32_t mask) {
-  const uint32_t lanes = live_lanes(warp) & mask;
+  const uint32_t lanes = live_lanes_[warp] & mask;
+  if ((lanes & ~waiting_lanes_[warp]) != 0) return;
   uint64_t values[kWarp];
   uint64_t ballot = 0;
   const Thread* first = nullptr;
@@ -208,7 +207,7 @@ void CooperatingBlock::finish_warp_operation_if_all_wait(uint32_t warp, uint32_t
     values[l] = ~uint64_t{0};  // a lane that does not take part: any value
     if ((lanes >> l & 1U) == 0) continue;
     const Thread& t = thread(warp * kWarp + l);
-    if (t.at != At::warp || t.mask != mask) return;
+    if (t.mask != mask) return;
     if (first == nullptr) first = &t;
     if (t.operation != first->operation) {
       std::fprintf(stderr, "standins: lanes of one warp meet in %s and in %s\n", name_of(first->operation),
@@ -224,6 +223,7 @@ void CooperatingBlock::finish_warp_operation_if_all_wait(uint32_t warp, uint32_t
     t.value = t.operation == WarpOperation::ballot ? ballot : values[t.source_lane % kWarp];
     t.at = At::ready;
   }
+  waiting_lanes_[warp] &= ~lanes;
 }
 
 void CooperatingBlock::report_deadlock() {
