@@ -137,10 +137,6 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
 
 DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
   expect_folder("image-folder", folder);
-  if (image_size < 1) {
-    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ",
-                       propose(settings::kDatasetImageSize, "64")});
-  }
   const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
   if (!fs::is_directory(train)) fail(folder, "it has no folder train");
   if (!fs::is_directory(val) && !fs::is_directory(test)) fail(folder, "it has neither val nor test");
@@ -153,7 +149,13 @@ DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
     fail(evaluated,
          fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
   }
-  return {open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
+  DatasetPair pair{open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
+  // Last, so that a missing flag does not hide what is wrong with the folder.
+  if (image_size < 1) {
+    throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ",
+                       propose(settings::kDatasetImageSize, "64")});
+  }
+  return pair;
 }
 
 }  // namespace vitrine

@@ -251,6 +251,8 @@ RunRecord moving_run(int devices) {
     if (d == 0) {
       device.phases.rows.push_back(phase_of(Phase::gather, 0.01, 10 * 3072, 10));
       device.phases.rows.push_back(phase_of(Phase::loss, 0.02, 0, 10));
+    } else {
+      device.phases.rows.push_back(phase_of(Phase::loss, 0.00002, 0, 10));
     }
     CommunicationRow sum;
     sum.buffer_bytes = 10 * (int64_t{1} << 20);
@@ -280,7 +282,7 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(rows["scatter"]["marks"], Json({{{"column", 2}, {"text", "16 KiB"}}, {{"column", 3}, {"text", "16 KiB"}}}));
   EXPECT_EQ(rows["gather"]["sources"], Json({2, 3}));
   EXPECT_EQ(rows["gather"]["marks"], Json({{{"column", 1}, {"text", "3 KiB"}}}));
-  EXPECT_EQ(rows["loss"]["boxes"].size(), 1U);
+  EXPECT_EQ(rows["loss"]["boxes"].size(), 1U) << "the others only clear their totals";
   EXPECT_EQ(rows["loss"]["boxes"][0]["text"], "2 ms");
   EXPECT_EQ(rows["forward"]["boxes"].size(), 3U);
   EXPECT_EQ(rows["reduce"]["sinks"], Json({1}));
@@ -293,6 +295,12 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(chart["rows"].back()["sources"], Json({1, 2, 3}));
   EXPECT_EQ(chart["rows"].back()["sinks"], Json({1, 2, 3}));
   EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "1 MiB");
+  run.scheme = scheme_preset("zero1");
+  for (DeviceRecord& device : run.devices)
+    device.phases.rows.push_back(phase_of(Phase::broadcast, 0.01, 10 * (int64_t{1} << 20), 10));
+  chart = movement_chart(run);
+  EXPECT_EQ(chart["rows"].back()["name"], "broadcast");
+  EXPECT_EQ(chart["rows"].back()["sources"], Json({1, 2, 3})) << "each owner sends its part to all";
 }
 
 TEST(MovementChart, TheHostSendsTheIndicesOfImagesThatLieOnTheDevices) {
@@ -447,6 +455,7 @@ std::vector<DeviceRecord> one_fuller_device() {
     device.phases.steps = 10;
     device.phases.wall_seconds = 1;
     device.phases.rows = {{Phase::wait, 0, 0.1 * static_cast<double>(d), 0.1 * static_cast<double>(d), 0, 5, 0.0}};
+    device.phases.waits = {{"reduce", 0.1 * static_cast<double>(d), 0.1 * static_cast<double>(d)}};
   }
   return devices;
 }
@@ -464,7 +473,7 @@ TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
   EXPECT_EQ(
       story(record),
       "`705` samples/s; cpu:0 peaks at `8 MiB`, `6 MiB` more than cpu:1, mostly the optimizer's state; cpu:3 waits "
-      "`30 %` of the step.");
+      "`30 %` of the step, most for reduce.");
   EXPECT_EQ(page_data(record)["story"], story(record));
   expect_contains(epochs_table(run)->json().dump(), "\"940\"");  // samples/s of the first epoch
   record.runs[0].devices.erase(record.runs[0].devices.begin());
@@ -610,6 +619,8 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
       "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
   expect_contains(said(7), "Nothing stands out in 7 steps after the first;");
   expect_contains(said(8), "no device waits for long");
+  record.runs[0].devices[1].phases.rows = {{.phase = Phase::wait, .share = 0.2}};
+  expect_contains(said(8), "the waits have several causes or are within the differences between steps");
   record.runs[0].steps.steps = 1;
   expect_contains(said(0), "No step was timed: the first never is.");
 }

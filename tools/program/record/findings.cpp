@@ -485,15 +485,19 @@ std::string no_findings(const Record& record) {
   if (record.kind == Record::Kind::plan)
     return "Nothing stands out: no device is nearly full, and none holds much more than the others.";
   int64_t steps = kFewestSteps;
+  double wait = 0;
   for (const RunRecord& run : record.runs) {
     for (const DeviceRecord& d : run.devices) {
+      wait = std::max(wait, phase_row(d.phases, Phase::wait).share);
       if (d.phases.steps == 0 && run.steps.steps == 1)
         return "No step was timed: the first never is. --steps 2 or more show where the time goes.";
       if (run.devices.size() > 1) steps = std::min(steps, d.phases.steps);
     }
   }
   if (steps == kFewestSteps)
-    return "Nothing stands out: no device waits for long, and none holds much more than the others.";
+    return fmt::format("Nothing stands out: {}, and none holds much more than the others.",
+                       wait < kIdle ? "no device waits for long"
+                                    : "the waits have several causes or are within the differences between steps");
   return fmt::format(
       "Nothing stands out in {} after the first; judging waits between devices takes at least {} measured steps.",
       counted(steps, "step"), kFewestSteps);

@@ -250,7 +250,7 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   add("left over", [](const DeviceRecord& d) {
     if (d.pool.capacity_bytes == 0) return std::string();
     const int64_t left = d.pool.capacity_bytes - d.plan.peak_bytes;
-    return left < 0 ? format_bytes(-left) + " too much" : format_bytes(left);
+    return left < 0 ? format_bytes(-left) + " missing" : format_bytes(left);
   });
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
   const WorkspacePlan& workspace = devices.front().plan.workspace;

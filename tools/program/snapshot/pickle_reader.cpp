@@ -30,11 +30,8 @@ class PickleMachine {
         return *stack_[0];
       }
       if (!read_scalar(opcode) && !build(opcode) && !use_memo(opcode)) {
-        fail(
-            "opcode 0x{:02x} is not one of plain values. A snapshot of torch.cuda.memory._dump_snapshot() has no "
-            "others; "
-            "what names classes or calls functions is never executed",
-            opcode);
+        fail("opcode 0x{:02x} is not one of plain values; what names classes or calls functions is never executed",
+             opcode);
       }
     }
   }

@@ -116,7 +116,10 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
   for (size_t s = 0; s < columns.sets.size(); ++s) {
     const DeviceRecord& device = run.devices[columns.sets[s].first()];
     const double seconds = per_step(phase_row(device.phases, phase).seconds, device.phases);
-    if (!(seconds > 0)) continue;
+    // Devices that send their outputs to another only clear their totals in this phase.
+    const bool elsewhere = phase == Phase::loss && run.scheme.loss_at == LossAt::gathered &&
+                           s + 1 != columns.of(static_cast<size_t>(run.scheme.output_device));
+    if (!(seconds > 0) || elsewhere) continue;
     boxes.push_back({{"column", s + 1},
                      {"text", short_seconds(seconds)},
                      {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
@@ -139,6 +142,7 @@ Json movement_chart(const RunRecord& run) {
   Json rows = Json::array();
   for (auto [phase, way, cargo] : kRows) {
     if (phase == Phase::reduce && run.scheme.reduce == Reduce::gpu0) way = Way::others_to_first;
+    if (phase == Phase::broadcast && run.scheme.shard != Sharding::none) way = Way::among_all;  // an all-gather
     const Json row = way == Way::none ? boxes_json(run, columns, phase) : arrows_json(run, columns, phase, way, cargo);
     if (!row.is_null()) rows.push_back(row);
   }

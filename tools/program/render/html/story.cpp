@@ -50,7 +50,9 @@ std::string story_of_run(const RunRecord& run) {
     const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
     const auto most = std::max_element(run.devices.begin(), run.devices.end(),
                                        [&](const auto& a, const auto& b) { return wait(a) < wait(b); });
-    facts.push_back(fmt::format("{} waits {} of the step", most->device, figure(percent(wait(*most)))));
+    const std::vector<WaitRow>& causes = most->phases.waits;
+    facts.push_back(fmt::format("{} waits {} of the step{}", most->device, figure(percent(wait(*most))),
+                                causes.empty() ? "" : ", most for " + causes.front().cause));
   }
   const auto failure = divergence(run);
   return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
