@@ -33,8 +33,7 @@ def configurations(everything):
     """Flags of plan."""
     rows = [(model, scheme, DEVICES + " --batch-size 16") for model in (MODELS if everything else MODELS[:2]) for scheme in SCHEMES]
     rows += [(model, scheme, variant) for model in (["lenet5", "resnet18-cifar"] if everything else ["mlp"]) for scheme in SCHEMES[:6]
-             for variant in VARIANTS if not any(flag in variant for flag in REFUSED.get(scheme, []))
-             and not ("--precision" in variant and scheme == "zero3" and model == "resnet18-cifar")] + [("resnet18-cifar", "ddp", DEVICES + " --batch-size 16 --processes 2")]
+             for variant in VARIANTS if not any(flag in variant for flag in REFUSED.get(scheme, []))] + [("resnet18-cifar", "ddp", DEVICES + " --batch-size 16 --processes 2")]
     return [f"--model {model} --data synthetic:64 --mode {scheme} {variant}" for model, scheme, variant in rows]
 
 

@@ -15,7 +15,7 @@ namespace vitrine {
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
 
 /// Why Scheme::shard cannot be used with the rest of the configuration; null if it can.
-const char* sharding_obstacle(const Model& model, const EngineConfig& config);
+const char* sharding_obstacle(const EngineConfig& config);
 
 /// Runs the workload of an engine on meta devices: the first step and a steady one, with the next batch's images
 /// already there; then the other sizes. What the engine releases at the end is in sections of its own (Stager::kEnd).

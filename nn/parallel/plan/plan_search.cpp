@@ -311,7 +311,7 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
     config.scheme = scheme_preset(name);
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
-    if (config.scheme.shard != Sharding::none && sharding_obstacle(model_, config) != nullptr) continue;
+    if (config.scheme.shard != Sharding::none && sharding_obstacle(config) != nullptr) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);
   }

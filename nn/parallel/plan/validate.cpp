@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a configuration must fulfil before it can be planned.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "nn/parallel/plan/plan.h"
@@ -54,8 +52,8 @@ void validate_resident_images(const EngineConfig& config) {
   }
 }
 
-void validate_sharding(const Model& model, const EngineConfig& config) {
-  const char* const why = sharding_obstacle(model, config);
+void validate_sharding(const EngineConfig& config) {
+  const char* const why = sharding_obstacle(config);
   if (config.scheme.shard == Sharding::none || why == nullptr) return;
   throw ConfigError({given(settings::kShard, sharding_name(config.scheme.shard)), fmt::format(": {}, or use ", why),
                      propose(settings::kShard, "none")});
@@ -102,20 +100,13 @@ void validate_exact(const Model& model, const DeviceGroup& devices, const Engine
 
 }  // namespace
 
-const char* sharding_obstacle(const Model& model, const EngineConfig& config) {
+const char* sharding_obstacle(const EngineConfig& config) {
   if (config.scheme.reduce != Reduce::allreduce)
     return "device 0 makes the only update and needs all of the optimizer's states; reduce by all-reduce";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction to the owners; leave one of them out";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
   if (config.scheme.shards(Sharding::gradients) && config.exact())
     return "exact mode keeps sums of whole gradients on each device; shard the optimizer's states only";
-  if (!config.scheme.shards(Sharding::parameters)) return nullptr;
-  const std::vector<ParamSpec> parameters = model.net->parameters();
-  const auto any = [&](const auto& holds) { return std::any_of(parameters.begin(), parameters.end(), holds); };
-  if (any([](const ParamSpec& spec) { return !spec.trained; }))
-    return "frozen parameters have no owner that updates them; shard the gradients only";
-  if (config.precision.mixed() && any([](const ParamSpec& spec) { return spec.stays_f32; }))
-    return "layers see some parameters in f32, but the 16-bit copy is gathered; shard the gradients only";
   return nullptr;
 }
 
@@ -188,7 +179,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
   }
   validate_precision(config.precision, devices);
-  validate_sharding(model, config);
+  validate_sharding(config);
   if (config.exact()) validate_exact(model, devices, config);
 }
 

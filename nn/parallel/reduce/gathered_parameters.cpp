@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/gathered_parameters.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/copy.h"
 
 namespace vitrine {
 
-GatheredParameters::GatheredParameters(const ReducerContext& replica, std::vector<View>& views)
-    : replica_(replica), views_(views) {
-  const FlatLayout& layout = replica.layout;
+GatheredParameters::GatheredParameters(const ReducerContext& replica, const FlatLayout& all, std::vector<View>& views)
+    : replica_(replica), layout_(all), views_(views) {
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Unit& unit = units_.emplace_back(Unit{std::move(bucket)});
-    for (int i = 0; i < layout.size(); ++i) {
-      if (layout.offset(i) >= unit.bucket.begin && layout.offset(i) < unit.bucket.parameters_end)
-        unit.parameters.push_back(i);
+    for (int i = 0; i < all.size(); ++i) {
+      if (all.offset(i) < unit.bucket.begin || all.offset(i) >= unit.bucket.parameters_end) continue;
+      unit.parameters.push_back(i);
+      if (replica.config.precision.mixed() && all.specs()[static_cast<size_t>(i)].stays_f32) unit.stays_f32 = true;
     }
   }
-  views_.assign(static_cast<size_t>(layout.size()), View());
 }
 
 void GatheredParameters::reset() {
@@ -26,11 +26,13 @@ void GatheredParameters::reset() {
 }
 
 void GatheredParameters::begin_use(int first, int end) {
-  const int64_t begin = replica_.layout.offset(end - 1), behind = finished_elements(replica_.layout, first);
-  size_t low = 0;
-  while (units_[low].bucket.parameters_end <= begin) ++low;
-  size_t high = low;
-  while (units_[high].bucket.parameters_end < behind) ++high;
+  size_t low = units_.size(), high = 0;
+  for (size_t k = 0; k < units_.size(); ++k) {
+    if (units_[k].parameters.front() >= end || units_[k].parameters.back() < first) continue;
+    low = std::min(low, k);
+    high = k;
+  }
+  if (low == units_.size()) return;  // all are frozen
   const bool forward = direction_ == Direction::forward;
   for (size_t i = 0; i <= high - low; ++i) gather(units_[forward ? high - i : low + i]);
   if (forward ? low > 0 : high + 1 < units_.size()) {
@@ -46,11 +48,9 @@ void GatheredParameters::begin_use(int first, int end) {
 
 void GatheredParameters::end_use(int first, int end) {
   const bool forward = direction_ == Direction::forward;
-  if (forward && end == replica_.layout.size()) return;
-  // Parameters lie in reverse order.
-  const int64_t begin = replica_.layout.offset(end - 1), behind = finished_elements(replica_.layout, first);
+  if (forward && end == layout_.size()) return;
   for (Unit& unit : units_) {
-    if (forward ? unit.bucket.begin >= begin : unit.bucket.parameters_end <= behind) release(unit);
+    if (forward ? unit.parameters.back() < end : unit.parameters.front() >= first) release(unit);
   }
 }
 
@@ -58,24 +58,34 @@ void GatheredParameters::gather(Unit& unit) {
   if (unit.memory) return;
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
-  unit.memory =
-      compute.allocate({unit.elements()}, shard().dtype, Category::parameters, "gathered " + unit.bucket.name);
-  const View whole = unit.memory.view();
-  const int64_t shared = unit.shards.rest - unit.shards.begin;
+  const auto allocate = [&](DType dtype) {
+    return compute.allocate({unit.elements()}, dtype, Category::parameters, "gathered " + unit.bucket.name);
+  };
+  unit.memory = allocate(shard().dtype);
+  if (unit.stays_f32) unit.masters = allocate(DType::f32);
   compute.record(*ready_);
   {
     const PhaseScope phase(communication, Phase::broadcast, unit.bucket.name.c_str());
     communication.wait(*ready_, "compute");
-    if (shared > 0) replica_.communicator->all_gather(communication, unit.own_of(shard()), whole.rows(0, shared));
-    if (shared < unit.elements()) copy(communication, unit.rest_of(shard()), whole.rows(shared, unit.elements()));
+    gather(unit, shard(), unit.memory);
+    if (unit.stays_f32) gather(unit, replica_.parameters, unit.masters);
     communication.record(*unit.gathered);
   }
   unit.waits = true;
   for (const int i : unit.parameters) {
-    const Shape& shape = replica_.layout.specs()[static_cast<size_t>(i)].shape;
-    const int64_t at = replica_.layout.offset(i) - unit.bucket.begin;
-    views_[static_cast<size_t>(i)] = whole.rows(at, at + shape.numel()).reshape(shape);
+    const ParamSpec& spec = layout_.specs()[static_cast<size_t>(i)];
+    const int64_t at = layout_.offset(i) - unit.bucket.begin;
+    const View whole = unit.stays_f32 && spec.stays_f32 ? unit.masters : unit.memory;
+    views_[static_cast<size_t>(i)] = whole.rows(at, at + spec.shape.numel()).reshape(spec.shape);
   }
+}
+
+void GatheredParameters::gather(const Unit& unit, const View& from, const Tensor& to) {
+  ExecContext& communication = replica_.device.communication();
+  const View whole = to.view();
+  const int64_t shared = unit.shards.rest - unit.shards.begin;
+  if (shared > 0) replica_.communicator->all_gather(communication, unit.own_of(from), whole.rows(0, shared));
+  if (shared < unit.elements()) copy(communication, unit.rest_of(from), whole.rows(shared, unit.elements()));
 }
 
 void GatheredParameters::release() {
@@ -88,6 +98,7 @@ void GatheredParameters::release(Unit& unit) {
   if (std::exchange(unit.waits, false)) replica_.device.compute().wait(*unit.gathered, "broadcast");
   for (const int i : unit.parameters) views_[static_cast<size_t>(i)] = View();
   unit.memory = {};
+  unit.masters = {};
 }
 
 }  // namespace vitrine

@@ -15,8 +15,9 @@ namespace vitrine {
 ///   source  Rajbhandari et al., "ZeRO", SC 2020, stage 3
 class GatheredParameters {
  public:
-  /// views  of all parameters of the model, which it sets: empty where a parameter is not there
-  GatheredParameters(const ReducerContext& replica, std::vector<View>& views);
+  ///   all    parameters of the model
+  ///   views  of these; sets those of trained ones, empty while a parameter is not there
+  GatheredParameters(const ReducerContext& replica, const FlatLayout& all, std::vector<View>& views);
   GatheredParameters(const GatheredParameters&) = delete;
   GatheredParameters& operator=(const GatheredParameters&) = delete;
 
@@ -35,17 +36,22 @@ class GatheredParameters {
 
  private:
   struct Unit : ShardedBucket {
-    std::vector<int> parameters = {};  // of the model
-    Tensor memory = {};
+    std::vector<int> parameters = {};      // ascending
+    bool stays_f32 = false;                // one of them, beside a 16-bit copy
+    Tensor memory = {}, masters = {};      // masters: f32, for parameters that stay f32 beside a 16-bit copy
     bool waits = false;                    // the compute stream does not wait for it yet
     std::unique_ptr<Event> gathered = {};  // communication
   };
   const View& shard() const { return replica_.half_parameters ? replica_.half_parameters : replica_.parameters; }
-  int64_t bytes_of(const Unit& unit) const { return unit.elements() * size_of(shard().dtype); }
+  int64_t bytes_of(const Unit& unit) const {
+    return unit.elements() * (size_of(shard().dtype) + (unit.stays_f32 ? size_of(DType::f32) : 0));
+  }
   void gather(Unit& unit);
+  void gather(const Unit& unit, const View& from, const Tensor& to);
   void release(Unit& unit);
 
   const ReducerContext& replica_;
+  const FlatLayout& layout_;  // of all parameters
   std::vector<View>& views_;
   std::vector<Unit> units_;       // of all buckets
   std::unique_ptr<Event> ready_;  // compute: shards are updated, and memory is free

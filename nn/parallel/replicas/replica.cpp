@@ -25,7 +25,10 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   };
   const Precision& precision = config.precision;
   const bool gathers = reduction.shards_parameters();
-  const int64_t elements = gathers ? elements_of(make_shard(reduction, nullptr)) : layout.parameter_elements();
+  const int64_t all = layout.parameter_elements(), all_trained = setup.trained.parameter_elements();
+  model.held = gathers ? make_shard(reduction, nullptr) : Shard{{.end = all_trained}};
+  const int64_t trained = elements_of(model.held), elements = trained + all - all_trained;
+  if (all > all_trained) model.held.push_back({all_trained, all, trained});
   if (!config.forward_only) {
     const bool sharded = reduction.shards_gradients();
     const int64_t reduced = sharded ? elements_of(make_shard(reduction, nullptr)) : setup.trained.parameter_elements();
@@ -52,7 +55,15 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   if (precision.mixed())
     model.half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
   if (gathers) {
-    gathered = std::make_unique<GatheredParameters>(reduction, model.parameter_views);
+    model.parameter_views.resize(layout.specs().size());
+    gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
+    for (int i = 0; i < layout.size(); ++i) {
+      const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+      if (spec.trained) continue;
+      const int64_t at = layout.offset(i) - all_trained + trained;
+      const View flat = spec.stays_f32 ? model.parameters : model.working_parameters();
+      model.parameter_views[static_cast<size_t>(i)] = flat.rows(at, at + spec.shape.numel()).reshape(spec.shape);
+    }
   } else {
     model.parameter_views = layout.views(model.working_parameters(), model.parameters);
   }
@@ -64,7 +75,6 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   model.buffer_views = setup.buffer_layout.views(model.buffers, model.transient_buffers);
   if (!model.buffer_views.empty() && reduction.world_size > 1 && !config.forward_only)
     exchange = std::make_unique<BatchExchange>(reduction);
-  const int64_t trained = gathers ? elements : setup.trained.parameter_elements();
   if (model.parameters) reduction.parameters = model.parameters.view().rows(0, trained);
   if (model.half_parameters) reduction.half_parameters = model.half_parameters.view().rows(0, trained);
   if (updates()) {

@@ -23,9 +23,10 @@ inline constexpr int kStepSlots = 3;
 
 /// The model in a device's memory. An engine that only evaluates has no gradients and no transient buffers.
 struct ModelMemory {
-  // Of the replica's shard where it shards_parameters():
+  // Of all parameters; where it shards_parameters() of the replica's shard and of the frozen ones:
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
+  Shard held;                // what these two have of all parameters
   Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch

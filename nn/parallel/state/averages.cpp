@@ -58,7 +58,7 @@ std::vector<float> Averages::values(int device) {
     throw ConfigError(
         fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
   std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
-  if (!r.gathered) values = read_flat(setup_.devices, r, r.model.parameters);  // frozen ones are their own average
+  read_frozen(setup_, r, r.model.parameters, values);  // they are their own average
   read_shards(setup_, replicas_, device, "the averages of the parameters", values,
               [](Replica& owner, const ShardPiece& piece) { return piece.of_states(owner.optimizer.average); });
   return values;

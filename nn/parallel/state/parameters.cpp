@@ -26,16 +26,13 @@ const BufferLayout& Parameters::buffer_layout() const { return setup_.buffer_lay
 void Parameters::set_part(Replica& r, int64_t first, std::span<const float> values) {
   const PhaseScope phase(r.compute(), Phase::replicate);
   const auto count = static_cast<int64_t>(values.size());
-  if (r.gathered) {
-    for (const ShardPiece& piece : r.optimizer.shard) {
+  if (r.model.parameters) {
+    for (const ShardPiece& piece : r.model.held) {
       const int64_t begin = std::max(first, piece.begin), end = std::min(first + count, piece.end);
       if (begin >= end) continue;
       copy(r.compute(), ConstView(values.data() + (begin - first), {end - begin}, DType::f32, DeviceId::host()),
            r.model.parameters.rows(piece.at + begin - piece.begin, piece.at + end - piece.begin));
     }
-  } else if (r.model.parameters) {
-    copy(r.compute(), ConstView(values.data(), {count}, DType::f32, DeviceId::host()),
-         r.model.parameters.rows(first, first + count));
   } else if (setup_.config.forward_only) {
     const DType dtype = r.model.half_parameters.dtype();
     const std::vector<std::byte> narrow = narrow_on_host(dtype, values);
@@ -142,6 +139,7 @@ std::vector<float> Parameters::read(int device, View (*flat)(const Replica&)) {
   window_.drain();
   if (!replicas_[device].gathered) return read_flat(setup_.devices, replicas_[device], flat(replicas_[device]));
   std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
+  read_frozen(setup_, replicas_[device], flat(replicas_[device]), values);
   read_shards(setup_, replicas_, device, "the parameters", values,
               [&](Replica& owner, const ShardPiece& piece) { return owner.parameters_of(piece, flat(owner)); });
   return values;

@@ -28,6 +28,10 @@ void gather_shards(const EngineSetup& setup, ReplicaGroup& replicas, const std::
 void read_shards(const EngineSetup& setup, ReplicaGroup& replicas, int device, const std::string& what,
                  std::span<float> values, const std::function<View(Replica&, const ShardPiece&)>& own);
 
+/// Reads the frozen parameters from a replica's `flat` parameters.
+///   values  of all parameters
+void read_frozen(const EngineSetup& setup, Replica& r, const View& flat, std::span<float> values);
+
 /// Sends rank 0's values of a flat f32 buffer to the replicas of other processes that own them, or share them.
 ///   set  copies them to a piece on a replica of this process, and waits
 void scatter_shards(const EngineSetup& setup, ReplicaGroup& replicas, const std::string& what,

@@ -96,14 +96,13 @@ struct FlatState {
 
 /// Those of a replica that updates the parameters, in the order of TrainingState::flats.
 std::vector<FlatState> flat_states(const OptimizerConfig& optimizer, Replica& r) {
-  const auto all = [](const View& flat) { return Shard{{.end = flat.numel()}}; };
   const Shard& own = r.optimizer.shard;
-  std::vector<FlatState> states = {{kParameters, r.model.parameters, r.gathered ? own : all(r.model.parameters)}};
+  std::vector<FlatState> states = {{kParameters, r.model.parameters, r.model.held}};
   const std::vector<std::string> names = state_names(optimizer);
   if (!names.empty()) states.push_back({names[0], r.optimizer.state1, own});
   if (names.size() > 1) states.push_back({names[1], r.optimizer.state2, own});
   if (r.optimizer.average) states.push_back({kAverages, r.optimizer.average, own});
-  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers, all(r.model.buffers)});
+  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers, Shard{{.end = r.model.buffers.shape().numel()}}});
   return states;
 }
 

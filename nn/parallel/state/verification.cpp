@@ -84,10 +84,9 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
       hashes.push_back(hash);
     }
   };
-  const auto whole = [](const FlatLayout& layout) { return Shard{{.end = layout.parameter_elements()}}; };
   const FlatLayout& saved = setup_.buffer_layout.saved();
-  add(setup_.layout, flat, r.gathered ? r.optimizer.shard : whole(setup_.layout));
-  add(saved, r.model.buffers, whole(saved));
+  add(setup_.layout, flat, r.model.held);
+  add(saved, r.model.buffers, {{.end = saved.parameter_elements()}});
   return hashes;
 }
 
