@@ -50,6 +50,9 @@ struct Pass {
   /// returned. Shapes in arguments and in Saved::shapes remain the images' shapes; the gradient of the input has the
   /// form too.
   ImageForm input_form = {};
+
+  /// Whether layers of a device without samples take part in sums over the micro-batch.
+  bool sums_over_devices() const { return batch_sum != nullptr || (training && leaves != nullptr); }
 };
 
 /// How a parameter is initialized.

@@ -203,23 +203,39 @@ Saved Sequential::forward(const ForwardCall& call) const {
 
 void Sequential::backward(const BackwardCall& call) const {
   run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode,
-               call.pass, nullptr, {}, nullptr);
+               call.pass, nullptr, {}, nullptr, nullptr);
 }
 
-void Sequential::forward_empty(const EmptyCall& call) const {
+void Sequential::report(const ParametersUsed& used, Use use, size_t begin, size_t end) const {
+  if (used && first_parameter_[begin] < first_parameter_[end])
+    used(use, first_parameter_[begin], first_parameter_[end]);
+}
+
+void Sequential::forward_empty(const EmptyCall& call, const ParametersUsed& used) const {
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
   for (size_t i = 0; i < parts_.size(); ++i) {
     const LayerScope scope(call.ctx, parts_[i].label.c_str());
-    parts_[i].layer->forward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+    report(used, Use::begins, i, i + 1);
+    if (call.pass.sums_over_devices())
+      parts_[i].layer->forward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+    report(used, Use::ends, i, i + 1);
   }
 }
 
-void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& ready) const {
+void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& ready, Recomputed recomputed,
+                                const ParametersUsed& used) const {
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
   for (size_t i = parts_.size(); i-- > first_trained_part_;) {
+    if (!recomputed.empty() && i + 1 == static_cast<size_t>(recomputed.back().end)) {
+      report(used, Use::begins, static_cast<size_t>(recomputed.back().begin), i + 1);
+      recomputed = recomputed.first(recomputed.size() - 1);
+    }
     {
       const LayerScope scope(call.ctx, parts_[i].label.c_str());
-      parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+      report(used, Use::begins, i, i + 1);
+      if (call.pass.sums_over_devices())
+        parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+      report(used, Use::ends, i, i + 1);
     }
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
   }
@@ -227,9 +243,10 @@ void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& rea
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output,
                                ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready,
-                               Recomputed recomputed, BufferViews buffers, const GradientsBegin& begin) const {
+                               Recomputed recomputed, BufferViews buffers, const GradientsBegin& begin,
+                               const ParametersUsed& used) const {
   run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready,
-               recomputed, begin);
+               recomputed, begin, used);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -293,7 +310,7 @@ std::vector<Sequential::Run> Sequential::runs_of(Recomputed recomputed) const {
 // to it. What the parts keep goes to `saved`, or is released at once if that is null.
 Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run,
                              std::span<const Shape> shapes, const Tensor& output, std::vector<Saved>* saved,
-                             const Pass& pass, const OutputReady& observe) const {
+                             const Pass& pass, const OutputReady& observe, const ParametersUsed& used) const {
   size_t last = run.end;  // past the part that writes to `output`
   while (output && last > run.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
   const Layer* before = nullptr;  // the layer that computed x
@@ -305,6 +322,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
     }
     const Layer& layer = *parts_[i].layer;
     const LayerScope scope(ctx, parts_[i].label.c_str());
+    report(used, Use::begins, i, i + 1);
     Tensor y;
     if (output && i + 1 == last) {
       y = output.reshape(shapes[i + 1]);
@@ -316,6 +334,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
     Saved kept = name_layer(parts_[i], [&] {
       return forward_leaves(layer, {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
     });
+    report(used, Use::ends, i, i + 1);
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // releases the input unless the part kept it
@@ -325,8 +344,8 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
 }
 
 Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output,
-                               const Pass& pass, const OutputReady& observe, Recomputed recomputed,
-                               BufferViews buffers) const {
+                               const Pass& pass, const OutputReady& observe, Recomputed recomputed, BufferViews buffers,
+                               const ParametersUsed& used) const {
   Tensor x = input;
   Saved saved;
   const Shape images = pass.input_form ? pass.input_form.image_shape(x.shape()[0]) : x.shape();
@@ -339,7 +358,7 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
     if (!run.kept && pass.training) saved.tensors.push_back(runs_backward ? x : Tensor());
     const bool writes_output = output && !computing.empty() && run.begin <= last && last < run.end;
     x = run_parts(ctx, params, buffers, std::move(x), run, saved.shapes, writes_output ? output : Tensor(),
-                  run.kept && runs_backward ? &saved.parts : nullptr, pass, observe);
+                  run.kept && runs_backward ? &saved.parts : nullptr, pass, observe, used);
   }
   if (!output) {
     output = std::move(x);
@@ -363,7 +382,8 @@ int Sequential::bias_before(size_t part, std::span<const Shape> shapes, const Pa
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                               const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                              const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin) const {
+                              const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin,
+                              const ParametersUsed& used) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same segments");
@@ -384,8 +404,9 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
       const Run run{static_cast<size_t>(recomputed[segments].begin), i + 1, false};
       Pass again = pass;
       again.recomputes = true;
+      report(used, Use::begins, run.begin, run.end);
       run_parts(ctx, params, buffers, std::exchange(saved.tensors[segments], {}), run, shapes, {}, &saved.parts, again,
-                nullptr);
+                nullptr, nullptr);
     }
     if (part_is_identity(i, shapes[i], pass)) {
       grad = grad.reshape(shapes[i]);
@@ -393,6 +414,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     }
     const Layer& layer = *parts_[i].layer;
     const LayerScope scope(ctx, parts_[i].label.c_str());
+    report(used, Use::begins, i, i + 1);
     Tensor grad_x;
     if (i == first) {
       if (grad_input) grad_x = pass.input_form ? grad_input : grad_input.reshape(shapes[i]);
@@ -415,6 +437,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
       backward_leaves(layer, {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own,
                               mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});
     });
+    report(used, Use::ends, i, i + 1);
     bias_done = static_cast<bool>(sums);
     saved.parts[i] = {};
     grad = std::move(grad_x);

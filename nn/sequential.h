@@ -48,8 +48,13 @@ class Sequential final : public Layer {
   ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
-  void forward_empty(const EmptyCall& call) const override;
+  void forward_empty(const EmptyCall& call) const override { forward_empty(call, nullptr); }
   void backward_empty(const EmptyCall& call) const override { backward_empty(call, nullptr); }
+
+  /// Called when work is queued that reads parameters [first, end): those of a part, or of a segment that is recomputed
+  /// and then runs backward. May set their elements of `params` before it.
+  enum class Use { begins, ends };
+  using ParametersUsed = std::function<void(Use use, int first, int end)>;
 
   /// Called with the index of the first parameter whose gradient is final; all later ones are final, too.
   using GradientsReady = std::function<void(int first_parameter)>;
@@ -69,7 +74,8 @@ class Sequential final : public Layer {
   /// Pass::input_form, `input` is in that form.
   ///   buffers  of all parts, in the order of buffers()
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
-                     const OutputReady& observe = nullptr, Recomputed recomputed = {}, BufferViews buffers = {}) const;
+                     const OutputReady& observe = nullptr, Recomputed recomputed = {}, BufferViews buffers = {},
+                     const ParametersUsed& used = nullptr) const;
   /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no
   /// longer needed, and calls `ready` when gradients are final. `begin` may set the elements of grad_params that are
   /// written next. Takes over grad_output, whose shape may be any with as
@@ -78,10 +84,14 @@ class Sequential final : public Layer {
   ///   recomputed  as in forward_from()
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params,
                      GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed = {},
-                     BufferViews buffers = {}, const GradientsBegin& begin = nullptr) const;
-  /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's
-  /// collectives and the layers' collectives have the same order on all devices.
-  void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
+                     BufferViews buffers = {}, const GradientsBegin& begin = nullptr,
+                     const ParametersUsed& used = nullptr) const;
+  /// forward_empty() and backward_empty() for the outermost model: call `used` and `ready` where forward_from() and
+  /// backward_from() do, so that the caller's collectives and the layers' collectives have the same order on all
+  /// devices. Layers are called if the pass sums_over_devices().
+  void forward_empty(const EmptyCall& call, const ParametersUsed& used) const;
+  void backward_empty(const EmptyCall& call, const GradientsReady& ready, Recomputed recomputed = {},
+                      const ParametersUsed& used = nullptr) const;
 
   /// The parts that compute for an input of this shape, ascending; the others are identities.
   std::vector<int> computing_parts(const Shape& input, const Pass& pass) const;
@@ -99,10 +109,13 @@ class Sequential final : public Layer {
   std::vector<Run> runs_of(Recomputed recomputed) const;
   Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run,
                    std::span<const Shape> shapes, const Tensor& output, std::vector<Saved>* saved, const Pass& pass,
-                   const OutputReady& observe) const;
+                   const OutputReady& observe, const ParametersUsed& used) const;
   void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                     const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                    const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin) const;
+                    const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin,
+                    const ParametersUsed& used) const;
+  /// Calls `used`, if given, with the parameters of parts [begin, end), if they have any.
+  void report(const ParametersUsed& usedd, Use use, size_t begin, size_t end) const;
   int bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;

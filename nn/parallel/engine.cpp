@@ -192,7 +192,7 @@ Engine::AverageScope::~AverageScope() { engine_.state_->parameters.averages().le
 
 Engine::NoReductionScope::NoReductionScope(Engine& engine)
     : engine_(engine), previous_(engine.in_step("NoReductionScope").reduction_on) {
-  if (engine.config().scheme.shard == Sharding::gradients)
+  if (engine.config().scheme.shards(Sharding::gradients))
     throw ConfigError(
         "NoReductionScope: a device holds only its shard of the gradients; shard the optimizer's states only");
   engine_.state_->reduction_on = false;

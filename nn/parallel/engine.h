@@ -152,7 +152,7 @@ class Engine {
   };
 
   /// While one is open, no gradients are reduced: they stay on their devices and add up.
-  /// throws ConfigError with Sharding::gradients
+  /// throws ConfigError where gradients are sharded
   class NoReductionScope {
    public:
     explicit NoReductionScope(Engine& engine);

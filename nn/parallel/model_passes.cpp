@@ -32,11 +32,6 @@ std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfi
   return find_segments(*model.net, config.recompute);
 }
 
-/// Whether layers of a replica without samples take part in sums over the micro-batch.
-bool takes_part_empty(const Pass& pass) {
-  return pass.batch_sum != nullptr || (pass.training && pass.leaves != nullptr);
-}
-
 }  // namespace
 
 ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs)
@@ -69,6 +64,17 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
   });
 }
 
+Sequential::ParametersUsed ModelPasses::used_by(Replica& r) {
+  if (!r.gathered) return nullptr;
+  return [this, &r](Sequential::Use use, int first, int end) {
+    if (use == Sequential::Use::ends) return r.gathered->end_use(first, end);
+    r.gathered->begin_use(first, end);
+    if (!searches_non_finite_ || r.batch.samples == 0) return;
+    for (int i = first; i < end; ++i)
+      find_non_finite(r.compute(), r.model.parameter_views[static_cast<size_t>(i)], i, r.scalars.first_non_finite);
+  };
+}
+
 Pass ModelPasses::pass_of(const Replica& r, bool training) const {
   Pass pass{training, setup_.config.seed, step_, r.batch.first_sample};
   pass.updates_buffers = !searches_non_finite_;
@@ -88,10 +94,13 @@ void ModelPasses::forward(bool training) {
   replicas_.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.compute();
     const Pass pass = pass_of(r, training);
+    const Sequential::ParametersUsed used = used_by(r);
+    if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::forward);
     if (r.batch.samples == 0) {
-      if (!takes_part_empty(pass)) return;
+      if (!used && !pass.sums_over_devices()) return;
       const PhaseScope phase(ctx, Phase::forward);
-      setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views});
+      setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views}, used);
+      if (!training && r.gathered) r.gathered->release();
       return;
     }
     const PhaseScope phase(ctx, Phase::forward);
@@ -100,7 +109,10 @@ void ModelPasses::forward(bool training) {
     if (training && searches_non_finite_) {
       int32_t number = 0;
       const View& found = r.scalars.first_non_finite;
-      for (const View& parameter : r.model.parameter_views) find_non_finite(ctx, parameter, number++, found);
+      for (const View& parameter : r.model.parameter_views) {
+        if (parameter) find_non_finite(ctx, parameter, number, found);
+        ++number;
+      }
       find_non_finite(ctx, input, number++, found);
       observe = [&ctx, found, number](int part, const Tensor& output) {
         find_non_finite(ctx, output, number + part, found);
@@ -108,9 +120,11 @@ void ModelPasses::forward(bool training) {
     }
     if (training) r.batch.output = outputs_.allocate_output(r);
     r.batch.saved = setup_.model.net->forward_from(ctx, r.model.parameter_views, input, r.batch.output, pass, observe,
-                                                   recomputed_, r.model.buffer_views);
+                                                   recomputed_, r.model.buffer_views, used);
     r.batch.output = r.batch.output.reshape(setup_.model.logits_shape(r.batch.samples));
-    if (!training) r.batch.saved = Saved();
+    if (training) return;
+    r.batch.saved = Saved();
+    if (r.gathered) r.gathered->release();
   });
 }
 
@@ -125,10 +139,12 @@ void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gra
                                r.model.gradient_views);
   };
   r.batch.output = Tensor();
+  if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::backward);
   setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
                                   std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
                                   pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views,
-                                  sharded ? Sequential::GradientsBegin(begin) : nullptr);
+                                  sharded ? Sequential::GradientsBegin(begin) : nullptr, used_by(r));
+  if (r.gathered) r.gathered->release();
 }
 
 void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
@@ -138,14 +154,17 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
     const PhaseScope phase(r.compute(), Phase::reduce);
     zero_unwritten_gradients(r);
   }
-  if (!takes_part_empty(pass)) {
+  const Sequential::ParametersUsed used = used_by(r);
+  if (!used && !pass.sums_over_devices()) {
     const PhaseScope phase(r.compute(), Phase::reduce);
     gradients_ready(0);
     return;
   }
   const PhaseScope phase(r.compute(), Phase::backward);
+  if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::backward);
   setup_.model.net->backward_empty({r.compute(), setup_.model.input_shape(1), pass, r.model.buffer_views},
-                                   gradients_ready);
+                                   gradients_ready, recomputed_, used);
+  if (r.gathered) r.gathered->release();
 }
 
 void ModelPasses::zero_unwritten_gradients(Replica& r) {
@@ -177,8 +196,8 @@ void ModelPasses::run_optimizer(Replica& r) {
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const ConstView values = r.scalars.captured_values;
   for (const ShardPiece& piece : state.shard) {
-    const View parameters = piece.of_parameters(r.reduction.parameters),
-               half_parameters = piece.of_parameters(r.reduction.half_parameters), gradients = r.gradients_of(piece),
+    const View parameters = r.parameters_of(piece, r.reduction.parameters),
+               half_parameters = r.parameters_of(piece, r.reduction.half_parameters), gradients = r.gradients_of(piece),
                state1 = piece.of_states(state.state1), state2 = piece.of_states(state.state2),
                average = piece.of_states(state.average);
     if (config.kind == OptimizerConfig::Kind::sgd) {

@@ -45,6 +45,8 @@ class ModelPasses {
   std::string find_first_non_finite(int64_t step, int64_t samples, const HostBatch& batch, const ProcessPart& part);
 
  private:
+  /// Gathers parameters that are sharded.
+  Sequential::ParametersUsed used_by(Replica& r);
   Pass pass_of(const Replica& r, bool training) const;
   /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the
   /// outputs of the model's parts.

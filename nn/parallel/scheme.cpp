@@ -55,12 +55,12 @@ std::string Split::str() const {
 }
 
 const std::vector<std::string>& scheme_names() {
-  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp", "zero1", "zero2"};
+  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"};
   return names;
 }
 
 const std::vector<std::string>& sharding_names() {
-  static const std::vector<std::string> names = {"none", "optimizer", "gradients"};
+  static const std::vector<std::string> names = {"none", "optimizer", "gradients", "parameters"};
   return names;
 }
 
@@ -68,6 +68,7 @@ Scheme scheme_preset(std::string_view name) {
   Scheme scheme;
   if (name == "zero1") scheme.shard = Sharding::optimizer;
   if (name == "zero2") scheme.shard = Sharding::gradients;
+  if (name == "zero3") scheme.shard = Sharding::parameters;
   if (name == "ddp" || scheme.shard != Sharding::none) return scheme;
   scheme.staging = Staging::device0;
   scheme.reduce = Reduce::gpu0;

@@ -25,10 +25,10 @@ struct Split {
 enum class Staging { device0, host };
 enum class LossAt { gathered, parallel };
 enum class Reduce { gpu0, allreduce };
-/// What each replica holds a part of, instead of all: nothing; the optimizer's states and averages; or these and the
-/// gradients.
-enum class Sharding { none, optimizer, gradients };
-/// "none", "optimizer", "gradients".
+/// What each replica holds a part of, instead of all: nothing; the optimizer's states and averages; these and the
+/// gradients; or these and the parameters. Each includes those before it.
+enum class Sharding { none, optimizer, gradients, parameters };
+/// "none", "optimizer", "gradients", "parameters".
 const std::vector<std::string>& sharding_names();
 inline const char* sharding_name(Sharding shard) { return sharding_names()[static_cast<size_t>(shard)].c_str(); }
 
@@ -40,9 +40,11 @@ struct Scheme {
   Reduce reduce = Reduce::allreduce;
   Sharding shard = Sharding::none;  // needs Reduce::allreduce
   int output_device = 0;            // ordinal: where outputs are gathered (LossAt::gathered)
+
+  bool shards(Sharding what) const { return shard >= what; }
 };
 
-/// "dp", "balanced", "criterion", "ddp", "zero1", "zero2", in the order of messages and help texts.
+/// "dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
 /// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given
@@ -51,6 +53,7 @@ const std::vector<std::string>& scheme_names();
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
 /// zero1      ddp with sharded optimizer states: ZeRO stage 1, ZeroRedundancyOptimizer
 /// zero2      zero1 with sharded gradients: ZeRO stage 2
+/// zero3      zero2 with sharded parameters: ZeRO stage 3, FullyShardedDataParallel
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 

@@ -148,7 +148,10 @@ std::vector<EngineCase> engine_cases() {
           {"zero1_exact", 4, 16, 1, {}, {}, 0.2, 0.0, false, "zero1", 8},
           {"zero2", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero2"},
           {"zero2_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero2"},
-          {"zero2_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero2"}};
+          {"zero2_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero2"},
+          {"zero3", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero3"},
+          {"zero3_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero3"},
+          {"zero3_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero3"}};
 }
 
 EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices) {

@@ -161,8 +161,9 @@ TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
 }
 
 TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp, zero1, zero2"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp, zero1, zero2, zero3"),
+      std::string::npos);
 }
 
 }  // namespace

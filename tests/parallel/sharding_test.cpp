@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharded optimizer states and gradients (Scheme::shard): the training of ddp with a part of them on each device.
+#include <functional>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -68,8 +69,78 @@ TEST_P(ShardingStages, TrainAsDdpDoes) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Modes, ShardingStages, ::testing::Values("zero1", "zero2"),
+INSTANTIATE_TEST_SUITE_P(Modes, ShardingStages, ::testing::Values("zero1", "zero2", "zero3"),
                          [](const auto& mode) { return std::string(mode.param); });
+
+struct Numbers {
+  std::vector<float> parameters, working;
+  double loss_sum = 0;  // of an evaluation
+};
+
+/// The bits of what a mode trains and evaluates.
+Numbers numbers_of(const Model& model, const char* mode, const std::function<void(EngineConfig&)>& change) {
+  EngineConfig config = config_of(model, mode, 2048);
+  change(config);
+  DeviceGroup group(test_group(3));
+  constexpr int64_t kShort = 7, kEvaluated = 5;
+  Engine engine(model, group, config, {{kBatch, kShort}, {kEvaluated}});
+  for (uint32_t step = 0; step < 6; ++step)
+    engine.train_step(random_batch(model, step == 3 ? kShort : kBatch, 40 + step, 0.1).view());
+  engine.take_step_results(true);
+  const StepResult evaluated = engine.evaluate(random_batch(model, kEvaluated, 77, 0.2).view());
+  engine.parameters().verify();
+  Numbers numbers{engine.parameters().values(), engine.parameters().working_values(), evaluated.loss_sum};
+  engine.finish();
+  return numbers;
+}
+
+TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
+  using Change = std::function<void(EngineConfig&)>;
+  const auto no_samples_on_one = [](EngineConfig& config) {
+    config.scheme.split.kind = Split::Kind::weights;
+    config.scheme.split.weights = {3, 0, 2};
+  };
+  const auto mixed = [](DType dtype) {
+    return [dtype](EngineConfig& config) {
+      config.precision.compute = dtype;
+      if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    };
+  };
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"as it is", [](EngineConfig&) {}},
+      {"a device without samples", no_samples_on_one},
+      {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
+      {"segments, a device without samples, micro-batches",
+       [&](EngineConfig& config) {
+         no_samples_on_one(config);
+         config.recompute_segments = 2;
+         config.accumulate = 3;
+       }},
+      {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
+      {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
+      {"f16", mixed(DType::f16)},
+      {"bf16", mixed(DType::bf16)}};
+  for (const auto& [name, change] : changes) {
+    for (const uint32_t seed : {3U, 8U}) {
+      SCOPED_TRACE(std::string(name) + ", model " + std::to_string(seed));
+      const Model model = random_model(seed);
+      const Numbers stage2 = numbers_of(model, "zero2", change), stage3 = numbers_of(model, "zero3", change);
+      EXPECT_EQ(stage3.parameters, stage2.parameters);
+      EXPECT_EQ(stage3.working, stage2.working);
+      EXPECT_EQ(stage3.loss_sum, stage2.loss_sum);
+    }
+  }
+  const Model with_batch_norm = tiny_resnet(), frozen = tiny_resnet();
+  frozen.net->freeze({"conv1.*", "layer2.*.conv1.*", "fc.bias"});
+  for (const Model* model : {&with_batch_norm, &frozen}) {
+    for (const auto& change : {Change(no_samples_on_one), Change(mixed(DType::bf16))}) {
+      const Numbers stage2 = numbers_of(*model, "zero2", change), stage3 = numbers_of(*model, "zero3", change);
+      EXPECT_EQ(stage3.parameters, stage2.parameters);
+      EXPECT_EQ(stage3.working, stage2.working);
+      EXPECT_EQ(stage3.loss_sum, stage2.loss_sum);
+    }
+  }
+}
 
 TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
   const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
@@ -78,7 +149,7 @@ TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
                        .memory_bytes = std::vector<int64_t>(4, int64_t{1} << 40)});
     return plan_memory(model, group, config_of(model, mode, int64_t{25} << 20), {{kBatch}, {}});
   };
-  const auto ddp = planned("ddp"), zero1 = planned("zero1"), zero2 = planned("zero2");
+  const auto ddp = planned("ddp"), zero1 = planned("zero1"), zero2 = planned("zero2"), zero3 = planned("zero3");
   const auto states = static_cast<size_t>(Category::optimizer);
   for (size_t d = 0; d < 4; ++d) {
     // Not divided: less than 4 * 64 elements of each of 3 states in each bucket, of which there are fewer than 20.
@@ -87,6 +158,8 @@ TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
     EXPECT_LT(zero1[d].peak_by_category[states], share + 20 * 3 * 256 * size_of(DType::f32) + 4096);
     EXPECT_EQ(zero2[d].peak_by_category[states], zero1[d].peak_by_category[states]);
     EXPECT_LT(zero2[d].peak_bytes, zero1[d].peak_bytes);
+    EXPECT_EQ(zero3[d].peak_by_category[states], zero1[d].peak_by_category[states]);
+    EXPECT_LT(zero3[d].peak_bytes, zero2[d].peak_bytes);
   }
 }
 

@@ -311,6 +311,24 @@ TEST(Findings, WhatCostsMostComesFirst) {
   EXPECT_NEAR(all[1].cost.value(), 10.0 / 1000, 1e-12);
 }
 
+TEST(Findings, ReportAStageThatSavesNothingOverTheOneBelow) {
+  RunRecord stage = calm(), below = calm();
+  stage.scheme = scheme_preset("zero2");
+  below.scheme = scheme_preset("zero1");
+  EXPECT_TELLS(saves_nothing(stage, below), "`--shard gradients` saves nothing");
+  grow(stage, 1, Category::gradients, 20 * kMiB);
+  EXPECT_TELLS(saves_nothing(stage, below),
+               "With `--shard gradients` cpu:1 holds 20 MiB more than with `--shard optimizer`, mostly gradients (20 "
+               "MiB): buckets are whole");
+  EXPECT_TELLS(saves_nothing(tight(stage), below), "A smaller `--bucket-mb`");
+  EXPECT_EQ(plan_findings(stage, below).size(), 2U) << "uneven, and more than the stage below";
+  EXPECT_EQ(std::ranges::count_if(comparison_findings({below, stage}),
+                                  [](const Finding& f) { return f.text.starts_with("With `--shard gradients`"); }),
+            1);
+  grow(below, 0, Category::gradients, 21 * kMiB);
+  EXPECT_FALSE(saves_nothing(stage, below).has_value());
+}
+
 TEST(Findings, APlanHasThoseOfMemory) {
   RunRecord plan = calm();
   grow(plan, 0, Category::activations, 100 * kMiB);

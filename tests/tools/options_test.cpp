@@ -452,7 +452,7 @@ TEST(Options, CompareAcceptsAShareAndWeights) {
   EXPECT_EQ(schemes[0].second.split.str(), "1,3");
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,dp"), cpu_devices(2), notes), ConfigError);
   EXPECT_CONTAINS(usage_error("compare --modes dp,x"),
-                  "--modes: expected dp, balanced, criterion, ddp, zero1, zero2, got 'x'");
+                  "--modes: expected dp, balanced, criterion, ddp, zero1, zero2, zero3, got 'x'");
 }
 
 TEST(Options, NumbersHaveNoPlusSign) {
@@ -465,7 +465,7 @@ TEST(Options, NumbersHaveNoPlusSign) {
 
 TEST(Options, ListsRefuseEmptyItems) {
   EXPECT_CONTAINS(usage_error("compare --modes ddp,"),
-                  "--modes: expected dp, balanced, criterion, ddp, zero1, zero2, got ''");
+                  "--modes: expected dp, balanced, criterion, ddp, zero1, zero2, zero3, got ''");
   EXPECT_CONTAINS(usage_error("train --threads-per-device 2,"), "--threads-per-device: expected an integer");
   EXPECT_EQ(parsed("train --threads-per-device 1024").threads_per_device, (std::vector<int>{1024}));
   EXPECT_CONTAINS(usage_error("train --threads-per-device 2,100000"), "from 1 to 1024, got '100000'");

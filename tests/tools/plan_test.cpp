@@ -31,7 +31,7 @@ Arguments random_command(std::mt19937& random) {
   const auto pick = [&](const Arguments& values) { return values[random() % values.size()]; };
   const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "resnet18"});
   const int devices = std::vector<int>{1, 2, 4}[random() % 3];
-  const std::string mode = pick({"dp", "balanced", "criterion", "ddp", "zero1", "zero2"});
+  const std::string mode = pick({"dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"});
   Arguments command = words(
       "--model {} --data synthetic:40 --devices {} --threads-per-device 1 --mode {} --batch-size 16 --optimizer {} "
       "--epochs 1 --accumulate {} --precision {} --recompute-segments {}",

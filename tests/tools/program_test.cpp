@@ -229,7 +229,7 @@ TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
 }
 
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
-  for (const char* mode : {"dp", "criterion", "ddp", "zero1", "zero2"}) {
+  for (const char* mode : {"dp", "criterion", "ddp", "zero1", "zero2", "zero3"}) {
     for (const Arguments& precision : std::vector<Arguments>{words("--precision fp16 --loss-scale none"),
                                                              words("--precision fp16"), words("--precision bf16")}) {
       const Json reference = run_json("train", words("--steps 3 --no-eval"))["step_losses"];

@@ -25,11 +25,13 @@ struct ReducerContext {
   int rank;        // of this replica among those of all processes
   int world_size;  // replicas of all processes; 1: there is nothing to reduce with
   /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then
-  /// the tail: totals of the loss. With Sharding::gradients only those of this replica's shard, and the tail.
+  /// the tail: totals of the loss. Where it shards_gradients() only those of its shard, and the tail.
   View gradients = {};
 
   // Set once the Reducer exists:
-  View parameters = {};  // (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy
+  /// (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy. Where it
+  /// shards_parameters() its shard, as in half_parameters.
+  View parameters = {};
   /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it
   /// where the replica updates.
   View half_parameters = {};
@@ -40,7 +42,8 @@ struct ReducerContext {
 
   View tail() const { return gradients.rows(gradient_elements(), gradients.shape[0]); }
   int64_t gradient_elements() const { return gradients.shape[0] - layout.tail_elements(); }
-  bool shards_gradients() const { return config.scheme.shard == Sharding::gradients && world_size > 1; }
+  bool shards_gradients() const { return config.scheme.shards(Sharding::gradients) && world_size > 1; }
+  bool shards_parameters() const { return config.scheme.shards(Sharding::parameters) && world_size > 1; }
 };
 
 /// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel
@@ -63,10 +66,10 @@ class Reducer {
  public:
   virtual ~Reducer() = default;
 
-  /// Sharding::gradients only. The backward of a micro-batch begins, the first or the last of the step; each is
+  /// Sharded gradients only. The backward of a micro-batch begins, the first or the last of the step; each is
   /// reduced.
   virtual void begin_backward(bool first, bool last) { static_cast<void>(first), static_cast<void>(last); }
-  /// Sharding::gradients only. Backward writes gradients of elements [0, elements) from now on: allocates their memory,
+  /// Sharded gradients only. Backward writes gradients of elements [0, elements) from now on: allocates their memory,
   /// and sets their views.
   ///   views  of all parameters in `all`
   virtual void begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {

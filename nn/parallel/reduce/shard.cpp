@@ -27,6 +27,17 @@ BucketShards::BucketShards(const Bucket& bucket, int ranks) : begin(bucket.begin
   rest = begin + size * ranks;
 }
 
+std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica) {
+  std::vector<ShardedBucket> buckets;
+  int64_t at = 0;
+  for (Bucket& bucket : make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)) {
+    const BucketShards shards(bucket, replica.world_size);
+    const int64_t own_at = std::exchange(at, at + shards.size + bucket.parameters_end - shards.rest);
+    buckets.push_back({std::move(bucket), shards, own_at, own_at + shards.size});
+  }
+  return buckets;
+}
+
 Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
   const EngineConfig& config = replica.config;
   Shard shard;
@@ -37,8 +48,7 @@ Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
     add(0, replica.layout.parameter_elements());
     return shard;
   }
-  for (const Bucket& bucket : make_buckets(replica.layout, config.first_bucket_bytes, config.bucket_bytes)) {
-    const BucketShards shards(bucket, replica.world_size);
+  for (const auto& [bucket, shards, own_at, rest_at] : make_sharded_buckets(replica)) {
     const int64_t own = shards.begin + replica.rank * shards.size;
     add(own, own + shards.size, false);
     add(shards.rest, bucket.parameters_end);

@@ -36,6 +36,19 @@ struct BucketShards {
   View of(int rank, const View& flat) const { return flat.rows(begin + rank * size, begin + (rank + 1) * size); }
 };
 
+/// A bucket, and where a replica's shard has its part of it and what all own.
+struct ShardedBucket {
+  Bucket bucket;  // spans that have not been taken point to its name
+  BucketShards shards;
+  int64_t own_at = 0, rest_at = 0;
+
+  int64_t elements() const { return bucket.parameters_end - bucket.begin; }
+  View own_of(const View& shard) const { return shard.rows(own_at, own_at + shards.size); }
+  View rest_of(const View& shard) const { return shard.rows(rest_at, rest_at + bucket.parameters_end - shards.rest); }
+};
+/// All buckets of a replica that is one of several.
+std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica);
+
 /// What a replica updates if it updates anything: its shards of all buckets, or without Scheme::shard one piece, all
 /// parameters.
 ///   ranges  for all trained parameters, or null

@@ -18,13 +18,11 @@ int64_t tiles_of(const Bucket& bucket, const BucketShards& shards, int ranks) {
 
 ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica) {
   const EngineConfig& config = replica.config;
-  int64_t at = 0;  // in the replica's shard
-  for (Bucket& bucket : make_buckets(replica.layout, config.first_bucket_bytes, config.bucket_bytes)) {
-    const BucketShards shards(bucket, replica.world_size);
-    const int64_t own = replica.shards_gradients() ? at : shards.begin + replica.rank * shards.size;
-    const int64_t rest = replica.shards_gradients() ? at + shards.size : shards.rest;
-    at += shards.size + bucket.parameters_end - shards.rest;
-    parts_.push_back({std::move(bucket), shards, own, rest});
+  for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
+    Part& part = parts_.emplace_back(Part{std::move(bucket)});
+    if (replica.shards_gradients()) continue;
+    part.own_at = part.shards.begin + replica.rank * part.shards.size;
+    part.rest_at = part.shards.rest;
   }
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
   if (!checks || config.exact()) return;  // exact mode sums squares in its own order
@@ -170,10 +168,10 @@ void ShardedReducer::distribute() {
   {
     const PhaseScope phase(communication, Phase::broadcast, "parameters");
     communication.wait(*updated_, "optimizer");
-    for (const auto& [bucket, shards, own_at, rest_at, memory] : parts_) {
-      if (shards.size == 0) continue;
-      replica_.communicator->all_gather(communication, shards.of(replica_.rank, replica_.parameters),
-                                        shards.all(replica_.parameters));
+    for (const Part& part : parts_) {
+      if (part.shards.size == 0 || replica_.shards_parameters()) continue;
+      replica_.communicator->all_gather(communication, part.shards.of(replica_.rank, replica_.parameters),
+                                        part.shards.all(replica_.parameters));
     }
     if (replica_.control) share_decisions();  // empty before the first update
   }
@@ -182,7 +180,7 @@ void ShardedReducer::distribute() {
     const PhaseScope phase(compute, Phase::broadcast);
     compute.wait(*gathered_, "broadcast");
   }
-  if (!replica_.half_parameters) return;
+  if (!replica_.half_parameters || replica_.shards_parameters()) return;
   const PhaseScope phase(compute, Phase::cast);
   cast(compute, replica_.parameters, replica_.half_parameters);
 }

@@ -11,12 +11,13 @@
 namespace vitrine {
 
 /// Each replica updates its shard of every bucket (make_shard()). Gradients are reduced to their owners while backward
-/// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are all-gathered. A
-/// bucket moves the bytes of its all-reduce.   source  Rajbhandari et al., "ZeRO", SC 2020, stages 1 and 2
+/// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are all-gathered, or
+/// with Sharding::parameters left to GatheredParameters. A bucket moves the bytes of its all-reduce.
+///   source  Rajbhandari et al., "ZeRO", SC 2020
 ///
-/// With Sharding::gradients (stage 2) a bucket has memory from when backward begins it until the next bucket is
-/// reduced, or, if both together are larger than two buckets of EngineConfig::bucket_bytes, until the next one begins.
-/// Each micro-batch is reduced and added to the owner's shard.
+/// Where gradients are sharded (stages 2 and 3) a bucket has memory from when backward begins it until the next bucket
+/// is reduced, or, if both together are larger than two buckets of EngineConfig::bucket_bytes, until the next one
+/// begins. Each micro-batch is reduced and added to the owner's shard.
 class ShardedReducer final : public Reducer {
  public:
   /// Allocates the sums of squares (Category::communication) where steps are checked. throws OutOfMemory.
@@ -36,19 +37,12 @@ class ShardedReducer final : public Reducer {
 
  private:
   /// A bucket; where its gradients are, while backward writes them; and where the reduced ones are.
-  struct Part {
-    Bucket bucket;  // spans that have not been taken point to its name
-    BucketShards shards;
-    int64_t own_at, rest_at;  // of this replica's shard and of what all own, in the gradients
-    Tensor memory = {};       // Sharding::gradients: of the bucket without the tail
+  struct Part : ShardedBucket {  // without Sharding::gradients at its place in the flat gradients
+    Tensor memory = {};          // Sharding::gradients: of the bucket without the tail
   };
-  View own(const Part& part) const { return replica_.gradients.rows(part.own_at, part.own_at + part.shards.size); }
-  View rest(const Part& part) const {
-    return replica_.gradients.rows(part.rest_at, part.rest_at + part.bucket.parameters_end - part.shards.rest);
-  }
-  static int64_t bytes_of(const Part& part) {
-    return (part.bucket.parameters_end - part.bucket.begin) * size_of(DType::f32);
-  }
+  View own(const Part& part) const { return part.own_of(replica_.gradients); }
+  View rest(const Part& part) const { return part.rest_of(replica_.gradients); }
+  static int64_t bytes_of(const Part& part) { return part.elements() * size_of(DType::f32); }
   void allocate(Part& part);
   void reduce(Part& part);
   /// Reduces from the bucket's own memory.

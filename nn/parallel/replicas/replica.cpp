@@ -24,7 +24,11 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     return t;
   };
   const Precision& precision = config.precision;
-  const int64_t elements = layout.parameter_elements();
+  const bool gathers = reduction.shards_parameters();
+  const int64_t all = layout.parameter_elements(), all_trained = setup.trained.parameter_elements();
+  model.held = gathers ? make_shard(reduction, nullptr) : Shard{{.end = all_trained}};
+  const int64_t trained = elements_of(model.held), elements = trained + all - all_trained;
+  if (all > all_trained) model.held.push_back({all_trained, all, trained});
   if (!config.forward_only) {
     const bool sharded = reduction.shards_gradients();
     const int64_t reduced = sharded ? elements_of(make_shard(reduction, nullptr)) : setup.trained.parameter_elements();
@@ -50,7 +54,19 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   }
   if (precision.mixed())
     model.half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
-  model.parameter_views = layout.views(model.working_parameters(), model.parameters);
+  if (gathers) {
+    model.parameter_views.resize(layout.specs().size());
+    gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
+    for (int i = 0; i < layout.size(); ++i) {
+      const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+      if (spec.trained) continue;
+      const int64_t at = layout.offset(i) - all_trained + trained;
+      const View flat = spec.stays_f32 ? model.parameters : model.working_parameters();
+      model.parameter_views[static_cast<size_t>(i)] = flat.rows(at, at + spec.shape.numel()).reshape(spec.shape);
+    }
+  } else {
+    model.parameter_views = layout.views(model.working_parameters(), model.parameters);
+  }
   const int64_t kept = setup.buffer_layout.saved().parameter_elements(),
                 transient = setup.buffer_layout.transient().parameter_elements();
   if (kept > 0) model.buffers = allocate(kept, DType::f32, Category::parameters, "buffers");
@@ -59,7 +75,6 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   model.buffer_views = setup.buffer_layout.views(model.buffers, model.transient_buffers);
   if (!model.buffer_views.empty() && reduction.world_size > 1 && !config.forward_only)
     exchange = std::make_unique<BatchExchange>(reduction);
-  const int64_t trained = setup.trained.parameter_elements();
   if (model.parameters) reduction.parameters = model.parameters.view().rows(0, trained);
   if (model.half_parameters) reduction.half_parameters = model.half_parameters.view().rows(0, trained);
   if (updates()) {
@@ -82,6 +97,7 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
 void Replica::make_events() {
   if (reducer) reducer->reset();
   if (exchange) exchange->reset();
+  if (gathered) gathered->reset();
 }
 
 void Replica::cast_parameters() {
@@ -94,7 +110,7 @@ void Replica::start_average() {
   if (!optimizer.average) return;
   const PhaseScope phase(compute(), Phase::replicate);
   for (const ShardPiece& piece : optimizer.shard)
-    vitrine::copy(compute(), piece.of_parameters(reduction.parameters), piece.of_states(optimizer.average));
+    vitrine::copy(compute(), parameters_of(piece, reduction.parameters), piece.of_states(optimizer.average));
 }
 
 void Replica::forget_micro_batch() {
@@ -102,6 +118,7 @@ void Replica::forget_micro_batch() {
   next.samples = batch.samples;
   next.first_sample = batch.first_sample;
   batch = std::move(next);
+  if (gathered) gathered->release();
 }
 
 }  // namespace vitrine

@@ -9,6 +9,7 @@
 #include "kernels/step_values.h"
 #include "nn/parallel/engine_setup.h"
 #include "nn/parallel/reduce/exact_reducer.h"
+#include "nn/parallel/reduce/gathered_parameters.h"
 #include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/replicas/batch_exchange.h"
 
@@ -22,8 +23,10 @@ inline constexpr int kStepSlots = 3;
 
 /// The model in a device's memory. An engine that only evaluates has no gradients and no transient buffers.
 struct ModelMemory {
+  // Of all parameters; where it shards_parameters() of the replica's shard and of the frozen ones:
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
+  Shard held;                // what these two have of all parameters
   Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
@@ -71,12 +74,16 @@ struct Replica {
   ExecContext& communication() { return device.communication(); }
   std::array<ExecContext*, 3> contexts() { return {&compute(), &copy(), &communication()}; }
   int ordinal() const { return device.ordinal(); }
-  /// The gradients without the tail; with Sharding::gradients those of its shard.
+  /// The gradients without the tail; those of its shard where it shards_gradients().
   View parameter_gradients() const { return model.gradients.view().rows(0, reduction.gradient_elements()); }
   /// The reduced gradients of a piece of its shard.
   View gradients_of(const ShardPiece& piece) const {
     return reduction.shards_gradients() ? piece.of_states(parameter_gradients())
                                         : piece.of_parameters(parameter_gradients());
+  }
+  /// A piece of its shard in `flat`: its parameters, or their 16-bit copy.
+  View parameters_of(const ShardPiece& piece, const View& flat) const {
+    return reduction.shards_parameters() ? piece.of_states(flat) : piece.of_parameters(flat);
   }
   /// Totals of the loss and votes to stop: the tail of the flat gradients, which is reduced with them.
   View totals() const { return reduction.tail().rows(0, LossTotals::kCount); }
@@ -101,7 +108,8 @@ struct Replica {
   /// Null where the model has no buffers, or there is one replica, or it only evaluates.
   std::unique_ptr<BatchExchange> exchange;
   std::unique_ptr<Reducer> reducer;
-  ExactReducer* exact = nullptr;  // the reducer, in exact mode
+  std::unique_ptr<GatheredParameters> gathered;  // null unless it shards_parameters()
+  ExactReducer* exact = nullptr;                 // the reducer, in exact mode
   ReplicaBatch batch;
 };
 

@@ -18,7 +18,7 @@ void Averages::exchange() {
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
       for (const ShardPiece& piece : r.optimizer.shard)
-        vitrine::exchange(r.compute(), piece.of_parameters(r.reduction.parameters),
+        vitrine::exchange(r.compute(), r.parameters_of(piece, r.reduction.parameters),
                           piece.of_states(r.optimizer.average));
     }
     r.cast_parameters();
@@ -57,18 +57,10 @@ std::vector<float> Averages::values(int device) {
   if (!r.optimizer.average)
     throw ConfigError(
         fmt::format("averages: {} does not run the optimizer and holds no averages; ask device 0", r.device.name()));
-  std::vector<float> values = read_flat(setup_.devices, r, r.model.parameters);  // frozen ones are their own average
-  for (auto& owner : replicas_) {
-    for (const ShardPiece& piece : owner->optimizer.shard) {
-      if (piece.shared && owner->ordinal() != device) continue;
-      const std::vector<float> own = read_flat(setup_.devices, *owner, piece.of_states(owner->optimizer.average));
-      std::copy(own.begin(), own.end(), values.begin() + piece.begin);
-    }
-  }
-  gather_shards(
-      setup_, replicas_, "the averages of the parameters", Receivers::all,
-      [](Replica& owner, const ShardPiece& piece) { return piece.of_states(owner.optimizer.average); },
-      [&](int64_t begin, std::span<const float> part) { std::copy(part.begin(), part.end(), values.begin() + begin); });
+  std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
+  read_frozen(setup_, r, r.model.parameters, values);  // they are their own average
+  read_shards(setup_, replicas_, device, "the averages of the parameters", values,
+              [](Replica& owner, const ShardPiece& piece) { return piece.of_states(owner.optimizer.average); });
   return values;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,8 +27,12 @@ void Parameters::set_part(Replica& r, int64_t first, std::span<const float> valu
   const PhaseScope phase(r.compute(), Phase::replicate);
   const auto count = static_cast<int64_t>(values.size());
   if (r.model.parameters) {
-    copy(r.compute(), ConstView(values.data(), {count}, DType::f32, DeviceId::host()),
-         r.model.parameters.rows(first, first + count));
+    for (const ShardPiece& piece : r.model.held) {
+      const int64_t begin = std::max(first, piece.begin), end = std::min(first + count, piece.end);
+      if (begin >= end) continue;
+      copy(r.compute(), ConstView(values.data() + (begin - first), {end - begin}, DType::f32, DeviceId::host()),
+           r.model.parameters.rows(piece.at + begin - piece.begin, piece.at + end - piece.begin));
+    }
   } else if (setup_.config.forward_only) {
     const DType dtype = r.model.half_parameters.dtype();
     const std::vector<std::byte> narrow = narrow_on_host(dtype, values);
@@ -47,11 +52,25 @@ void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) 
   if (averages_.in_place()) throw OrderError("set_parameters: an AverageScope is open; close it first");
   window_.drain();
   setup_.devices.synchronize();
-  give([&](int64_t first, std::span<const float> values) {
+  const bool gathers = replicas_[0].reduction.shards_parameters();
+  const auto set = [&](int64_t first, std::span<const float> values) {
     replicas_.for_each([&](Replica& r) { set_part(r, first, values); });
     setup_.devices.synchronize();  // before the memory of the part is used again
+  };
+  give([&](int64_t first, std::span<const float> values) {
+    if (!gathers || setup_.peers() == nullptr) return set(first, values);
+    // Each device takes its shard of rank 0's values from messages between hosts.
+    constexpr size_t kMostElements = size_t{1} << 20;
+    for (size_t at = 0; at < values.size(); at += kMostElements) {
+      const std::span<const float> part = values.subspan(at, std::min(kMostElements, values.size() - at));
+      const std::string bytes = setup_.peers()->broadcast(
+          "the parameters of rank 0", {reinterpret_cast<const char*>(part.data()), part.size_bytes()});
+      std::vector<float> received(part.size());
+      std::memcpy(received.data(), bytes.data(), std::min(bytes.size(), part.size_bytes()));
+      set(first + static_cast<int64_t>(at), received);
+    }
   });
-  if (setup_.peers() != nullptr) {
+  if (setup_.peers() != nullptr && !gathers) {
     const ProcessGroup::Waiting waiting(*setup_.peers(), "the parameters of rank 0");
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
@@ -116,31 +135,33 @@ BufferValues Parameters::buffers(int device) {
           window_.progress().counters};
 }
 
+std::vector<float> Parameters::read(int device, View (*flat)(const Replica&)) {
+  window_.drain();
+  if (!replicas_[device].gathered) return read_flat(setup_.devices, replicas_[device], flat(replicas_[device]));
+  std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
+  read_frozen(setup_, replicas_[device], flat(replicas_[device]), values);
+  read_shards(setup_, replicas_, device, "the parameters", values,
+              [&](Replica& owner, const ShardPiece& piece) { return owner.parameters_of(piece, flat(owner)); });
+  return values;
+}
+
 std::vector<float> Parameters::values(int device) {
-  const ModelMemory& model = replicas_[device].model;
-  return read(device, model.parameters ? model.parameters : model.half_parameters);
+  return read(device, [](const Replica& r) -> View {
+    return r.model.parameters ? r.model.parameters : r.model.half_parameters;
+  });
 }
 
 std::vector<float> Parameters::working_values(int device) {
-  return read(device, replicas_[device].model.working_parameters());
+  return read(device, [](const Replica& r) -> View { return r.model.working_parameters(); });
 }
 
 std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
-  if (!setup_.sharded()) return read(device, replicas_[device].parameter_gradients());
   window_.drain();
+  if (!setup_.sharded()) return read_flat(setup_.devices, replicas_[device], replicas_[device].parameter_gradients());
   std::vector<float> values(static_cast<size_t>(setup_.trained.parameter_elements()));
-  for (auto& owner : replicas_) {
-    for (const ShardPiece& piece : owner->optimizer.shard) {
-      if (piece.shared && owner->ordinal() != device) continue;
-      const std::vector<float> reduced = read_flat(setup_.devices, *owner, owner->gradients_of(piece));
-      std::copy(reduced.begin(), reduced.end(), values.begin() + piece.begin);
-    }
-  }
-  gather_shards(
-      setup_, replicas_, "the gradients", Receivers::all,
-      [](Replica& owner, const ShardPiece& piece) { return owner.gradients_of(piece); },
-      [&](int64_t begin, std::span<const float> part) { std::copy(part.begin(), part.end(), values.begin() + begin); });
+  read_shards(setup_, replicas_, device, "the gradients", values,
+              [](Replica& owner, const ShardPiece& piece) { return owner.gradients_of(piece); });
   return values;
 }
 
@@ -148,12 +169,8 @@ std::vector<float> Parameters::leaf_totals() {
   if (!setup_.config.exact())
     throw ConfigError({"leaf_totals: only exact mode has leaves; set ", propose(settings::kLeaves, "8")});
   setup_.require_training("leaf_totals");
-  return read(0, replicas_[0].exact->leaf_totals());
-}
-
-std::vector<float> Parameters::read(int device, const View& flat) {
   window_.drain();
-  return read_flat(setup_.devices, replicas_[device], flat);
+  return read_flat(setup_.devices, replicas_[0], replicas_[0].exact->leaf_totals());
 }
 
 }  // namespace vitrine

@@ -26,7 +26,8 @@ class Parameters {
   using TakePart = std::function<void(int64_t first, std::span<const float> values)>;
   /// The same from parts in host memory, so that no copy of all parameters exists: `give` calls its argument for each.
   void set_in_parts(const std::function<void(const TakePart&)>& give);
-  /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
+  /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values. With several processes and
+  /// Sharding::parameters all call it, and working_values().
   std::vector<float> values(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_values(int device = 0);
@@ -46,14 +47,16 @@ class Parameters {
   BufferValues buffers(int device = 0);
 
   Averages& averages() { return averages_; }
-  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several
-  /// processes all call it. throws CommError naming the replica and the parameter that differ.
+  /// Compares what all devices of all processes hold of the parameters and saved buffers, by hashes; waits. With
+  /// several processes all call it. throws CommError naming the replica and the parameter that differ.
   void verify();
 
  private:
-  /// Copies a part in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
+  /// Copies what the replica holds of a part in host memory to its parameters, or to its 16-bit copy where it has no
+  /// others.
   void set_part(Replica& r, int64_t first, std::span<const float> values);
-  std::vector<float> read(int device, const View& flat);
+  /// Reads the flat buffer, or all shards of it.
+  std::vector<float> read(int device, View (*flat)(const Replica&));
   /// Returns a hash of each parameter, then of each saved buffer.
   std::vector<uint64_t> hashes(Replica& r);
 

@@ -82,6 +82,27 @@ void gather_shards(const EngineSetup& setup, ReplicaGroup& replicas, const std::
   }
 }
 
+void read_shards(const EngineSetup& setup, ReplicaGroup& replicas, int device, const std::string& what,
+                 std::span<float> values, const std::function<View(Replica&, const ShardPiece&)>& own) {
+  const auto take = [&](int64_t begin, std::span<const float> part) {
+    std::copy(part.begin(), part.end(), values.begin() + begin);
+  };
+  for (auto& owner : replicas) {
+    for (const ShardPiece& piece : owner->optimizer.shard) {
+      if (piece.shared && owner->ordinal() != device) continue;
+      take(piece.begin, read_flat(setup.devices, *owner, own(*owner, piece)));
+    }
+  }
+  gather_shards(setup, replicas, what, Receivers::all, own, take);
+}
+
+void read_frozen(const EngineSetup& setup, Replica& r, const View& flat, std::span<float> values) {
+  const int64_t trained = setup.trained.parameter_elements(), count = setup.layout.parameter_elements() - trained;
+  if (count == 0) return;
+  const std::vector<float> frozen = read_flat(setup.devices, r, flat.rows(flat.numel() - count, flat.numel()));
+  std::copy(frozen.begin(), frozen.end(), values.begin() + trained);
+}
+
 void scatter_shards(const EngineSetup& setup, ReplicaGroup& replicas, const std::string& what,
                     std::span<const float> values,
                     const std::function<void(Replica&, const ShardPiece&, std::span<const float>)>& set) {

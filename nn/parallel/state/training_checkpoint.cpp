@@ -96,14 +96,13 @@ struct FlatState {
 
 /// Those of a replica that updates the parameters, in the order of TrainingState::flats.
 std::vector<FlatState> flat_states(const OptimizerConfig& optimizer, Replica& r) {
-  const auto all = [](const View& flat) { return Shard{{.end = flat.numel()}}; };
   const Shard& own = r.optimizer.shard;
-  std::vector<FlatState> states = {{kParameters, r.model.parameters, all(r.model.parameters)}};
+  std::vector<FlatState> states = {{kParameters, r.model.parameters, r.model.held}};
   const std::vector<std::string> names = state_names(optimizer);
   if (!names.empty()) states.push_back({names[0], r.optimizer.state1, own});
   if (names.size() > 1) states.push_back({names[1], r.optimizer.state2, own});
   if (r.optimizer.average) states.push_back({kAverages, r.optimizer.average, own});
-  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers, all(r.model.buffers)});
+  if (r.model.buffers) states.push_back({kBuffers, r.model.buffers, Shard{{.end = r.model.buffers.shape().numel()}}});
   return states;
 }
 
@@ -286,7 +285,7 @@ void Checkpointer::gather_states(TrainingState* into) {
   const std::vector<FlatState> flats = flat_states(setup_.config.optimizer, replicas_[0]);
   for (size_t i = 0; i < flats.size(); ++i) {
     const std::string& name = flats[i].name;
-    if (is_replicated(name)) continue;
+    if (is_replicated(name) && !(name == kParameters && replicas_[0].gathered)) continue;
     gather_shards(
         setup_, replicas_, "the state " + name, Receivers::rank0,
         [&](Replica& r, const ShardPiece& piece) {

@@ -59,25 +59,34 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
   setup_.devices.synchronize();
   std::vector<std::byte> chunk;
   std::vector<uint64_t> hashes;
-  const auto add = [&](const FlatLayout& of, const View& values) {
+  const auto hash_part = [&](uint64_t hash, const View& values) {
+    const int64_t count = kChunkBytes / size_of(values.dtype);
+    for (int64_t at = 0; at < values.numel(); at += count) {
+      const View part = values.rows(at, std::min(values.numel(), at + count));
+      chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
+      copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
+      r.compute().stream().synchronize();
+      note_host_read(setup_.devices, "verify_replicas",
+                     ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
+      hash = hash_bytes(hash, chunk.data(), part.bytes());
+    }
+    return hash;
+  };
+  const auto add = [&](const FlatLayout& of, const View& values, const Shard& pieces) {
     for (int i = 0; i < of.size(); ++i) {
-      const int64_t begin = of.offset(i), end = begin + of.specs()[static_cast<size_t>(i)].shape.numel();
-      const int64_t count = kChunkBytes / size_of(values.dtype);
+      const int64_t first = of.offset(i), last = first + of.specs()[static_cast<size_t>(i)].shape.numel();
       uint64_t hash = 0;
-      for (int64_t at = begin; at < end; at += count) {
-        const View part = values.rows(at, std::min(end, at + count));
-        chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
-        copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
-        r.compute().stream().synchronize();
-        note_host_read(setup_.devices, "verify_replicas",
-                       ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
-        hash = hash_bytes(hash, chunk.data(), part.bytes());
+      for (const ShardPiece& piece : pieces) {
+        const int64_t begin = std::max(first, piece.begin), end = std::min(last, piece.end),
+                      at = piece.at - piece.begin;
+        if (piece.shared && begin < end) hash = hash_part(hash, values.rows(at + begin, at + end));
       }
       hashes.push_back(hash);
     }
   };
-  add(setup_.layout, flat);
-  add(setup_.buffer_layout.saved(), r.model.buffers);
+  const FlatLayout& saved = setup_.buffer_layout.saved();
+  add(setup_.layout, flat, r.model.held);
+  add(saved, r.model.buffers, {{.end = saved.parameter_elements()}});
   return hashes;
 }
 

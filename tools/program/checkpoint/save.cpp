@@ -180,6 +180,7 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
   if (options.save.empty()) return;
   ProcessGroup* const process_group = processes.process_group().get();
   if (!processes.leads()) {
+    if (engine.config().scheme.shards(Sharding::parameters)) engine.parameters().values();  // rank 0 reads the shards
     while (process_group->broadcast(kSavingWeights, {}) != "saved") {
     }
     return;
@@ -191,6 +192,12 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
 void rescue_weights(const Options& options, const std::string& model, Engine& engine,
                     const Processes& processes) noexcept {
   if (options.save.empty() || !processes.leads()) return;
+  if (processes.process_group() != nullptr && engine.config().scheme.shards(Sharding::parameters)) {
+    fmt::print(stderr,
+               "vitrine: training failed, and its weights could not be saved: each process holds a shard of them; "
+               "continue from the last checkpoint (--resume)\n");
+    return;
+  }
   const std::string success =
       fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {

@@ -63,6 +63,14 @@ std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
   return rows;
 }
 
+RunRecord planned_run(const Options& options, const EngineConfig& config, const BatchPlan& batch, DeviceGroup& group,
+                      const std::vector<DevicePlan>& plans) {
+  RunRecord run = configured_run(options, config, batch);
+  for (int d = 0; d < group.size(); ++d)
+    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  return run;
+}
+
 Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group) {
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group.world_size());
@@ -76,9 +84,13 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   Record record;
   record.kind = Record::Kind::plan;
-  RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
-  for (int d = 0; d < group.size(); ++d)
-    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  const RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
+  if (scheme.shard != Sharding::none && group.world_size() > 1) {
+    EngineConfig below = config;
+    below.scheme.shard = static_cast<Sharding>(static_cast<int>(scheme.shard) - 1);
+    record.stage_below =
+        planned_run(options, below, batch, group, plan_memory(job.model, group, below, workload, PlanDetail::peaks));
+  }
   if (!all_fit(run.devices))
     record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
   if (options.frontier)
@@ -136,6 +148,10 @@ int run_plan(const Options& asked) {
     for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
     fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second),
                plan_report(record, style));
+    if (record.stage_below) {
+      if (const auto nothing = saves_nothing(record.run(), *record.stage_below))
+        fmt::print("\n{}\n", style.prose(nothing->text + " " + nothing->remedy));
+    }
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
     if (!asked.prove.empty()) {
       fmt::print("\n{}\n", style.prose(fmt::format("The schedule is in {0}; check it with: tools/check_schedule {0}",

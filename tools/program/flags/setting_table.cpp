@@ -263,11 +263,11 @@ SettingTable scheme_settings() {
                Read{[](const SettingContext& c) { return reduce_name(scheme_of(c).reduce); }},
                Meaning{"`gpu0` or `allreduce`"}, Effect::local),
           flag("--shard", kRuns, at(&Options::shard),
-               "What each device holds a part of: none, optimizer (states and averages) or gradients (and these) [the "
-               "mode's]",
+               "What each device holds a part of: none, optimizer (states and averages), gradients (and these) or "
+               "parameters (all three) [the mode's]",
                one_of(sharding_names()),
                Read{[](const SettingContext& c) { return sharding_name(scheme_of(c).shard); }},
-               Meaning{"`none`, `optimizer` or `gradients`"}, Effect::local),
+               Meaning{"`none`, `optimizer`, `gradients` or `parameters`"}, Effect::local),
           flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket",
                number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
           flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb), "MiB of gradients in the first bucket",

@@ -148,6 +148,35 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
                         reason.remedy + ".");
 }
 
+std::optional<Finding> saves_nothing(const RunRecord& run, const RunRecord& stage_below) {
+  const DeviceRecord& device = run.devices[fullest(run.devices)];
+  const auto& pool = device.pool;
+  const int64_t more = pool.peak_bytes - fullest_bytes(stage_below);
+  if (more < 0) return std::nullopt;
+  const BytesByCategory& held_below = stage_below.devices[fullest(stage_below.devices)].pool.peak_by_category;
+  BytesByCategory excess = pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c) excess[c] -= held_below[c];
+  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
+  const auto category = static_cast<Category>(most - excess.begin());
+  const bool in_buckets = category == Category::gradients || category == Category::parameters;
+  const std::string stage = fmt::format("--shard {}", sharding_name(run.scheme.shard)),
+                    lower = fmt::format("--shard {}", sharding_name(stage_below.scheme.shard));
+  const std::string remedy =
+      fmt::format("A smaller `--bucket-mb` may make `{}` hold less; else use `{}`.", stage, lower);
+  if (more == 0) {
+    return memory_finding(device, more,
+                          fmt::format("`{}` saves nothing over `{}`: {} holds {}.", stage, lower, device.device,
+                                      short_bytes(pool.peak_bytes)),
+                          remedy);
+  }
+  return memory_finding(
+      device, more,
+      fmt::format("With `{}` {} holds {} more than with `{}`, mostly {} ({}): {}.", stage, device.device,
+                  short_bytes(more), lower, category_name(category), short_bytes(*most),
+                  in_buckets ? "buckets are whole while layers use them" : "the peaks occur at different moments"),
+      remedy);
+}
+
 std::optional<Finding> little_headroom(const RunRecord& run) {
   if (run.devices.empty()) return std::nullopt;
   const auto share = [](const DeviceRecord& d) { return d.share_of_capacity(d.pool.peak_bytes); };
@@ -368,8 +397,12 @@ std::vector<Finding> find_findings(const RunRecord& run) {
             idle_device, waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
 }
 
-std::vector<Finding> plan_findings(const RunRecord& plan) {
-  return all_of(plan, {uneven_memory, little_headroom, large_workspace});
+std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below) {
+  std::vector<Finding> all = all_of(plan, {uneven_memory, little_headroom, large_workspace});
+  if (!stage_below) return all;
+  if (auto nothing = saves_nothing(plan, *stage_below)) all.push_back(std::move(*nothing));
+  sort_findings(all);
+  return all;
 }
 
 bool is_faster(const Rates& fast, const Rates& slow) {
@@ -457,6 +490,13 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
       all.push_back(std::move(finding));
     }
   }
+  for (const RunRecord& run : runs) {
+    for (const RunRecord& below : runs) {
+      const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard);
+      if (!is_below || below.precision.compute != run.precision.compute || run.devices.size() < 2) continue;
+      if (auto nothing = saves_nothing(run, below)) all.push_back(std::move(*nothing));
+    }
+  }
   sort_findings(all);
   return all;
 }
@@ -506,7 +546,7 @@ std::string no_findings(const Record& record) {
 void conclude(Record& record) {
   using Kind = Record::Kind;
   if (record.kind == Kind::run) record.findings = find_findings(record.run());
-  if (record.kind == Kind::plan) record.findings = plan_findings(record.run());
+  if (record.kind == Kind::plan) record.findings = plan_findings(record.run(), record.stage_below);
   if (record.kind == Kind::comparison) {
     record.findings = comparison_findings(record.runs);
     record.speed = compare_speed(record.runs);

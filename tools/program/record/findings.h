@@ -30,7 +30,8 @@ bool judges_waits(const RunRecord& run);
 std::vector<Finding> find_findings(const RunRecord& run);
 
 /// Those that do not need a measurement: memory. Empty when nothing stands out.
-std::vector<Finding> plan_findings(const RunRecord& plan);
+///   stage_below  Record::stage_below
+std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below = {});
 
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);
@@ -39,6 +40,8 @@ std::optional<double> first_bucket_begin(const StepView& view);
 std::optional<Finding> divergence(const RunRecord& run);
 std::optional<Finding> uneven_memory(const RunRecord& run);
 std::optional<Finding> little_headroom(const RunRecord& run);
+/// The stage of sharding holds at least as much on its fullest device as the same run under the stage below.
+std::optional<Finding> saves_nothing(const RunRecord& run, const RunRecord& stage_below);
 std::optional<Finding> large_workspace(const RunRecord& run);
 std::optional<Finding> waits_for_data(const RunRecord& run);
 std::optional<Finding> waits_for_host(const RunRecord& run);

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/reduce/gathered_parameters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+GatheredParameters::GatheredParameters(const ReducerContext& replica, const FlatLayout& all, std::vector<View>& views)
+    : replica_(replica), layout_(all), views_(views) {
+  for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
+    Unit& unit = units_.emplace_back(Unit{std::move(bucket)});
+    for (int i = 0; i < all.size(); ++i) {
+      if (all.offset(i) < unit.bucket.begin || all.offset(i) >= unit.bucket.parameters_end) continue;
+      unit.parameters.push_back(i);
+      if (replica.config.precision.mixed() && all.specs()[static_cast<size_t>(i)].stays_f32) unit.stays_f32 = true;
+    }
+  }
+}
+
+void GatheredParameters::reset() {
+  ready_ = replica_.device.compute().stream().make_event();
+  for (Unit& unit : units_) unit.gathered = replica_.device.compute().stream().make_event();
+}
+
+void GatheredParameters::begin_use(int first, int end) {
+  size_t low = units_.size(), high = 0;
+  for (size_t k = 0; k < units_.size(); ++k) {
+    if (units_[k].parameters.front() >= end || units_[k].parameters.back() < first) continue;
+    low = std::min(low, k);
+    high = k;
+  }
+  if (low == units_.size()) return;  // all are frozen
+  const bool forward = direction_ == Direction::forward;
+  for (size_t i = 0; i <= high - low; ++i) gather(units_[forward ? high - i : low + i]);
+  if (forward ? low > 0 : high + 1 < units_.size()) {
+    Unit& next = units_[forward ? low - 1 : high + 1];
+    int64_t bytes = bytes_of(next);
+    for (size_t k = low; k <= high; ++k) bytes += bytes_of(units_[k]);
+    if (bytes <= 2 * replica_.config.bucket_bytes) gather(next);
+  }
+  for (size_t k = low; k <= high; ++k) {
+    if (std::exchange(units_[k].waits, false)) replica_.device.compute().wait(*units_[k].gathered, "broadcast");
+  }
+}
+
+void GatheredParameters::end_use(int first, int end) {
+  const bool forward = direction_ == Direction::forward;
+  if (forward && end == layout_.size()) return;
+  for (Unit& unit : units_) {
+    if (forward ? unit.parameters.back() < end : unit.parameters.front() >= first) release(unit);
+  }
+}
+
+void GatheredParameters::gather(Unit& unit) {
+  if (unit.memory) return;
+  ExecContext& compute = replica_.device.compute();
+  ExecContext& communication = replica_.device.communication();
+  const auto allocate = [&](DType dtype) {
+    return compute.allocate({unit.elements()}, dtype, Category::parameters, "gathered " + unit.bucket.name);
+  };
+  unit.memory = allocate(shard().dtype);
+  if (unit.stays_f32) unit.masters = allocate(DType::f32);
+  compute.record(*ready_);
+  {
+    const PhaseScope phase(communication, Phase::broadcast, unit.bucket.name.c_str());
+    communication.wait(*ready_, "compute");
+    gather(unit, shard(), unit.memory);
+    if (unit.stays_f32) gather(unit, replica_.parameters, unit.masters);
+    communication.record(*unit.gathered);
+  }
+  unit.waits = true;
+  for (const int i : unit.parameters) {
+    const ParamSpec& spec = layout_.specs()[static_cast<size_t>(i)];
+    const int64_t at = layout_.offset(i) - unit.bucket.begin;
+    const View whole = unit.stays_f32 && spec.stays_f32 ? unit.masters : unit.memory;
+    views_[static_cast<size_t>(i)] = whole.rows(at, at + spec.shape.numel()).reshape(spec.shape);
+  }
+}
+
+void GatheredParameters::gather(const Unit& unit, const View& from, const Tensor& to) {
+  ExecContext& communication = replica_.device.communication();
+  const View whole = to.view();
+  const int64_t shared = unit.shards.rest - unit.shards.begin;
+  if (shared > 0) replica_.communicator->all_gather(communication, unit.own_of(from), whole.rows(0, shared));
+  if (shared < unit.elements()) copy(communication, unit.rest_of(from), whole.rows(shared, unit.elements()));
+}
+
+void GatheredParameters::release() {
+  for (Unit& unit : units_) release(unit);
+}
+
+void GatheredParameters::release(Unit& unit) {
+  if (!unit.memory) return;
+  // Memory is used again in the order of the compute stream.
+  if (std::exchange(unit.waits, false)) replica_.device.compute().wait(*unit.gathered, "broadcast");
+  for (const int i : unit.parameters) views_[static_cast<size_t>(i)] = View();
+  unit.memory = {};
+  unit.masters = {};
+}
+
+}  // namespace vitrine
