@@ -69,6 +69,9 @@ std::string describe_json_error(const std::exception& error) {
   if (const size_t begin = text.find(kSyntax); begin != std::string::npos) {
     if (const size_t end = text.find(" - ", begin); end != std::string::npos) text.erase(begin, end + 3 - begin);
   }
+  // nlohmann-json 3.11.3 and later advise the caller instead.
+  if (const size_t begin = text.find("attempting to parse an empty input"); begin != std::string::npos)
+    text.replace(begin, std::string::npos, "unexpected end of input; expected a JSON value");
   return excerpt(text, 240);
 }
 
