@@ -383,7 +383,7 @@ Json page_data(const Record& record) {
   return data;
 }
 
-std::string page_of(const Json& data) {
+std::string page_of(const Json& data, std::string_view addition) {
   constexpr std::string_view kPlace = "{{record}}";
   const std::string_view whole = page_template();
   // Bytes that are not UTF-8 become U+FFFD; "<" is escaped so that no text can end the element.
@@ -391,7 +391,9 @@ std::string page_of(const Json& data) {
   const size_t at = whole.find(kPlace);
   std::string html(whole.substr(0, at));
   for (const char c : text) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
-  return html.append(whole.substr(at + kPlace.size()));
+  const size_t end = whole.rfind("</body>");
+  html.append(whole.substr(at + kPlace.size(), end - at - kPlace.size()));
+  return html.append(addition).append(whole.substr(end));
 }
 
 std::string page(const Record& record) { return page_of(page_data(record)); }
