@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The planner as a web page plans what the program plans: the same bytes in drawn configurations, in node and, for some of them, through the page in
-a headless Chromium. Skipped (77) where the program was built without the page, or where there is no node; the browser's part where there is no Chromium.
+a headless Chromium, where its links, lessons, buttons and model files are tried too. Skipped (77) where the program was built without the page, or where
+there is no node; the browser's part where there is no Chromium.
 
 usage: page_test.py PROGRAM PLANNER.js [COUNT [FOLDER]]      with FOLDER the page and its screenshots stay there
 """
@@ -16,9 +17,9 @@ import tempfile
 
 from browser import Browser, find_browser
 
-IN_BROWSER = 50
+IN_BROWSER = 20
 MOST_BYTES = 3_000_000
-MOST_MS = 100
+MOST_MS = 1000  # of a change on a machine that does other work; an idle one takes less than 100
 # Reads a request from each line and prints the answer in a line.
 DRIVER = """
 const wasmBinary = require('fs').readFileSync(process.argv[1].replace(/js$/, 'wasm'));  // emscripten 3.1.6 cannot read it where node has fetch()
@@ -27,29 +28,36 @@ require(process.argv[1])({print() {}, printErr() {}, wasmBinary}).then((planner)
     process.stdout.write(planner.ccall('plan', 'string', ['string'], [line]) + '\\n'));
 });
 """
-# Sets the state as a link does and returns the page's text when it has been planned.
-SHOW = """
+# Does something, waits until the page has planned, and returns what it shows.
+SHOWN = """
 (async () => {
   const main = document.querySelector('main');
   main.ariaBusy = true;
-  location.hash = '#' + encodeURI(%s);
-  while (main.ariaBusy !== 'false') await new Promise((done) => setTimeout(done, 1));
+  %s
+  for (const since = performance.now(); main.ariaBusy !== 'false'; await new Promise((done) => setTimeout(done, 1)))
+    if (performance.now() - since > 60000) throw Error('no plan within a minute');
   const row = [...main.querySelectorAll('tr')].find((tr) => tr.firstChild.textContent.trim() === 'in bytes');
-  return {bytes: row ? [...row.querySelectorAll('td')].map((td) => +td.textContent.replaceAll(',', '')) : null, answer: document.getElementById('answer').textContent};
+  return {bytes: row ? [...row.querySelectorAll('td')].map((td) => +td.textContent.replaceAll(',', '')) : null, answer: document.getElementById('answer').textContent,
+          story: document.querySelector('.story')?.textContent ?? '', lesson: document.getElementById('lesson').textContent, link: decodeURI(location.hash),
+          stale: document.body.matches('.stale')};
 })()
 """
+FIND = "[...document.querySelectorAll('#controls label')].find((l) => l.firstChild.textContent === %s).querySelector('input,select')"
 # Moves a control as a hand does and returns the milliseconds until the page has been drawn.
-MOVE = """
+TIME = """
 (async () => {
-  const main = document.querySelector('main'), input = [...document.querySelectorAll('#controls label')].find((l) => l.firstChild.textContent === %s).querySelector('input,select');
-  const since = performance.now();
-  input.value = %s;
-  input.dispatchEvent(new Event('input', {bubbles: true}));
-  while (main.ariaBusy !== 'false') await new Promise((done) => setTimeout(done, 1));
+  const main = document.querySelector('main'), begin = performance.now();
+  %s
+  for (const since = performance.now(); main.ariaBusy !== 'false'; await new Promise((done) => setTimeout(done, 1)))
+    if (performance.now() - since > 60000) throw Error('no plan within a minute');
   await new Promise(requestAnimationFrame);
-  return performance.now() - since;
+  return performance.now() - begin;
 })()
 """
+# Waits for what would fit.
+REMEDIES = "(async () => { while (!document.querySelector('.remedies button')) await new Promise((done) => setTimeout(done, 5)); })()"
+MODEL = {"name": "two-layers", "input": [3, 32, 32],
+         "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 64}, {"type": "ReLU"}, {"type": "Linear", "out_features": 10}]}
 
 
 def draw(dice, modes):
@@ -107,30 +115,92 @@ def compare(program, planner, drawn):
     return refused
 
 
+def link(flags):
+    """JavaScript that follows a link to a state of the page."""
+    return f"location.hash = '#' + encodeURI({json.dumps(flags)});"
+
+
+def move(control, value):
+    """JavaScript that moves a control as a hand does."""
+    return f"{{ const input = {FIND % json.dumps(control)}; input.value = {json.dumps(value)}; input.dispatchEvent(new Event('input', {{bubbles: true}})); }}"
+
+
 def complaints(browser):
     return [event for event in browser.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled") or
             event.get("method") == "Network.requestWillBeSent" and not event["params"]["request"]["url"].startswith(("file:", "data:", "blob:"))]
 
 
+def shows(browser, program, action, flags):
+    """Asserts that after an action the page shows what the program prints with those flags, and returns what it shows."""
+    out, err = program_plans(program, flags)
+    shown = browser.evaluate(SHOWN % action)
+    what = f"{' '.join(flags)}: the page shows {shown}, the program {out}{err}"
+    assert shown["stale"] == (not out), what
+    if out:
+        plan = json.loads(out)
+        assert shown["bytes"] is not None and set(shown["bytes"]) == {device["peak_bytes"] for device in plan["devices"]}, what
+        assert shown["story"].startswith("It does not fit") == (not plan["fits"]), what
+    else:
+        assert err.splitlines()[0].split(": ", 1)[1] in shown["answer"], what
+    return shown
+
+
+def learn(browser, program, page):
+    """Asserts that a link opens a lesson, that its explanation follows the first move, and that the link then holds what was moved."""
+    lesson = "--model alexnet --mode {} --devices cuda:0-7 --batch-size 256 --workspace 64MiB --no-eval"
+    browser.open("about:blank", 1400, False)  # a link within the page would not load it
+    browser.open("file://" + page + "#lesson-9", 1400, False)
+    asked = shows(browser, program, link("lesson-9"), lesson.format("zero1").split())
+    assert "sharding" in asked["lesson"] and "Explanation" not in asked["lesson"], asked
+    moved = shows(browser, program, move("mode", "ddp"), lesson.format("ddp").split())
+    assert "reduce-scatter" in moved["lesson"], moved
+    assert moved["link"] == "#" + lesson.format("ddp"), moved
+    browser.open("about:blank", 1400, False)
+    browser.open("file://" + page + moved["link"].replace(" ", "%20"), 1400, False)
+    again = shows(browser, program, move("batch size", "128"), lesson.format("ddp").replace("256", "128").split())
+    assert "vitrine plan " + lesson.format("ddp").replace("256", "128") in again["answer"], again
+
+
+def use(browser, program, folder):
+    """Asserts that remedies are buttons, that sliders set flags, and that a model file is planned."""
+    flags = "--model alexnet --mode dp --devices cuda:0-3 --device-memory 1GiB --batch-size 512 --workspace 64MiB"
+    shows(browser, program, link(flags), flags.split())
+    browser.evaluate(REMEDIES)
+    remedy = browser.evaluate("document.querySelector('.remedies button').textContent")
+    assert remedy in json.loads(program_plans(program, flags.split())[0])["remedies"], remedy
+    kept = [*flags.replace(" --batch-size 512", "" if "--batch-size" in remedy else " --batch-size 512").split(), *remedy.split()]
+    fits = shows(browser, program, "document.querySelector('.remedies button').click();", kept)
+    assert fits["story"].startswith("It fits"), fits
+    slide = "{ const slider = document.querySelector('[aria-label=\"number of devices\"]'); slider.value = 7; slider.dispatchEvent(new Event('input', {bubbles: true})); }"
+    shows(browser, program, slide, " ".join(kept).replace("cuda:0-3", "cuda:0-6").split())
+    path = os.path.join(folder, "two_layers.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(MODEL, file)
+    own = "--mode zero2 --devices cuda:0-2 --batch-size 96 --workspace 1MiB"
+    shows(browser, program, link("--model mlp " + own), ["--model", "mlp", *own.split()])
+    choose = """{ const input = document.querySelector('input[type=file]'), files = new DataTransfer();
+        files.items.add(new File([%s], 'two_layers.json')); input.files = files.files; input.dispatchEvent(new Event('change')); }"""
+    shows(browser, program, choose % json.dumps(json.dumps(MODEL)), ["--model", path, *own.split()])
+
+
 def look(browser, program, page, drawn):
     """Asserts that the page shows what the program prints, fits the screen and answers in time."""
-    browser.open("file://" + page + "#--model mlp --workspace 0", 1400, False)
+    browser.open("file://" + page + "#--model%20mlp%20--workspace%200", 1400, False)
     for flags in drawn:
-        out, err = program_plans(program, flags)
-        shown = browser.evaluate(SHOW % json.dumps(" ".join(flags)))
-        if out:
-            peaks = [device["peak_bytes"] for device in json.loads(out)["devices"]]
-            assert shown["bytes"] is not None and set(shown["bytes"]) == set(peaks), f"{' '.join(flags)}: the page shows {shown}, the program {peaks}"
-        else:
-            assert err.splitlines()[0].split(": ", 1)[1] in shown["answer"], f"{' '.join(flags)}: the page says {shown['answer']}, the program {err}"
-    browser.evaluate(SHOW % json.dumps("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
-    times = sorted(browser.evaluate(MOVE % ("'batch size'", f"'{256 + 8 * i}'")) for i in range(11))
+        shows(browser, program, link(" ".join(flags)), flags)
+    use(browser, program, os.path.dirname(page))
+    browser.evaluate(SHOWN % link("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
+    times = sorted(browser.evaluate(TIME % move("batch size", str(256 + 8 * i))) for i in range(11))
     print(f"a change shows in {times[5]:.0f} ms (AlexNet on 8 devices; median of 11, {times[0]:.0f} to {times[-1]:.0f})")
+    assert times[5] < MOST_MS, times
+    assert not complaints(browser), complaints(browser)
+    learn(browser, program, page)
     assert not complaints(browser), complaints(browser)
     for width in (1400, 800, 360):
         for dark in (False, True):
             browser.open("file://" + page, width, dark)
-            browser.evaluate(SHOW % json.dumps("--model alexnet --mode dp --devices cuda:0-3 --device-memory 4GiB --batch-size 512 --workspace 64MiB"))
+            browser.evaluate(SHOWN % link("--model alexnet --mode dp --devices cuda:0-3 --device-memory 1GiB --batch-size 512 --workspace 64MiB"))
+            browser.evaluate(REMEDIES)
             seen = browser.evaluate("document.documentElement.scrollWidth")
             assert seen <= width, f"the page is {seen} px wide on {width} px"
             shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
@@ -141,7 +211,7 @@ def look(browser, program, page, drawn):
 
 def main():
     program, planner = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-    count = int(sys.argv[3]) if len(sys.argv) > 3 else 100
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 50
     with tempfile.TemporaryDirectory(prefix="vitrine_page_") as temporary:
         page = os.path.join(os.path.abspath(sys.argv[4]) if len(sys.argv) > 4 else temporary, "planner.html")
         written = subprocess.run([program, "page", "--out", page], check=False, capture_output=True, text=True)
@@ -164,7 +234,7 @@ def main():
             return 0
         browser = Browser(path)
         try:
-            look(browser, program, page, drawn[:IN_BROWSER])
+            look(browser, program, page, drawn[:max(IN_BROWSER, count // 20)])
         finally:
             browser.close()
     return 0

@@ -17,9 +17,9 @@ namespace vitrine::tools {
 namespace {
 
 // The settings that the page has controls for, in their order.
-constexpr const char* kControls[] = {"--model",      "--mode",      "--devices",    "--device-memory",
-                                     "--batch-size", "--split",     "--accumulate", "--recompute-segments",
-                                     "--precision",  "--optimizer", "--workspace"};
+constexpr const char* kControls[] = {"--model",      "--mode",      "--devices",           "--device-memory",
+                                     "--batch-size", "--split",     "--precision",         "--optimizer",
+                                     "--accumulate", "--workspace", "--recompute-segments"};
 
 /// A row of the table by the long name of its flag; null if plan does not have it.
 const SettingRow* plan_row(std::string_view flag) {

@@ -65,12 +65,13 @@ std::string name_of_each(const DeviceSet& set, const std::vector<DeviceRecord>& 
   return set.name(names_of(devices)) + (set.single() ? "" : ", each");
 }
 
-/// A bar for all devices with the same peak; two of them where plan and measurement differ.
+/// A bar for all devices with the same peak and capacity; two of them where plan and measurement differ.
 std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
   std::vector<Bar> bars;
   const auto same = [&](size_t i, size_t j) {
     const DeviceRecord &a = devices[i], &b = devices[j];
-    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category;
+    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category &&
+           a.pool.capacity_bytes == b.pool.capacity_bytes;
   };
   for (const DeviceSet& set : group_devices(devices.size(), same)) {
     const DeviceRecord& d = devices[set.first()];
@@ -78,6 +79,9 @@ std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
     if (!d.as_planned() && d.plan.peak_bytes > 0)
       bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
     bars.push_back(memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category));
+    if (d.pool.capacity_bytes == 0) continue;
+    bars.back().capacity = static_cast<double>(d.pool.capacity_bytes);
+    bars.back().total += " of " + short_bytes(d.pool.capacity_bytes);
   }
   return bars;
 }
