@@ -145,6 +145,15 @@ def shows(browser, program, action, flags):
     return shown
 
 
+def assume(browser):
+    """Asserts that the page says what it assumes, and nothing of what it was told."""
+    for flags, words in (("--model mlp --devices cpu:0-1", ("capacity", "workspace")), ("--model mlp --devices cpu:0-1 --workspace 0", ("capacity",)),
+                         ("--model small-cnn --devices cuda:0", ("workspace",)), ("--model mlp --devices cpu:0 --device-memory 1GiB --workspace 0", ())):
+        answer = browser.evaluate(SHOWN % link(flags))["answer"]
+        for word in ("capacity", "workspace"):
+            assert (f"The {word} of" in answer) == (word in words), f"{flags}: {answer}"
+
+
 def learn(browser, program, page):
     """Asserts that a link opens a lesson, that its explanation follows the first move, and that the link then holds what was moved."""
     lesson = "--model alexnet --mode {} --devices cuda:0-7 --batch-size 256 --workspace 64MiB --no-eval"
@@ -189,6 +198,7 @@ def look(browser, program, page, drawn):
     for flags in drawn:
         shows(browser, program, link(" ".join(flags)), flags)
     use(browser, program, os.path.dirname(page))
+    assume(browser)
     browser.evaluate(SHOWN % link("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
     times = sorted(browser.evaluate(TIME % move("batch size", str(256 + 8 * i))) for i in range(11))
     print(f"a change shows in {times[5]:.0f} ms (AlexNet on 8 devices; median of 11, {times[0]:.0f} to {times[-1]:.0f})")

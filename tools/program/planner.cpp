@@ -18,15 +18,24 @@ namespace vitrine::tools {
 
 namespace {
 
-/// What the plan assumes of libraries that cannot be asked here; empty if it asks none.
+/// What the plan assumes of the machine and of libraries, which cannot be asked here; empty if it needs nothing of
+/// them.
 std::string assumption(const Options& options, const DeviceRecord& device) {
   const WorkspacePlan& workspace = device.plan.workspace;
   const bool on_cpus = parse_device_list(device.device, 0).front().backend == Backend::cpu;
-  if (options.workspace || (!on_cpus && workspace.unknown.empty())) return {};
-  return fmt::format(
-      "The workspace of {} is an assumption: this page has no record of what {} asks for. Give --workspace, or run the "
-      "command on the machine.",
-      format_bytes(workspace.bytes), on_cpus ? "oneDNN" : "cuDNN");
+  std::string text;
+  if (on_cpus && options.device_memory.empty()) {
+    text = fmt::format(
+        "The capacity of {} is an assumption: this page does not know the machine's memory. Give --device-memory.",
+        format_bytes(device.pool.capacity_bytes));
+  }
+  if (!options.workspace && (on_cpus || !workspace.unknown.empty())) {
+    text += fmt::format(
+        "{}The workspace of {} is an assumption: this page has no record of what {} asks for. Give --workspace, or run "
+        "the command on the machine.",
+        text.empty() ? "" : "\n", format_bytes(workspace.bytes), on_cpus ? "oneDNN" : "cuDNN");
+  }
+  return text;
 }
 
 Json answer(const Json& request) {
