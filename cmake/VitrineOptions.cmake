@@ -8,6 +8,7 @@ set(VITRINE_ONEDNN AUTO CACHE STRING "oneDNN for convolution and matrix products
 set(VITRINE_JPEG AUTO CACHE STRING "libjpeg-turbo for image folders with JPEG files: AUTO, ON or OFF")
 set(VITRINE_PNG AUTO CACHE STRING "libpng for image folders with PNG files: AUTO, ON or OFF")
 set(VITRINE_OPENMP AUTO CACHE STRING "Several threads in a CPU device: AUTO, ON or OFF")
+option(VITRINE_PAGE "The planner as a web page (vitrine page), which needs emscripten" OFF)
 set_property(CACHE VITRINE_CUDA PROPERTY STRINGS AUTO ON OFF HOST)
 set_property(CACHE VITRINE_CUDNN VITRINE_NCCL VITRINE_MPI VITRINE_ONEDNN VITRINE_JPEG VITRINE_PNG VITRINE_OPENMP PROPERTY STRINGS AUTO ON OFF)
 option(VITRINE_TOOLS "The vitrine program" ${PROJECT_IS_TOP_LEVEL})

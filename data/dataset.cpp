@@ -78,13 +78,13 @@ void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
     visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
 }
 
-DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t image_size) {
+DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t image_size, bool measured) {
   const size_t colon = description.find(':');
   const std::string kind = description.substr(0, colon);
   const bool has_argument = colon != std::string::npos;
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
   if (kind == "synthetic")
-    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
+    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed, measured);
   constexpr std::array kKinds{"cifar10", "cifar100", "fashion-mnist", "idx", "image-folder"};
   if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
     throw ConfigError({given(settings::kDatasetDescription, description),
@@ -146,8 +146,8 @@ uint64_t fingerprint(const Dataset& set) {
   return hash;
 }
 
-DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size) {
-  DatasetPair pair = open_kind(description, seed, image_size);
+DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size, bool measured) {
+  DatasetPair pair = open_kind(description, seed, image_size, measured);
   for (Dataset* set : {&pair.train, &pair.test}) {
     if (!set->class_names.empty()) continue;
     for (int64_t i = 0; i < set->classes; ++i) set->class_names.push_back(std::to_string(i));

@@ -22,8 +22,8 @@ DatasetPair open_idx(const std::filesystem::path& folder, IdxKind kind);
 /// A folder per class in `folder`/train and `folder`/val or test; images are resized and cropped to `image_size`.
 DatasetPair open_image_folder(const std::filesystem::path& folder, int64_t image_size);
 
-/// `count` synthetic images, and max(1, count / 5) for testing.
-DatasetPair draw_synthetic(int64_t count, uint64_t seed);
+/// `count` synthetic images, and max(1, count / 5) for testing. measured: see open_dataset().
+DatasetPair draw_synthetic(int64_t count, uint64_t seed, bool measured);
 
 /// Sets mean and std of both parts from the training pixels of at most `most_images` evenly spaced images.
 /// throws DataError if a channel is constant.

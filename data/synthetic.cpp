@@ -189,10 +189,10 @@ Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split
 
 }  // namespace
 
-DatasetPair draw_synthetic(int64_t count, uint64_t seed) {
+DatasetPair draw_synthetic(int64_t count, uint64_t seed, bool measured) {
   DatasetPair pair{drawn_set("synthetic train", count, seed, 0),
                    drawn_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
-  measure_statistics(pair, kMeasuredImages);
+  if (measured) measure_statistics(pair, kMeasuredImages);
   return pair;
 }
 

@@ -205,9 +205,9 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
   const Tensor sums = allocate_sums(ctx, {2, channels_}, "batch_norm2d.gradient_sums");
   // A frozen parameter's gradient goes to scratch memory: it is one of the sums that the gradient of x needs.
   const auto gradient = [&](size_t i, Tensor& scratch) -> View {
-    if (grad_params[i]) return grad_params[i];
-    scratch = allocate_sums(ctx, {channels_}, "batch_norm2d.gradient of a frozen parameter");
-    if (mode == GradMode::accumulate) zero(ctx, scratch);
+    if (call.grad_params[i]) return call.grad_params[i];
+    scratch = allocate_sums(call.ctx, {channels_}, "batch_norm2d.gradient of a frozen parameter");
+    if (call.mode == GradMode::accumulate) zero(call.ctx, scratch);
     return scratch;
   };
   Tensor scratch_weight, scratch_bias;

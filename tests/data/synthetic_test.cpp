@@ -62,6 +62,10 @@ TEST(Synthetic, ImagesAreGeneratedOnDemand) {
   EXPECT_GE(pair.test.held_bytes(), 4'000 * 3072);
 }
 
+TEST(Synthetic, NoneIsDrawnForAPlan) {
+  EXPECT_LT(open_dataset("synthetic:20000", 3, 0, false).train.held_bytes(), 20'000 * 16);
+}
+
 TEST(Synthetic, ImagesAreUnique) {
   const DatasetPair pair = open_dataset("synthetic:500", 4);
   std::set<std::string> seen;

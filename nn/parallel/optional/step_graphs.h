@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/step_values.h"
@@ -48,7 +49,9 @@ class StepGraphs {
   struct Key {
     SectionKey section{};
     int64_t slot = 0, odd_step = 0;
-    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
+    bool operator<(const Key& other) const {
+      return std::tie(section, slot, odd_step) < std::tie(other.section, other.slot, other.odd_step);
+    }
   };
 
   /// replica: the only one of this process

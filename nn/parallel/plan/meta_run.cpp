@@ -14,9 +14,12 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
   Engine::State& state = *engine.state_;
   // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies
   // as high as these.
-  const void* const images_address = reinterpret_cast<const void*>(uintptr_t{1} << 60);
-  const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
-  const void* const samples_address = reinterpret_cast<const void*>(uintptr_t{1} << 62);
+  const auto user_address = [](int bit) {
+    return reinterpret_cast<const void*>(uintptr_t{1} << (sizeof(void*) < 8 ? bit - 32 : bit));
+  };
+  const void* const images_address = user_address(60);
+  const void* const labels_address = user_address(61);
+  const void* const samples_address = user_address(62);
   // A process's part has at most as many samples as the global batch.
   const auto batch_of = [&](int64_t samples) {
     HostBatch batch{

@@ -21,6 +21,7 @@ int run_lab(const Options& options);
 int run_info(const Options& options);
 int run_verify(const Options& options);
 int run_explain(const Options& options);
+int run_page(const Options& options);
 /// Runs the arguments after the program's name as a command of its own, and returns its exit status.
 using RunArguments = std::function<int(const std::vector<std::string>&)>;
 int run_lesson(const Options& options, const RunArguments& run_arguments);

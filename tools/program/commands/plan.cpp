@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/commands/plan.h"
+
 #include <algorithm>
 #include <optional>
 
@@ -71,7 +73,8 @@ RunRecord planned_run(const Options& options, const EngineConfig& config, const 
   return run;
 }
 
-Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group) {
+Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group,
+                   bool finds_remedies) {
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group.world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
@@ -91,7 +94,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
     record.stage_below =
         planned_run(options, below, batch, group, plan_memory(job.model, group, below, workload, PlanDetail::peaks));
   }
-  if (!all_fit(run.devices))
+  if (finds_remedies && !all_fit(run.devices))
     record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
   if (options.frontier)
     record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
@@ -123,11 +126,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
 
 }  // namespace
 
-int run_plan(const Options& asked) {
-  check_writable("--report", asked.report);
-  check_writable("--prove", asked.prove);
-  set_interruptible("plan");
-  if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
+Record plan_record(const Options& asked, bool finds_remedies) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);
   if (asked.processes > 1)
@@ -138,7 +137,15 @@ int run_plan(const Options& asked) {
   group_options.host_bytes = host_copies(asked, job);
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
-  const Record record = make_record(choose_by_plan(asked, job, *group), job, devices, *group);
+  return make_record(choose_by_plan(asked, job, *group), job, devices, *group, finds_remedies);
+}
+
+int run_plan(const Options& asked) {
+  check_writable("--report", asked.report);
+  check_writable("--prove", asked.prove);
+  set_interruptible("plan");
+  if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
+  const Record record = plan_record(asked);
   Attempts attempts;
   const bool reported = !asked.report.empty() && attempts.run([&] { html::write_page(asked.report, record); });
   if (asked.json) {

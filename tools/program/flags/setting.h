@@ -23,7 +23,7 @@ inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(O
                           kReproduce = only(Options::Command::reproduce), kBench = only(Options::Command::collectives),
                           kLab = only(Options::Command::lab), kInfo = only(Options::Command::info),
                           kExplain = only(Options::Command::explain), kLesson = only(Options::Command::lesson),
-                          kVerify = only(Options::Command::verify);
+                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page);
 inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare | kReproduce,
                           kModels = kTrainings | kEval;
 

@@ -113,6 +113,11 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
   data.train = first_samples(data.train, count);
 }
 
+/// A plan reads no pixels.
+DatasetPair open_data(const Options& o, int64_t image_size) {
+  return open_dataset(o.data, kDataSeed, image_size, o.command != Options::Command::plan);
+}
+
 /// The model that --model FILE.json describes, and data for it.
 Job open_model_file(const Options& o) {
   if (o.image_size != 0 || o.classes || o.dropout) {
@@ -129,7 +134,7 @@ Job open_model_file(const Options& o) {
     throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}",
                                   o.data, o.model, model.height, model.width));
   }
-  job.data = open_dataset(o.data, kDataSeed, model.height);
+  job.data = open_data(o, model.height);
   if (o.limit_samples) limit_samples(*o.limit_samples, o.data, job.data);
   if (o.command == Options::Command::plan && o.data.starts_with("synthetic")) {
     // Nothing is drawn, so its images may have any channels and its labels any classes.
@@ -166,8 +171,7 @@ Job open_model_file(const Options& o) {
 static Job open_data_and_model(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;
-  job.data = open_dataset(options.data, kDataSeed,
-                          options.image_size != 0 ? options.image_size : model_image_size(options.model));
+  job.data = open_data(options, options.image_size != 0 ? options.image_size : model_image_size(options.model));
   if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
   const Dataset& train = job.data.train;
   ModelOptions model_options;

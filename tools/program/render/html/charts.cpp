@@ -88,7 +88,7 @@ Json lane_json(const char* name, const std::vector<SpanRecord>& spans, int64_t b
 }  // namespace
 
 Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
-  double largest = 0;
+  double largest = 0, most_capacity = 0;
   Json json = {{"kind", "bars"}, {"label", label}, {"groups", Json::array()}};
   for (const BarGroup& group : groups) {
     Json bars = Json::array();
@@ -101,11 +101,12 @@ Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
         parts.push_back({{"name", part.name}, {"paint", part.paint}, {"value", part.value}, {"text", part.text}});
       }
       largest = std::max(largest, sum);
-      bars.push_back({{"label", bar.label}, {"total", bar.total}, {"parts", parts}});
+      most_capacity = std::max(most_capacity, bar.capacity);
+      bars.push_back({{"label", bar.label}, {"total", bar.total}, {"parts", parts}, {"capacity", bar.capacity}});
     }
     json["groups"].push_back({{"title", group.title}, {"bars", bars}});
   }
-  json["largest"] = largest;
+  json["largest"] = most_capacity <= 4 * largest ? std::max(largest, most_capacity) : largest;
   return largest > 0 ? json : Json();
 }
 

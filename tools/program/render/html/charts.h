@@ -22,7 +22,8 @@ struct BarPart {
 struct Bar {
   std::string label;
   std::vector<BarPart> parts;
-  std::string total;  // shown at the end of the row
+  std::string total;    // shown at the end of the row
+  double capacity = 0;  // where a line marks it; 0 if it is not known
 };
 
 struct BarGroup {
@@ -30,7 +31,8 @@ struct BarGroup {
   std::vector<Bar> bars;
 };
 
-/// {"kind": "bars", ...}: groups of stacked bars on one scale, with one legend. null without any value.
+/// {"kind": "bars", ...}: groups of stacked bars on one scale, with one legend. null without any value. A capacity that
+/// would make the bars shorter than a quarter of the chart has no line.
 ///   label  what the chart shows, for readers who cannot see it
 Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups);
 

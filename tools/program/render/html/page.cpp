@@ -65,12 +65,13 @@ std::string name_of_each(const DeviceSet& set, const std::vector<DeviceRecord>& 
   return set.name(names_of(devices)) + (set.single() ? "" : ", each");
 }
 
-/// A bar for all devices with the same peak; two of them where plan and measurement differ.
+/// A bar for all devices with the same peak and capacity; two of them where plan and measurement differ.
 std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
   std::vector<Bar> bars;
   const auto same = [&](size_t i, size_t j) {
     const DeviceRecord &a = devices[i], &b = devices[j];
-    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category;
+    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category &&
+           a.pool.capacity_bytes == b.pool.capacity_bytes;
   };
   for (const DeviceSet& set : group_devices(devices.size(), same)) {
     const DeviceRecord& d = devices[set.first()];
@@ -78,6 +79,9 @@ std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
     if (!d.as_planned() && d.plan.peak_bytes > 0)
       bars.push_back(memory_bar(name + ", planned", d.plan.peak_bytes, d.plan.peak_by_category));
     bars.push_back(memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_bytes, d.pool.peak_by_category));
+    if (d.pool.capacity_bytes == 0) continue;
+    bars.back().capacity = static_cast<double>(d.pool.capacity_bytes);
+    bars.back().total += " of " + short_bytes(d.pool.capacity_bytes);
   }
   return bars;
 }
@@ -383,7 +387,7 @@ Json page_data(const Record& record) {
   return data;
 }
 
-std::string page_of(const Json& data) {
+std::string page_of(const Json& data, std::string_view addition) {
   constexpr std::string_view kPlace = "{{record}}";
   const std::string_view whole = page_template();
   // Bytes that are not UTF-8 become U+FFFD; "<" is escaped so that no text can end the element.
@@ -391,7 +395,9 @@ std::string page_of(const Json& data) {
   const size_t at = whole.find(kPlace);
   std::string html(whole.substr(0, at));
   for (const char c : text) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
-  return html.append(whole.substr(at + kPlace.size()));
+  const size_t end = whole.rfind("</body>");
+  html.append(whole.substr(at + kPlace.size(), end - at - kPlace.size()));
+  return html.append(addition).append(whole.substr(end));
 }
 
 std::string page(const Record& record) { return page_of(page_data(record)); }

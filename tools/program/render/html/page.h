@@ -25,8 +25,8 @@ std::string page(const Record& record);
 /// template.html as it was built in.
 std::string_view page_template();
 
-/// template.html with other data of that form.
-std::string page_of(const Json& data);
+/// template.html with other data of that form, and with elements at its end.
+std::string page_of(const Json& data, std::string_view addition = {});
 /// Writes that page. throws DataError naming --report.
 void write_page_data(const std::string& path, const Json& data);
 

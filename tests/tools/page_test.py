@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The planner as a web page plans what the program plans: the same bytes in drawn configurations, in node and, for some of them, through the page in
+a headless Chromium, where its links, lessons, buttons and model files are tried too. Skipped (77) where the program was built without the page, or where
+there is no node; the browser's part where there is no Chromium.
+
+usage: page_test.py PROGRAM PLANNER.js [COUNT [FOLDER]]      with FOLDER the page and its screenshots stay there
+"""
+import base64
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from browser import Browser, find_browser
+
+IN_BROWSER = 20
+MOST_BYTES = 3_000_000
+MOST_MS = 1000  # of a change on a machine that does other work; an idle one takes less than 100
+# Reads a request from each line and prints the answer in a line.
+DRIVER = """
+const wasmBinary = require('fs').readFileSync(process.argv[1].replace(/js$/, 'wasm'));  // emscripten 3.1.6 cannot read it where node has fetch()
+require(process.argv[1])({print() {}, printErr() {}, wasmBinary}).then((planner) => {
+  require('readline').createInterface({input: process.stdin}).on('line', (line) =>
+    process.stdout.write(planner.ccall('plan', 'string', ['string'], [line]) + '\\n'));
+});
+"""
+# Does something, waits until the page has planned, and returns what it shows.
+SHOWN = """
+(async () => {
+  const main = document.querySelector('main');
+  main.ariaBusy = true;
+  %s
+  for (const since = performance.now(); main.ariaBusy !== 'false'; await new Promise((done) => setTimeout(done, 1)))
+    if (performance.now() - since > 60000) throw Error('no plan within a minute');
+  const row = [...main.querySelectorAll('tr')].find((tr) => tr.firstChild.textContent.trim() === 'in bytes');
+  return {bytes: row ? [...row.querySelectorAll('td')].map((td) => +td.textContent.replaceAll(',', '')) : null, answer: document.getElementById('answer').textContent,
+          story: document.querySelector('.story')?.textContent ?? '', lesson: document.getElementById('lesson').textContent, link: decodeURI(location.hash),
+          stale: document.body.matches('.stale')};
+})()
+"""
+FIND = "[...document.querySelectorAll('#controls label')].find((l) => l.firstChild.textContent === %s).querySelector('input,select')"
+# Moves a control as a hand does and returns the milliseconds until the page has been drawn.
+TIME = """
+(async () => {
+  const main = document.querySelector('main'), begin = performance.now();
+  %s
+  for (const since = performance.now(); main.ariaBusy !== 'false'; await new Promise((done) => setTimeout(done, 1)))
+    if (performance.now() - since > 60000) throw Error('no plan within a minute');
+  await new Promise(requestAnimationFrame);
+  return performance.now() - begin;
+})()
+"""
+# Waits for what would fit.
+REMEDIES = "(async () => { while (!document.querySelector('.remedies button')) await new Promise((done) => setTimeout(done, 5)); })()"
+MODEL = {"name": "two-layers", "input": [3, 32, 32],
+         "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 64}, {"type": "ReLU"}, {"type": "Linear", "out_features": 10}]}
+
+
+def draw(dice, modes):
+    """The flags of a plan."""
+    model = dice.choice(["mlp", "lenet5", "small-cnn", "resnet18-cifar", "wide-head", "alexnet"])
+    count, mode = dice.randint(1, 16), dice.choice(modes)
+    batch = dice.randint(16, 300) if model != "wide-head" else dice.randint(16, 48)
+    kind = dice.choice(["cuda", "cuda", "cpu"])
+    flags = ["--model", model, "--devices", f"{kind}:0-{count - 1}" if count > 1 else f"{kind}:0", "--mode", mode, "--batch-size", str(batch),
+             "--workspace", dice.choice(["0", "1MiB", "64MiB", "1GiB"]), "--precision", dice.choice(["fp32", "fp16", "bf16"])]
+    if kind == "cpu":
+        flags += ["--threads-per-device", "1"]
+    if mode == "balanced" or dice.random() < 0.2:
+        flags += ["--split", f"gpu0={dice.randint(0, batch)}"]
+    elif dice.random() < 0.2:
+        flags += ["--split", ",".join(str(dice.randint(1, 9)) for _ in range(count))]
+    small = model in ("mlp", "lenet5")  # what would fit is searched for with many plans
+    if kind == "cpu" or dice.random() < 0.5:
+        flags += ["--device-memory", dice.choice(["8MiB", "2MiB"]) if small and count < 4 and dice.random() < 0.3 else "64GiB"]
+    if dice.random() < 0.3:
+        flags += ["--accumulate", str(dice.randint(1, 8))]
+    if dice.random() < 0.3:
+        flags += ["--recompute-segments", dice.choice(["2", "3", "sqrt"])]
+    if dice.random() < 0.3:
+        flags += ["--optimizer", dice.choice(["sgd", "adam", "adamw"])]
+    if dice.random() < 0.2:
+        flags += ["--no-eval"]
+    if dice.random() < 0.1:
+        flags += ["--image-size", str(dice.randint(32, 96))]
+    if dice.random() < 0.1:
+        flags += ["--exact"]
+    return flags
+
+
+def program_plans(program, flags):
+    """What the program prints on stdout and stderr."""
+    ended = subprocess.run([program, "plan", *flags, "--json"], check=False, capture_output=True, text=True)
+    return ended.stdout, ended.stderr
+
+
+def compare(program, planner, drawn):
+    """Asserts that the planner in node returns what the program prints."""
+    requests = "".join(json.dumps({"arguments": ["plan", *flags, "--json"], "files": {}, "remedies": True}) + "\n" for flags in drawn)
+    answers = subprocess.run(["node", "-e", DRIVER, planner], check=True, input=requests, capture_output=True, text=True).stdout.splitlines()
+    assert len(answers) == len(drawn), f"{len(answers)} answers to {len(drawn)} requests"
+    refused = 0
+    for flags, answer in zip(drawn, map(json.loads, answers)):
+        out, err = program_plans(program, flags)
+        if "error" in answer:
+            refused += 1
+            assert not out and answer["error"].strip() in err, f"{' '.join(flags)}\npage: {answer['error']}\nprogram: {out}{err}"
+        else:
+            assert answer["json"] + "\n" == out, f"{' '.join(flags)}\npage: {answer['json']}\nprogram: {out}{err}"
+    assert refused < len(drawn) / 2, f"{refused} of {len(drawn)} were refused"
+    return refused
+
+
+def link(flags):
+    """JavaScript that follows a link to a state of the page."""
+    return f"location.hash = '#' + encodeURI({json.dumps(flags)});"
+
+
+def move(control, value):
+    """JavaScript that moves a control as a hand does."""
+    return f"{{ const input = {FIND % json.dumps(control)}; input.value = {json.dumps(value)}; input.dispatchEvent(new Event('input', {{bubbles: true}})); }}"
+
+
+def complaints(browser):
+    return [event for event in browser.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled") or
+            event.get("method") == "Network.requestWillBeSent" and not event["params"]["request"]["url"].startswith(("file:", "data:", "blob:"))]
+
+
+def shows(browser, program, action, flags):
+    """Asserts that after an action the page shows what the program prints with those flags, and returns what it shows."""
+    out, err = program_plans(program, flags)
+    shown = browser.evaluate(SHOWN % action)
+    what = f"{' '.join(flags)}: the page shows {shown}, the program {out}{err}"
+    assert shown["stale"] == (not out), what
+    if out:
+        plan = json.loads(out)
+        assert shown["bytes"] is not None and set(shown["bytes"]) == {device["peak_bytes"] for device in plan["devices"]}, what
+        assert shown["story"].startswith("It does not fit") == (not plan["fits"]), what
+    else:
+        assert err.splitlines()[0].split(": ", 1)[1] in shown["answer"], what
+    return shown
+
+
+def assume(browser):
+    """Asserts that the page says what it assumes, and nothing of what it was told."""
+    for flags, words in (("--model mlp --devices cpu:0-1", ("capacity", "workspace")), ("--model mlp --devices cpu:0-1 --workspace 0", ("capacity",)),
+                         ("--model small-cnn --devices cuda:0", ("workspace",)), ("--model mlp --devices cpu:0 --device-memory 1GiB --workspace 0", ())):
+        answer = browser.evaluate(SHOWN % link(flags))["answer"]
+        for word in ("capacity", "workspace"):
+            assert (f"The {word} of" in answer) == (word in words), f"{flags}: {answer}"
+
+
+def learn(browser, program, page):
+    """Asserts that a link opens a lesson, that its explanation follows the first move, and that the link then holds what was moved."""
+    lesson = "--model alexnet --mode {} --devices cuda:0-7 --batch-size 256 --workspace 64MiB --no-eval"
+    browser.open("about:blank", 1400, False)  # a link within the page would not load it
+    browser.open("file://" + page + "#lesson-9", 1400, False)
+    asked = shows(browser, program, link("lesson-9"), lesson.format("zero1").split())
+    assert "sharding" in asked["lesson"] and "Explanation" not in asked["lesson"], asked
+    moved = shows(browser, program, move("mode", "ddp"), lesson.format("ddp").split())
+    assert "reduce-scatter" in moved["lesson"], moved
+    assert moved["link"] == "#" + lesson.format("ddp"), moved
+    browser.open("about:blank", 1400, False)
+    browser.open("file://" + page + moved["link"].replace(" ", "%20"), 1400, False)
+    again = shows(browser, program, move("batch size", "128"), lesson.format("ddp").replace("256", "128").split())
+    assert "vitrine plan " + lesson.format("ddp").replace("256", "128") in again["answer"], again
+
+
+def use(browser, program, folder):
+    """Asserts that remedies are buttons, that sliders set flags, and that a model file is planned."""
+    flags = "--model alexnet --mode dp --devices cuda:0-3 --device-memory 1GiB --batch-size 512 --workspace 64MiB"
+    shows(browser, program, link(flags), flags.split())
+    browser.evaluate(REMEDIES)
+    remedy = browser.evaluate("document.querySelector('.remedies button').textContent")
+    assert remedy in json.loads(program_plans(program, flags.split())[0])["remedies"], remedy
+    kept = [*flags.replace(" --batch-size 512", "" if "--batch-size" in remedy else " --batch-size 512").split(), *remedy.split()]
+    fits = shows(browser, program, "document.querySelector('.remedies button').click();", kept)
+    assert fits["story"].startswith("It fits"), fits
+    slide = "{ const slider = document.querySelector('[aria-label=\"number of devices\"]'); slider.value = 7; slider.dispatchEvent(new Event('input', {bubbles: true})); }"
+    shows(browser, program, slide, " ".join(kept).replace("cuda:0-3", "cuda:0-6").split())
+    path = os.path.join(folder, "two_layers.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(MODEL, file)
+    own = "--mode zero2 --devices cuda:0-2 --batch-size 96 --workspace 1MiB"
+    shows(browser, program, link("--model mlp " + own), ["--model", "mlp", *own.split()])
+    choose = """{ const input = document.querySelector('input[type=file]'), files = new DataTransfer();
+        files.items.add(new File([%s], 'two_layers.json')); input.files = files.files; input.dispatchEvent(new Event('change')); }"""
+    shows(browser, program, choose % json.dumps(json.dumps(MODEL)), ["--model", path, *own.split()])
+
+
+def look(browser, program, page, drawn):
+    """Asserts that the page shows what the program prints, fits the screen and answers in time."""
+    browser.open("file://" + page + "#--model%20mlp%20--workspace%200", 1400, False)
+    for flags in drawn:
+        shows(browser, program, link(" ".join(flags)), flags)
+    use(browser, program, os.path.dirname(page))
+    assume(browser)
+    browser.evaluate(SHOWN % link("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
+    times = sorted(browser.evaluate(TIME % move("batch size", str(256 + 8 * i))) for i in range(11))
+    print(f"a change shows in {times[5]:.0f} ms (AlexNet on 8 devices; median of 11, {times[0]:.0f} to {times[-1]:.0f})")
+    assert times[5] < MOST_MS, times
+    assert not complaints(browser), complaints(browser)
+    learn(browser, program, page)
+    assert not complaints(browser), complaints(browser)
+    for width in (1400, 800, 360):
+        for dark in (False, True):
+            browser.open("file://" + page, width, dark)
+            browser.evaluate(SHOWN % link("--model alexnet --mode dp --devices cuda:0-3 --device-memory 1GiB --batch-size 512 --workspace 64MiB"))
+            browser.evaluate(REMEDIES)
+            seen = browser.evaluate("document.documentElement.scrollWidth")
+            assert seen <= width, f"the page is {seen} px wide on {width} px"
+            shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
+            with open(f"{page[:-5]}_{width}{'_dark' if dark else ''}.png", "wb") as file:
+                file.write(base64.b64decode(shot["data"]))
+            assert not complaints(browser), complaints(browser)
+
+
+def main():
+    program, planner = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 50
+    with tempfile.TemporaryDirectory(prefix="vitrine_page_") as temporary:
+        page = os.path.join(os.path.abspath(sys.argv[4]) if len(sys.argv) > 4 else temporary, "planner.html")
+        written = subprocess.run([program, "page", "--out", page], check=False, capture_output=True, text=True)
+        if written.returncode != 0:
+            assert "apt-get install emscripten" in written.stderr, written.stderr
+            print("skipped: " + written.stderr.strip())
+            return 77
+        assert os.path.getsize(page) <= MOST_BYTES, f"the page has {os.path.getsize(page)} bytes"
+        if not shutil.which("node"):
+            print("skipped: there is no node here; install it with: apt-get install nodejs")
+            return 77
+        modes = next(row["words"] for row in controls(page) if row["flag"] == "--mode")
+        dice = random.Random(32)
+        drawn = [draw(dice, modes) for _ in range(count)]
+        refused = compare(program, planner, drawn)
+        print(f"{count} drawn configurations: {count - refused} plans equal to the byte, {refused} refused in the same words")
+        path = find_browser()
+        if path is None:
+            print("the page itself is not tried: there is no Chromium here; install it with: apt-get install chromium")
+            return 0
+        browser = Browser(path)
+        try:
+            look(browser, program, page, drawn[:max(IN_BROWSER, count // 20)])
+        finally:
+            browser.close()
+    return 0
+
+
+def controls(page):
+    """The controls that a page has, from its data."""
+    with open(page, encoding="utf-8") as file:
+        return json.loads(file.read().split('id="record">', 1)[1].split("</script>", 1)[0])["controls"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

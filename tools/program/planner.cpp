@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner of the page, compiled to WebAssembly: planner.html calls plan().
+#include <cerrno>
+#include <fstream>
+
+#include <emscripten/emscripten.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include "runtime/units.h"
+#include "tools/program/commands/plan.h"
+#include "tools/program/flags/advice.h"
+#include "tools/program/render/html/page.h"
+#include "tools/program/render/json_report.h"
+#include "tools/program/text/json_text.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// What the plan assumes of the machine and of libraries, which cannot be asked here; empty if it needs nothing of
+/// them.
+std::string assumption(const Options& options, const DeviceRecord& device) {
+  const WorkspacePlan& workspace = device.plan.workspace;
+  const bool on_cpus = parse_device_list(device.device, 0).front().backend == Backend::cpu;
+  std::string text;
+  if (on_cpus && options.device_memory.empty()) {
+    text = fmt::format(
+        "The capacity of {} is an assumption: this page does not know the machine's memory. Give --device-memory.",
+        format_bytes(device.pool.capacity_bytes));
+  }
+  if (!options.workspace && (on_cpus || !workspace.unknown.empty())) {
+    text += fmt::format(
+        "{}The workspace of {} is an assumption: this page has no record of what {} asks for. Give --workspace, or run "
+        "the command on the machine.",
+        text.empty() ? "" : "\n", format_bytes(workspace.bytes), on_cpus ? "oneDNN" : "cuDNN");
+  }
+  return text;
+}
+
+Json answer(const Json& request) {
+  for (const auto& [name, text] : request.at("files").items()) std::ofstream(name) << text.get<std::string>();
+  const CommandLine line = parse_command_line(request.at("arguments").get<std::vector<std::string>>());
+  if (!line.options || line.options->command != Options::Command::plan) return {{"error", line.error + line.output}};
+  try {
+    const Record record = plan_record(*line.options, request.at("remedies"));
+    return {{"json", json_text(plan_json(record))},
+            {"page", html::page_data(record)},
+            {"assumption", assumption(*line.options, record.run().devices.front())},
+            {"fits", all_fit(record.run().devices)},
+            {"remedies", record.remedies}};
+  } catch (const std::exception& error) {
+    return {{"error", in_program_words(error)}};
+  }
+}
+
+}  // namespace
+
+}  // namespace vitrine::tools
+
+/// Missing in emscripten.
+extern "C" int sched_getaffinity(pid_t, size_t, cpu_set_t*) {
+  errno = ENOSYS;
+  return -1;
+}
+
+/// Plans {"arguments": ["plan", "--model", ...], "files": {"model.json": text}, "remedies": whether to search for what
+/// would fit}. Returns {"json": what --json prints, "page": html::page_data(), "assumption": text, "fits", "remedies":
+/// text} or {"error": text}; what it returns is valid until the next call.
+extern "C" EMSCRIPTEN_KEEPALIVE const char* plan(const char* request) {
+  using vitrine::tools::Json;
+  static std::string text;
+  text = vitrine::tools::json_text(vitrine::tools::answer(Json::parse(request)));
+  return text.c_str();
+}
