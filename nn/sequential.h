@@ -51,8 +51,8 @@ class Sequential final : public Layer {
   void forward_empty(const EmptyCall& call) const override { forward_empty(call, nullptr); }
   void backward_empty(const EmptyCall& call) const override { backward_empty(call, nullptr); }
 
-  /// Called when work is queued that reads parameters [first, end): those of a part, or of a segment that is recomputed
-  /// and then runs backward. May set their elements of `params` before it.
+  /// Called before and after work that reads parameters [first, end) is queued: the parameters of a part, or of a
+  /// recomputed segment, whose backward pass reads them again. At Use::begins it may set their elements of `params`.
   enum class Use { begins, ends };
   using ParametersUsed = std::function<void(Use use, int first, int end)>;
 
@@ -115,7 +115,7 @@ class Sequential final : public Layer {
                     const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin,
                     const ParametersUsed& used) const;
   /// Calls `used`, if given, with the parameters of parts [begin, end), if they have any.
-  void report(const ParametersUsed& usedd, Use use, size_t begin, size_t end) const;
+  void report(const ParametersUsed& used, Use use, size_t begin, size_t end) const;
   int bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;

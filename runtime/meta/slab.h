@@ -5,7 +5,8 @@
 
 namespace vitrine {
 
-/// Slab of a meta device: addresses that are never accessed; each meta device has different ones.
+/// Slab of a meta device: addresses that are never accessed. Where pointers have 64 bits, each meta device has
+/// different ones.
 class MetaSlab final : public Slab {
  public:
   explicit MetaSlab(int ordinal) : base_(static_cast<uintptr_t>((uint64_t(ordinal + 1) << 44) + kBase)) {}

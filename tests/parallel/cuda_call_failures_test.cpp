@@ -32,8 +32,8 @@ struct Outcome {
   std::vector<double> losses;
 };
 
-/// Trains steps until they are steady (with graphs, until both staging slots are captured), then two of which the n-th
-/// call fails.
+/// Trains until steps are steady (with graphs, until both staging slots are captured), then trains two more steps. The
+/// n-th call of CUDA in these two fails.
 Outcome train(const Model& model, const EngineConfig& config, int64_t n) {
   DeviceGroupOptions options = test_group(1, false);
   options.trace = TraceLevel::phase;

@@ -3,8 +3,8 @@
 
 namespace vitrine::test {
 
-/// Step between the seeds of tests on random models. Sanitizers are slow, so a part of the seeds runs under them; data
-/// races do not even depend on the model.
+/// Step between the seeds of tests on random models, and between alignments of operations. Sanitizers are slow, so a
+/// part runs under them; data races do not even depend on the model.
 #if defined(__SANITIZE_THREAD__)
 constexpr unsigned kSeedStep = 5;
 #elif defined(__SANITIZE_ADDRESS__)

@@ -325,6 +325,10 @@ TEST(Findings, ReportAStageThatSavesNothingOverTheOneBelow) {
   EXPECT_EQ(std::ranges::count_if(comparison_findings({below, stage}),
                                   [](const Finding& f) { return f.text.starts_with("With `--shard gradients`"); }),
             1);
+  below.scheme = scheme_preset("dp");
+  stage.scheme = scheme_preset("zero1");
+  for (const Finding& finding : comparison_findings({below, stage}))
+    EXPECT_EQ(finding.text.find("--shard"), std::string::npos) << "dp is no stage below zero1: " << finding.text;
   grow(below, 0, Category::gradients, 21 * kMiB);
   EXPECT_FALSE(saves_nothing(stage, below).has_value());
 }

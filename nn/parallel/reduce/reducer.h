@@ -25,12 +25,12 @@ struct ReducerContext {
   int rank;        // of this replica among those of all processes
   int world_size;  // replicas of all processes; 1: there is nothing to reduce with
   /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then
-  /// the tail: totals of the loss. Where it shards_gradients() only those of its shard, and the tail.
+  /// the tail: totals of the loss. If shards_gradients(): its shard of them, then the tail.
   View gradients = {};
 
   // Set once the Reducer exists:
-  /// (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy. Where it
-  /// shards_parameters() its shard, as in half_parameters.
+  /// (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy. If
+  /// shards_parameters(): its shard of them, as in half_parameters.
   View parameters = {};
   /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it
   /// where the replica updates.

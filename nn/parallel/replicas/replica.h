@@ -23,7 +23,7 @@ inline constexpr int kStepSlots = 3;
 
 /// The model in a device's memory. An engine that only evaluates has no gradients and no transient buffers.
 struct ModelMemory {
-  // Of all parameters; where it shards_parameters() of the replica's shard and of the frozen ones:
+  // Of all parameters, or if ReducerContext::shards_parameters() of the replica's shard and the frozen parameters:
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
   Shard held;                // what these two have of all parameters
@@ -74,7 +74,7 @@ struct Replica {
   ExecContext& communication() { return device.communication(); }
   std::array<ExecContext*, 3> contexts() { return {&compute(), &copy(), &communication()}; }
   int ordinal() const { return device.ordinal(); }
-  /// The gradients without the tail; those of its shard where it shards_gradients().
+  /// The gradients without the tail; if ReducerContext::shards_gradients(), its shard of them.
   View parameter_gradients() const { return model.gradients.view().rows(0, reduction.gradient_elements()); }
   /// The reduced gradients of a piece of its shard.
   View gradients_of(const ShardPiece& piece) const {

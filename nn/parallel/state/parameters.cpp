@@ -66,7 +66,8 @@ void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) 
       const std::string bytes = setup_.peers()->broadcast(
           "the parameters of rank 0", {reinterpret_cast<const char*>(part.data()), part.size_bytes()});
       std::vector<float> received(part.size());
-      std::memcpy(received.data(), bytes.data(), std::min(bytes.size(), part.size_bytes()));
+      VITRINE_ASSERT(bytes.size() == part.size_bytes(), "set_parameters: rank 0 has sent a part of another size");
+      std::memcpy(received.data(), bytes.data(), bytes.size());
       set(first + static_cast<int64_t>(at), received);
     }
   });

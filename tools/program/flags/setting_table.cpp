@@ -696,20 +696,19 @@ SettingTable other_settings() {
   const auto at_c = [](auto member) { return at(&Options::collectives, member); };
   const Values size = bytes(0, kMostCollectiveBytes);
   const SettingTable groups[] = {
-      in_group(
-          "Options",
-          {
-              flag("NAME", kBench, at_c(&C::names),
-                   "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast, tree_all_reduce "
-                   "that of --exact) [all]",
-                   one_of(collective_names()), SettingRow::List::repeated),
-              flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
-                   SettingRow::List::repeated),
-              flag("SNAPSHOT", kExplain, at(&Options::snapshot),
-                   "What torch.cuda.memory._dump_snapshot() wrote, or the same as JSON", Type{"FILE.pickle"},
-                   Required{kExplain}, NoDefault{}),
-              flag("--out", kPage, at(&Options::page), "Where the page is written", Type{"FILE.html"}, Required{kPage}),
-          }),
+      in_group("Options",
+               {
+                   flag("NAME", kBench, at_c(&C::names),
+                        "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast, tree_all_reduce "
+                        "that of --exact) [all]",
+                        one_of(collective_names()), SettingRow::List::repeated),
+                   flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
+                        SettingRow::List::repeated),
+                   flag("SNAPSHOT", kExplain, at(&Options::snapshot),
+                        "What torch.cuda.memory._dump_snapshot() wrote, or the same as JSON", Type{"FILE.pickle"},
+                        Required{kExplain}, NoDefault{}),
+                   flag("--out", kPage, at(&Options::page), "File of the page", Type{"FILE.html"}, Required{kPage}),
+               }),
       in_group("Sizes",
                {
                    flag("-b,--minbytes", kBench, at_c(&C::first_bytes),

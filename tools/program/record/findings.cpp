@@ -492,7 +492,8 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
   }
   for (const RunRecord& run : runs) {
     for (const RunRecord& below : runs) {
-      const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard);
+      const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard) &&
+                            below.scheme.reduce == run.scheme.reduce && below.scheme.loss_at == run.scheme.loss_at;
       if (!is_below || below.precision.compute != run.precision.compute || run.devices.size() < 2) continue;
       if (auto nothing = saves_nothing(run, below)) all.push_back(std::move(*nothing));
     }
@@ -536,8 +537,7 @@ std::string no_findings(const Record& record) {
   }
   if (steps == kFewestSteps)
     return fmt::format("Nothing stands out: {}, and none holds much more than the others.",
-                       wait < kIdle ? "no device waits for long"
-                                    : "the waits have several causes or are within the differences between steps");
+                       wait < kIdle ? "no device waits for long" : "no setting is known to shorten the waits");
   return fmt::format(
       "Nothing stands out in {} after the first; judging waits between devices takes at least {} measured steps.",
       counted(steps, "step"), kFewestSteps);
