@@ -34,13 +34,19 @@ void check_list(const std::vector<T>& values, size_t devices, const char* what) 
   }
 }
 
-int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
-  if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
-  if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
-  if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
+/// What each CPU device gets of the available memory. It changes from moment to moment: read once for a whole group, so
+/// that equal devices get equal capacities.
+int64_t cpu_share(const DeviceGroupOptions& options) {
+  if (!options.memory_bytes.empty() || options.devices[0].backend != Backend::cpu) return 0;
   const int processes = options.place ? options.place->local_processes : 1;
   return std::max<int64_t>(1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) /
-                                  static_cast<int64_t>(options.devices.size()));
+                                  std::ssize(options.devices));
+}
+
+int64_t capacity_of(const DeviceGroupOptions& options, size_t i, int64_t cpu_share) {
+  if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
+  if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
+  return options.devices[i].backend == Backend::meta ? DeviceGroup::kUnlimitedBytes : cpu_share;
 }
 
 Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
@@ -201,7 +207,8 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   }
   if (options_.devices[0].backend == Backend::cuda) cuda::open_gpus(options_);
   std::vector<int64_t> capacities;  // queried before the first device takes memory
-  for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i));
+  const int64_t share = cpu_share(options_);
+  for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i, share));
   for (size_t i = 0; i < count; ++i) {
     const DeviceId id = options_.devices[i];
     const int ordinal = static_cast<int>(i);
@@ -246,6 +253,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.tf32 = options.tf32;
   check_list(options.threads_per_device, options.devices.size(), "threads per device");
   if (backend != Backend::cuda) twin.threads_per_device = threads_of(options, *twin.place);
+  const int64_t share = cpu_share(options);
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];
     if (id.backend != backend) throw ConfigError("devices: all devices of a group must have the same backend");
@@ -254,7 +262,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
     twin.stand_for.push_back(id);
     twin.names.push_back(shared ? logical_name(id, i) : id.str());
-    twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i));
+    twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i, share));
   }
   return std::make_unique<DeviceGroup>(twin);
 }

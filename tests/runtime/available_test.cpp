@@ -123,13 +123,16 @@ TEST(AvailableMemory, PoolsLeaveRoomForWhatTheProcessHolds) {
   EXPECT_EQ((*DeviceGroup::planned(options))[0].pool().capacity_bytes(), 1);
 }
 
-TEST(AvailableMemory, IsSharedByTheDevicesOfThisProcess) {
+TEST(AvailableMemory, IsSharedEquallyByTheDevicesOfThisProcess) {
   DeviceGroupOptions options;
   options.devices = {{Backend::cpu, 0}, {Backend::cpu, 1}, {Backend::cpu, 2}};
   const int64_t before = available_memory().bytes;
   DeviceGroup group(options);
   int64_t all = 0;
-  for (int d = 0; d < group.size(); ++d) all += group[d].pool().statistics().capacity_bytes;
+  for (int d = 0; d < group.size(); ++d) {
+    all += group[d].pool().capacity_bytes();
+    EXPECT_EQ(group[d].pool().capacity_bytes(), group[0].pool().capacity_bytes());
+  }
   // Other programs allocate and free memory meanwhile.
   EXPECT_LT(all, before + before / 4);
   EXPECT_GT(all, 0);
