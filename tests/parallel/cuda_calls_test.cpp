@@ -19,7 +19,7 @@ constexpr int64_t kConvolutionPasses = 5;
 /// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is
 /// captured, without those that wait for its results.
 standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_graph) {
-  const Model model = make_model("small-cnn", {.image_size = 32});
+  const Model model = make_model("small-cnn", {.image_size = 16});
   DeviceGroupOptions options = test_group(1, false);
   options.trace = trace;
   DeviceGroup group(options);
