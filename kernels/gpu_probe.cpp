@@ -60,7 +60,7 @@ class Probe {
 
   void replay(int launches) {
     Stream* const other = &communication().stream();
-    compute().stream().begin_capture({&other, 1});
+    compute().stream().begin_capture({&other, 1}, true);
     issue();
     const std::unique_ptr<CapturedWork> work = compute().stream().end_capture();
     for (int i = 0; i < launches; ++i) compute().stream().launch(*work, i);

@@ -39,8 +39,8 @@ void check_list(const std::vector<T>& values, size_t devices, const char* what) 
 int64_t cpu_share(const DeviceGroupOptions& options) {
   if (!options.memory_bytes.empty() || options.devices[0].backend != Backend::cpu) return 0;
   const int processes = options.place ? options.place->local_processes : 1;
-  return std::max<int64_t>(1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) /
-                                  std::ssize(options.devices));
+  return std::max<int64_t>(
+      1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) / std::ssize(options.devices));
 }
 
 int64_t capacity_of(const DeviceGroupOptions& options, size_t i, int64_t cpu_share) {

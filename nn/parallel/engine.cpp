@@ -172,7 +172,7 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
     s.stager.prepare_input(r);
     s.facts.cuda_graphs = fmt::format("off since step {}: {}", step + 1, s.graphs->failure());
   };
-  if (s.graphs->run({place.section, place.slot, step % 2}, place.position, values, {work, start_again})) return;
+  if (s.graphs->run(place.section, place.slot, place.position, values, {work, start_again})) return;
   // What issuing the work would have left on the host.
   r.model.has_gradients = true;
   r.forget_micro_batch();

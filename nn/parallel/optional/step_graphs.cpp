@@ -66,8 +66,14 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator) 
 StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
     : replica_(replica),
       most_micro_batches_(setup.config.accumulate),
+      timed_every_(setup.devices.options().trace == TraceLevel::off ? 0 : setup.config.timed_every),
       values_(kStepSlots * most_micro_batches_ * static_cast<int64_t>(sizeof(StepValues)), setup.devices.host_memory()),
       process_group_(setup.peers()) {}
+
+int64_t StepGraphs::spans_of(int64_t step) const {
+  if (timed_every_ == 0 || step % timed_every_ != 0) return 0;
+  return 1 + step / timed_every_ % 2;
+}
 
 void StepGraphs::send_values(int64_t position, const StepValues& values) {
   const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
@@ -143,8 +149,8 @@ bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& sectio
   };
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
   const std::string answer = process_group_->exchange(
-      fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}", position + 1,
-                  key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
+      fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}, {}", position + 1,
+                  key.section[1], key.slot, key.spans == 0 ? "not timed" : "timed"),
       (mine ? "1" : "0") + failure_, combine);
   failure_ = answer.substr(1);
   return answer[0] == '1';
@@ -156,8 +162,10 @@ bool StepGraphs::issue_after_failure(Section& section, const Work& work) {
   return true;
 }
 
-bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const Work& work) {
-  Section& section = sections_[key.section];
+bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t position, const StepValues& values,
+                     const Work& work) {
+  const Key key{section_key, slot, spans_of(values.step)};
+  Section& section = sections_[section_key];
   const uint64_t in_use = pool().in_use_hash();
   agree_on_history();
   if (int64_t* const reason = reason_to_issue(section, position)) {
@@ -167,7 +175,7 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
     send_values(position, values);
-    return launch(found->second, values.step) ? false : issue_after_failure(section, work);
+    return launch(key, found->second, values.step) ? false : issue_after_failure(section, work);
   }
   if (found != graphs_.end()) {
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
@@ -184,11 +192,11 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
     return true;
   }
   send_values(position, values);
-  std::optional<Graph> graph = capture(work.issue, in_use);
+  std::optional<Graph> graph = capture(work.issue, in_use, key.spans != 0);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
   const bool repeat = blocks_repeat(key, position, section);
   if (!failure_.empty()) graph.reset();
-  if (!graph || !launch(*graph, values.step)) return issue_after_failure(section, work);
+  if (!graph || !launch(key, *graph, values.step)) return issue_after_failure(section, work);
   if (repeat) {
     graphs_.emplace(key, std::move(*graph));
   } else {
@@ -200,7 +208,9 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   return true;
 }
 
-bool StepGraphs::launch(Graph& graph, int64_t step) {
+bool StepGraphs::launch(const Key& key, Graph& graph, int64_t step) {
+  std::optional<PhaseScope> untimed;
+  if (key.spans == 0) untimed.emplace(replica_.compute(), Phase::graph);
   if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
   try {
     stream().launch(*graph.work, step);
@@ -213,7 +223,7 @@ bool StepGraphs::launch(Graph& graph, int64_t step) {
   return true;
 }
 
-std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
+std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use, bool timed) {
   Graph graph;
   graph.in_use = in_use;
   Stream* const communication = &replica_.communication().stream();
@@ -223,7 +233,7 @@ std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>
     stream().abandon_capture();
   };
   try {
-    stream().begin_capture({&communication, 1});
+    stream().begin_capture({&communication, 1}, timed);
     replica_.scalars.captured_values = replica_.scalars.values;
     if (collective_capture() != nullptr) collective_capture()->begin_capture();
     issue();

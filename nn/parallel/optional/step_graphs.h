@@ -43,17 +43,6 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator);
 /// When a capture fails, its micro-batch is issued on all ranks, and no further one is captured.
 class StepGraphs {
  public:
-  /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
-  /// updates). Each staging slot has a graph, because labels are read there, and so have even and odd steps: two steps
-  /// are in flight, and each launch needs events for its spans.
-  struct Key {
-    SectionKey section{};
-    int64_t slot = 0, odd_step = 0;
-    bool operator<(const Key& other) const {
-      return std::tie(section, slot, odd_step) < std::tie(other.section, other.slot, other.odd_step);
-    }
-  };
-
   /// replica: the only one of this process
   StepGraphs(const EngineSetup& setup, Replica& replica);
 
@@ -63,11 +52,12 @@ class StepGraphs {
     std::function<void()> start_again;  // undoes what `issue` has left on the host: the device has done nothing of it
   };
   /// Calls work.issue, or launches the graph of its key instead.
+  ///   section, slot  of the pool and of the staging
   ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
   ///             micro-batch
   /// Returns false if it has launched a graph without calling work.issue. throws OrderError where ranks replay together
   /// and this one's memory has moved; CommError
-  bool run(const Key& key, int64_t position, const StepValues& values, const Work& work);
+  bool run(const SectionKey& section, int64_t slot, int64_t position, const StepValues& values, const Work& work);
 
   /// Destroys the graphs. requires an idle stream
   void forget() {
@@ -79,6 +69,17 @@ class StepGraphs {
   const std::string& failure() const { return failure_; }
 
  private:
+  /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
+  /// updates). Each staging slot has a graph, because labels are read there. spans: 0 for a graph that does not time
+  /// its phases; those that do are two, in turn, because two steps are in flight and each launch needs events of its
+  /// own.
+  struct Key {
+    SectionKey section{};
+    int64_t slot = 0, spans = 0;
+    bool operator<(const Key& other) const {
+      return std::tie(section, slot, spans) < std::tie(other.section, other.slot, other.spans);
+    }
+  };
   static constexpr int kIssuedUses = 2;
   static constexpr int kMostMoves = 3;
   struct Section {
@@ -92,6 +93,8 @@ class StepGraphs {
     std::unique_ptr<CapturedCollectives> collectives;  // null: the rank is alone
     uint64_t in_use = 0;                               // Pool::in_use_hash() at its beginning
   };
+  /// Key::spans of a step.
+  int64_t spans_of(int64_t step) const;
   /// Issues the work, and counts it under its reason.
   void issue_section(Section& section, int64_t& reason, const std::function<void()>& issue);
   /// The count of the reason to issue the next use of a section; null: it is captured or replayed.
@@ -103,9 +106,9 @@ class StepGraphs {
   void send_values(int64_t position, const StepValues& values);
   /// What `issue` queues on the compute and communication streams; nothing, with a failure(), where CUDA or NCCL
   /// refuses that.
-  std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use);
+  std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use, bool timed);
   /// False, with a failure(), where CUDA refuses the graph. Then it throws if other ranks have launched theirs.
-  bool launch(Graph& graph, int64_t step);
+  bool launch(const Key& key, Graph& graph, int64_t step);
   bool issue_after_failure(Section& section, const Work& work);
   /// Whether all ranks say yes.
   bool all_agree(const std::string& what, bool mine);
@@ -118,7 +121,8 @@ class StepGraphs {
 
   Replica& replica_;
   int64_t most_micro_batches_;
-  HostBuffer values_;  // of the steps in flight
+  int64_t timed_every_;  // 0: no span is recorded
+  HostBuffer values_;    // of the steps in flight
   std::map<SectionKey, Section> sections_;
   std::map<Key, Graph> graphs_;
   ProcessGroup* process_group_;
