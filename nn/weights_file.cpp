@@ -22,6 +22,8 @@ namespace {
 struct Order {
   int64_t outer = 1, positions = 1, channels = 1;
   Shape file_shape;
+
+  bool same() const { return positions == 1 || channels == 1; }
 };
 
 Order order_of(const ParamSpec& spec) {
@@ -118,10 +120,9 @@ std::string index_text(const Shape& shape, int64_t element) {
   return fmt::format("({})", fmt::join(index, ", "));
 }
 
-std::vector<float> floats_of(const HostTensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-  if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
-  return values;
+/// The data were allocated with the alignment of all fundamental types.
+std::span<const float> floats_of(const HostTensor& tensor) {
+  return {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)};
 }
 
 void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
@@ -206,7 +207,8 @@ void check_counters(const std::string& path, const std::vector<std::string>& nam
   }
 }
 
-void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> flat) {
+/// Copies the tensors of a layout, and frees them.
+void take(const FlatLayout& layout, Tensors& tensors, std::span<float> flat) {
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const auto found = tensors.find(spec.name);
@@ -214,17 +216,7 @@ void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> fla
     const Order order = order_of(spec);
     transpose(order.outer, order.channels, order.positions, floats_of(found->second).data(),
               flat.data() + layout.offset(i));
-  }
-}
-
-void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors) {
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const Order order = order_of(spec);
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    transpose(order.outer, order.positions, order.channels, flat.data() + layout.offset(i), values.data());
-    const auto bytes = std::as_bytes(std::span(values));
-    tensors[spec.name] = {order.file_shape, DType::f32, {bytes.begin(), bytes.end()}};
+    found->second.data = {};
   }
 }
 
@@ -277,30 +269,40 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
   check_size("save_parameters", layout, flat.size());
   check_size("save_parameters", buffer_layout.saved(), buffers.values.size());
   VITRINE_ASSERT(buffers.counters.size() == buffer_layout.counters().size(), "there is a value for each counter");
-  Tensors tensors;
-  put(layout, flat, tensors);
-  put(buffer_layout.saved(), buffers.values, tensors);
+  std::vector<TensorSource> sources;
   for (size_t i = 0; i < buffers.counters.size(); ++i) {
     const auto bytes = std::as_bytes(std::span(&buffers.counters[i], 1));
-    tensors[buffer_layout.counters()[i]] = {Shape{}, DType::i64, {bytes.begin(), bytes.end()}};
+    sources.push_back({buffer_layout.counters()[i], Shape{}, DType::i64, [bytes] { return bytes; }});
   }
-  write_safetensors(path, tensors, metadata, progress);
+  std::vector<float> scratch(
+      static_cast<size_t>(std::max(reordered_elements(layout), reordered_elements(buffer_layout.saved()))));
+  for (TensorSource& source : tensor_sources(layout, flat, {}, scratch)) sources.push_back(std::move(source));
+  for (TensorSource& source : tensor_sources(buffer_layout.saved(), buffers.values, {}, scratch))
+    sources.push_back(std::move(source));
+  // Larger elements come first, so that all are aligned: readers map the data.
+  std::sort(sources.begin(), sources.end(), [](const TensorSource& a, const TensorSource& b) {
+    return std::pair(-size_of(a.dtype), std::string_view(a.name)) <
+           std::pair(-size_of(b.dtype), std::string_view(b.name));
+  });
+  stream_safetensors(path, sources, metadata, progress);
 }
 
 std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat,
                                          const std::string& suffix, std::span<float> scratch) {
   check_size("tensor_sources", layout, flat.size());
-  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout),
-                 "the scratch holds the largest parameter");
+  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= reordered_elements(layout),
+                 "the scratch holds the largest parameter that is reordered");
   std::vector<TensorSource> sources;
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const Order order = order_of(spec);
-    const auto produce = [order, from = flat.data() + layout.offset(i),
-                          to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
-      transpose(order.outer, order.positions, order.channels, from, to.data());
-      return std::span<const std::byte>(std::as_bytes(to));
-    };
+    const auto produce =
+        [order, from = flat.subspan(static_cast<size_t>(layout.offset(i)), static_cast<size_t>(spec.shape.numel())),
+         scratch] {
+          if (order.same()) return std::as_bytes(from);
+          transpose(order.outer, order.positions, order.channels, from.data(), scratch.data());
+          return std::as_bytes(std::span<const float>(scratch.first(from.size())));
+        };
     sources.push_back({suffixed(spec.name, suffix), order.file_shape, DType::f32, produce});
   }
   return sources;
@@ -327,9 +329,11 @@ void read_tensors(const std::string& path, const std::map<std::string, HostTenso
   }
 }
 
-int64_t largest_parameter(const FlatLayout& layout) {
+int64_t reordered_elements(const FlatLayout& layout) {
   int64_t elements = 0;
-  for (const ParamSpec& spec : layout.specs()) elements = std::max(elements, spec.shape.numel());
+  for (const ParamSpec& spec : layout.specs()) {
+    if (!order_of(spec).same()) elements = std::max(elements, spec.shape.numel());
+  }
   return elements;
 }
 

@@ -102,15 +102,15 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
 
 /// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" after each unless `suffix`
 /// is empty, in PyTorch's layouts: "features.0.weight.exp_avg" for an optimizer's state.
-///   scratch  largest_parameter(layout) elements, overwritten by each source; both spans must outlive the sources
+///   scratch  reordered_elements(layout), overwritten by sources; both spans must outlive the sources
 std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat,
                                          const std::string& suffix, std::span<float> scratch);
 /// Reads them back from the tensors of the file `path`; padding becomes zero. Tensors of other names are ignored.
 /// throws  DataError for a missing tensor, and for another shape or dtype
 void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout,
                   const std::string& suffix, std::span<float> flat);
-/// Elements of the largest parameter.
-int64_t largest_parameter(const FlatLayout& layout);
+/// Elements of the largest parameter whose elements have another order in a file; 0: there is none.
+int64_t reordered_elements(const FlatLayout& layout);
 
 /// Writes a (rows, columns) f32 matrix as a NumPy .npy file, version 1.0.   throws  DataError
 void write_npy(const std::string& path, std::span<const float> values, int64_t rows, int64_t columns);

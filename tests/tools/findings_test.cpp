@@ -249,6 +249,15 @@ TEST(Findings, ReportBucketsThatHideNothing) {
   late.first_bucket_begins = 0.73;
   EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward is over");
   EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
+  // Parameters that are gathered, and batch statistics, come before the gradients.
+  CommunicationRow gathered = late.devices[0].communication.rows[0], statistics = gathered;
+  gathered.phase = Phase::broadcast;
+  statistics.layer = kBatchStatistics;
+  gathered.buffer_bytes *= 4;
+  statistics.buffer_bytes *= 2;
+  std::vector<CommunicationRow>& rows = late.devices[0].communication.rows;
+  rows.insert(rows.begin(), {gathered, statistics});
+  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts");
   late.first_bucket_begins = 0.2;
   EXPECT_FALSE(late_first_bucket(late).has_value());
 }

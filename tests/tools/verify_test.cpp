@@ -89,6 +89,9 @@ TEST(Verify, RefusesAFileThatHasNoHashes) {
   const ChildResult result = verify(path, path);
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "line 1 has no step, state_hash and tensors");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/zero", path);
+  expect_contains(verify(path, path).error, "it is a device or pipe");
 }
 
 TEST(Exact, ACheckpointContinuesOnOtherDevicesWithTheSameBits) {

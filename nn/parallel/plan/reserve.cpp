@@ -56,6 +56,12 @@ namespace {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(missing(other)));
   }
+  if (const DeviceGroupOptions& options = devices.options(); options.memory_bytes.empty() && options.host_bytes > 0) {
+    story += fmt::format(
+        ". {} of the available memory are kept free for copies in host memory: of weights that are loaded or saved, "
+        "and for checkpoints",
+        format_bytes(options.host_bytes));
+  }
   EngineConfig searched = setup.config;
   if (workspace_planned) searched.workspace_bytes = std::nullopt;
   throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(setup.model, devices, searched, setup.workload)),

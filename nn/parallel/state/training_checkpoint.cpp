@@ -177,7 +177,7 @@ std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayo
 }
 
 int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout& buffers) {
-  return std::max(largest_parameter(layout), largest_parameter(buffers.saved()));
+  return std::max(reordered_elements(layout), reordered_elements(buffers.saved()));
 }
 
 std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers,

@@ -110,7 +110,7 @@ class Checkpointer {
 /// Names and bytes of the flat buffers of a state: the host memory that a TrainingState takes, exactly.
 std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers,
                                                                   const EngineConfig& config);
-/// Elements of the largest tensor in the files of a checkpoint.
+/// Elements of the largest tensor of a checkpoint that is reordered to be written.
 int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout& buffers);
 
 /// The files of a checkpoint, with PyTorch's names and layouts:

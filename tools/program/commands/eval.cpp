@@ -49,8 +49,8 @@ int run_eval(const Options& options, const Processes& processes) {
   Record record;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
-  record.runs.emplace_back().devices =
-      gather_devices(processes, measure_devices(run, {{"dataset", record.dataset_bytes}}));
+  record.runs.emplace_back().devices = gather_devices(
+      processes, measure_devices(run, {{"dataset", record.dataset_bytes}, {"weights", weight_copies(options, job)}}));
   const double rate = static_cast<double>(result->samples) / result->seconds;
   const bool usable = options.allow_non_finite || std::isfinite(result->loss);
   const int status = usable ? kExitOk : kExitFailure;

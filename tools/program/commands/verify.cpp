@@ -2,9 +2,9 @@
 // Two runs, compared by the hashes of their training states after every step.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +15,7 @@
 #include "tools/program/commands/commands.h"
 #include "tools/program/run/shell.h"
 #include "tools/program/text/json_text.h"
+#include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
 
@@ -37,8 +38,8 @@ struct TemporaryFile {
 };
 
 Hashes read_hashes(const char* option, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError(fmt::format("{} {}: the file cannot be read; write it with train --hashes", option, path));
+  std::istringstream file;
+  with_prefix<DataError>(fmt::format("{} ", option), [&] { file.str(read_text_file(path)); });
   Hashes hashes;
   std::string line;
   while (std::getline(file, line)) {

@@ -18,7 +18,7 @@ namespace vitrine::tools {
 namespace {
 
 constexpr size_t kTextColumn = 34;
-constexpr int kLeastText = 30;
+constexpr int kLeastText = 24;
 constexpr size_t kLongestValue = 60;  // longer lists of words stand in the meaning
 
 /// A name, and what it means beside or below it.

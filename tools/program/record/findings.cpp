@@ -276,14 +276,14 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
                  share, kTheStep};
 }
 
+bool is_bucket(const CommunicationRow& row) { return row.phase == Phase::reduce && row.layer != kBatchStatistics; }
+
 std::optional<Finding> single_bucket(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr || run.scheme.reduce != Reduce::allreduce) return std::nullopt;
   const CommunicationTable& table = slowest->communication;
-  const auto buckets = std::count_if(table.rows.begin(), table.rows.end(),
-                                     [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
-  if (buckets != 1) return std::nullopt;
-  const CommunicationRow& row = table.rows.front();
+  if (std::count_if(table.rows.begin(), table.rows.end(), is_bucket) != 1) return std::nullopt;
+  const CommunicationRow& row = *std::find_if(table.rows.begin(), table.rows.end(), is_bucket);
   const double share = share_of(slowest->phases, row.exposed_seconds);
   if (row.exposed_share() < kExposed || row.buffer_bytes == 0 || !is_signal(run, share)) return std::nullopt;
   const int64_t bytes = per_step(row.buffer_bytes, table);
@@ -301,8 +301,9 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
   if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
   if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
-  if (table.rows.empty() || table.steps == 0) return std::nullopt;
-  const int64_t bytes = per_step(table.rows.front().buffer_bytes, table);
+  const auto first = std::find_if(table.rows.begin(), table.rows.end(), is_bucket);
+  if (first == table.rows.end() || table.steps == 0) return std::nullopt;
+  const int64_t bytes = per_step(first->buffer_bytes, table);
   return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have "
                              "little left to overlap with.",
                              short_bytes(bytes), percent(*run.first_bucket_begins)),
@@ -352,7 +353,8 @@ std::optional<double> first_bucket_begin(const StepView& view) {
     end = std::max(end, span.end_ns);
   }
   for (const SpanRecord& span : view.communication) {
-    if (span.info.phase != Phase::reduce || span.info.step != view.step || span.depth > 0 || end <= begin) continue;
+    const bool bucket = span.info.phase == Phase::reduce && std::string_view(span.info.layer) != kBatchStatistics;
+    if (!bucket || span.info.step != view.step || span.depth > 0 || end <= begin) continue;
     // The span opens when the bucket is issued; its reduction begins after the wait for its gradients.
     int64_t start = span.begin_ns;
     for (const SpanRecord& inner : view.communication) {

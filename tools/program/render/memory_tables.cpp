@@ -202,6 +202,7 @@ std::string describe_outside(const std::vector<DeviceRecord>& devices, int proce
                                     {"heap", "libraries, loader and threads"},
                                     {"dataset", "data set"},
                                     {"checkpoint", "copy for checkpoints"},
+                                    {"weights", "copies of weights that were loaded or saved"},
                                     {"shared", "shared by processes"},
                                     {"released", "released before the end"}}) {
     if (const auto bytes = by_owner.find(owner); bytes != by_owner.end())

@@ -129,12 +129,15 @@ void measure_outside_on_host(int64_t pools, const std::map<std::string, int64_t>
                              std::vector<DeviceRecord>& figures) {
   std::map<std::string, int64_t> memory = process_memory();
   std::map<std::string, int64_t> owners = held;
+  int64_t released = std::max<int64_t>(0, memory["VmHWM:"] - memory["VmRSS:"]);
+  owners["weights"] = std::min(owners["weights"], released);
+  released -= owners["weights"];
   int64_t heap = memory["RssAnon:"] - pools;
-  for (const auto& [owner, bytes] : held) heap -= bytes;
+  for (const auto& [owner, bytes] : held) heap -= owner == "weights" ? 0 : bytes;
   owners["heap"] = std::max<int64_t>(0, heap);
   owners["code"] = memory["RssFile:"];
   owners["shared"] = memory["RssShmem:"];
-  owners["released"] = std::max<int64_t>(0, memory["VmHWM:"] - memory["VmRSS:"]);
+  owners["released"] = released;
   const auto count = static_cast<int>(figures.size());
   const std::vector<int64_t> outside = equal_parts(std::max<int64_t>(0, memory["VmHWM:"] - pools), count);
   for (size_t d = 0; d < figures.size(); ++d) {

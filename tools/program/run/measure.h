@@ -43,7 +43,7 @@ class PhaseRecorder {
 /// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other
 /// processes). CPU devices share one process: what its resident set exceeded the pools by at its peak is divided
 /// equally among them, so that the devices' pools and outside bytes add up to that peak.
-///   held  bytes that this process holds outside the pools, by owner
+///   held  bytes that this process holds outside the pools, by owner; "weights": that it held for a time
 /// throws  DataError if the resident set cannot be read
 std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
 

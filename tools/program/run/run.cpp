@@ -213,9 +213,15 @@ Job open_job(const Options& options) {
   return job;
 }
 
+int64_t weight_copies(const Options& options, const Job& job) {
+  // What is loaded is in the order of the file, and of the model.
+  const int64_t copies = !options.init_weights.empty() || !options.weights.empty() ? 2 : options.save.empty() ? 0 : 1;
+  return copies * FlatLayout(job.model.net->parameters(), 0).parameter_elements() * size_of(DType::f32);
+}
+
 int64_t host_copies(const Options& options, const Job& job) {
   const FlatLayout layout(job.model.net->parameters(), 0);
-  int64_t bytes = 0;
+  int64_t bytes = weight_copies(options, job);
   if (!options.checkpoints.directory.empty()) {
     EngineConfig config;
     config.optimizer = resolve_optimizer(options);
@@ -223,8 +229,7 @@ int64_t host_copies(const Options& options, const Job& job) {
     for (const auto& [name, part] : plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config))
       bytes += part;
   }
-  const bool copies_weights = !options.init_weights.empty() || !options.save.empty() || !options.weights.empty();
-  return bytes + (copies_weights ? layout.parameter_elements() * size_of(DType::f32) : 0);
+  return bytes;
 }
 
 int64_t evaluate_batch_size(const Options& options) {

@@ -28,7 +28,9 @@ struct Run {
 
 /// Opens the data and builds the model for it. throws ConfigError, DataError, ShapeError.
 Job open_job(const Options& options);
-/// Host memory for copies of the training state and the weights that the run will hold
+/// Host memory for the weights while they are loaded or saved.
+int64_t weight_copies(const Options& options, const Job& job);
+/// Host memory for these, and for the copy of the training state that checkpoints are written from
 /// (DeviceGroupOptions::host_bytes). throws ConfigError
 int64_t host_copies(const Options& options, const Job& job);
 

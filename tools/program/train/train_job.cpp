@@ -117,7 +117,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
   RunRecord& of = record.runs.emplace_back(training.record());
   add_sample_bytes(of, job.model, run.engine->config());
   if (!options.confusion) of.confusion.reset();
-  std::map<std::string, int64_t> held{{"dataset", record.dataset_bytes}};
+  std::map<std::string, int64_t> held{{"dataset", record.dataset_bytes}, {"weights", weight_copies(options, job)}};
   if (record.checkpoints) {
     for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
   }
