@@ -147,6 +147,7 @@ TEST(ProgramErrors, MessagesNameTheFlagAndTheRemedy) {
   const Arguments small = words("--model mlp --image-size 8 --data synthetic:32");
   const auto train = [&](const Arguments& more) { return with(with({"train"}, small), more); };
   expect_failure(train(words("--report --steps 1")), 2, "--report: expected a value: --report FILE.html\n");
+  expect_failure(train(words("--steps=")), 2, "--steps: expected a value: --steps ");
   expect_failure(train(words("--json out.json")), 2,
                  "--json takes no value, got 'out.json'; it prints on stdout: write --json > out.json\n");
   expect_failure(words("plan --devices cuda:0 --batch-size max"), 2,

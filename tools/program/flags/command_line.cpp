@@ -65,10 +65,12 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
 /// FILE.html". Empty if there is none.
 std::string describe_missing_value(const CLI::App& command, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const CLI::Option* const option = command.get_option_no_throw(arguments[i]);
+    const bool empty = arguments[i].ends_with('=');
+    const std::string name = arguments[i].substr(0, arguments[i].size() - (empty ? 1 : 0));
+    const CLI::Option* const option = command.get_option_no_throw(name);
     if (option == nullptr || option->get_positional() || option->get_items_expected_min() == 0) continue;
-    if (i + 1 == arguments.size() || command.get_option_no_throw(arguments[i + 1]) != nullptr)
-      return fmt::format("{0}: expected a value: {0} {1}", arguments[i], option_value(*option));
+    if (empty || i + 1 == arguments.size() || command.get_option_no_throw(arguments[i + 1]) != nullptr)
+      return fmt::format("{0}: expected a value: {0} {1}", name, option_value(*option));
     ++i;
   }
   return {};

@@ -214,8 +214,9 @@ Job open_job(const Options& options) {
 }
 
 int64_t weight_copies(const Options& options, const Job& job) {
-  // What is loaded is in the order of the file, and of the model.
-  const int64_t copies = !options.init_weights.empty() || !options.weights.empty() ? 2 : options.save.empty() ? 0 : 1;
+  // What is loaded is in the order of the file, and of the model; of a checkpoint, the optimizer's file is the largest.
+  const bool loads = !options.init_weights.empty() || !options.weights.empty() || !options.checkpoints.resume.empty();
+  const int64_t copies = loads ? 2 : options.save.empty() ? 0 : 1;
   return copies * FlatLayout(job.model.net->parameters(), 0).parameter_elements() * size_of(DType::f32);
 }
 
