@@ -120,7 +120,7 @@ void Sequential::freeze(const std::vector<std::string>& patterns) {
   const auto trained = std::find(frozen_.begin(), frozen_.end(), false);
   if (trained == frozen_.end()) {
     throw ConfigError(
-        fmt::format("{} match all parameters of the model; at least one must be trained", fmt::join(patterns, ", ")));
+        fmt::format("\"{}\": no parameter of the model is left to train", fmt::join(patterns, "\", \"")));
   }
   const auto first = static_cast<int>(trained - frozen_.begin());
   first_trained_part_ = 0;

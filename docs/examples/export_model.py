@@ -17,6 +17,8 @@ def layers_of(module, name=""):
     if kind.forward is torch.nn.Sequential.forward:
         for key, child in module._modules.items():
             yield from layers_of(child, f"{name}.{key}" if name else key)
+    elif module._forward_hooks or module._forward_pre_hooks:
+        raise TypeError(f"{name}: a hook changes what it computes; write the layers without hooks")
     elif getattr(torch.nn, kind.__name__, None) is kind:
         yield name, module
     else:

@@ -380,6 +380,8 @@ class Reproduction {
       record_.departures = find_departures(
           asked_, job_, planned_, device == machine.end() ? name : fmt::format("{}: {}", name, device->second));
     }
+    record_.notes = group.warnings();
+    if (record_.seeds == 1) record_.notes.push_back("One run each: --seeds 3 shows how far chance moves these figures");
     if (devices_.size() == 1 && !record_.as_published) {
       record_.notes.push_back(fmt::format(
           "All modes run on one device, {}; give --devices to see dp and ddp divide the work", devices_.front().str()));

@@ -316,7 +316,7 @@ Json list(const std::vector<std::string>& lines) {
 Json reproduction_times(const Record& record) {
   std::vector<Bar> bars;
   for (const ConfigurationSummary& summary : record.summaries) {
-    const std::string duration = format_duration(summary.seconds.mean);
+    const std::string duration = short_seconds(summary.seconds.mean);
     if (summary.seconds.count > 0)
       bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
   }
