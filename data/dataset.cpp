@@ -26,9 +26,9 @@ constexpr int64_t kMostDrawn = 10'000'000;
 int64_t parse_count(const std::string& description, std::string_view text) {
   const std::optional<int64_t> count = parse_number<int64_t>(text);
   if (!count || *count < 1 || *count > kMostDrawn) {
-    throw ConfigError(
-        fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000",
-                    description, text, kMostDrawn));
+    throw ConfigError({given(settings::kDatasetDescription, description),
+                       fmt::format(": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000",
+                                   text, kMostDrawn)});
   }
   return *count;
 }

@@ -119,8 +119,7 @@ void Sequential::freeze(const std::vector<std::string>& patterns) {
   }
   const auto trained = std::find(frozen_.begin(), frozen_.end(), false);
   if (trained == frozen_.end()) {
-    throw ConfigError(
-        fmt::format("\"{}\": no parameter of the model is left to train", fmt::join(patterns, "\", \"")));
+    throw ConfigError(fmt::format("\"{}\": no parameter of the model is left to train", fmt::join(patterns, "\", \"")));
   }
   const auto first = static_cast<int>(trained - frozen_.begin());
   first_trained_part_ = 0;

@@ -178,7 +178,11 @@ def test_export_refuses():
         def forward(self, x):
             return x + super().forward(x)
 
+    hooked = nn.Linear(4, 4)
+    hooked.register_forward_hook(lambda layer, inputs, output: 2 * output)
+
     for part, net in {
+        "1: a hook changes what it computes": nn.Sequential(nn.ReLU(), hooked),
         "2: its weight is also 0.weight": nn.Sequential(shared, nn.ReLU(), shared),
         "1: its weight is also 0.weight": nn.Sequential(shared, twin),
         "0: expected a torch.nn.Sequential or a layer of torch.nn, got Residual": nn.Sequential(Residual(nn.Linear(4, 4))),
