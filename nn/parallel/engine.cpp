@@ -10,6 +10,7 @@
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/plan_fields.h"
 #include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/settings.h"
 #include "runtime/host_buffer.h"
 
 namespace vitrine {
@@ -195,6 +196,9 @@ Engine::NoReductionScope::NoReductionScope(Engine& engine)
   if (engine.config().scheme.shards(Sharding::gradients))
     throw ConfigError(
         "NoReductionScope: a device holds only its shard of the gradients; shard the optimizer's states only");
+  if (engine.config().update_in_backward)
+    throw ConfigError({"NoReductionScope: a device updates parameters with reduced gradients only; leave out ",
+                       settings::kUpdateInBackward});
   engine_.state_->reduction_on = false;
 }
 Engine::NoReductionScope::~NoReductionScope() { engine_.state_->reduction_on = previous_; }

@@ -117,7 +117,8 @@ class Engine {
   /// For a custom loss, instead of loss(): the outputs of forward(), and the way of their gradients to backward.
   OutputExchange& outputs();
   /// Runs the model backward; gradients add up over the micro-batches of a step. In the last one each replica's Reducer
-  /// learns about finished gradients while backward is issued, and sums them over the replicas.
+  /// learns about finished gradients while backward is issued, and sums them over the replicas. With
+  /// EngineConfig::update_in_backward it also does what decide_step() and update_parameters() do, and these do nothing.
   void backward_and_reduce(bool last);
   /// Completes the reduction: work that follows on devices which update parameters sees the sums.
   void finish_reduction();

@@ -108,6 +108,12 @@ struct EngineConfig {
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory
   /// of its own.
   bool loss_gradient_in_place = true;
+  /// The parameters of a bucket are updated during backward, as soon as its gradients are final and reduced, and the
+  /// memory of these gradients is freed: a device holds the gradients of one or two buckets (bucket_bytes). The loss is
+  /// reduced and the step decided before backward, so the norm of the gradient is not measured. Updates have the same
+  /// bits. A gradient that is not finite stops training when other parameters have been updated: training can only
+  /// continue from a checkpoint.   source  Lv et al., "LOMO", ACL 2024
+  bool update_in_backward = false;
   OptimizerConfig optimizer;
   std::vector<ParameterGroup> parameter_groups;
   /// Above 0 and below 1: after each step the average of the parameters becomes ema_decay * average + (1 - ema_decay) *

@@ -41,6 +41,16 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
       outputs_(outputs),
       recomputed_(recomputed_segments(setup.model, setup.config)) {
   replicas_.on_recovery([this] { searches_non_finite_ = false; });
+  if (!setup.config.update_in_backward) return;
+  replicas_.for_each([this](Replica& r) {
+    r.reduction.update = [this, &r](int64_t begin, const View& gradients) {
+      const Shard& shard = r.optimizer.shard;
+      const auto piece =
+          std::find_if(shard.begin(), shard.end(), [&](const ShardPiece& one) { return one.begin == begin; });
+      VITRINE_ASSERT(piece != shard.end() && piece->size() == gradients.numel(), "a bucket is whole pieces");
+      update(r, *piece, gradients);
+    };
+  });
 }
 
 void ModelPasses::begin_step(int64_t step, int64_t samples) {
@@ -131,9 +141,9 @@ void ModelPasses::forward(bool training) {
 void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
   outputs_.release_scattered(r);
   const PhaseScope phase(r.compute(), Phase::backward);
-  const bool sharded = r.reduction.shards_gradients();  // the owners accumulate
+  const bool in_buckets = r.reduction.has_gradient_buckets();  // the owners accumulate
   const GradMode mode =
-      std::exchange(r.model.has_gradients, true) && !sharded ? GradMode::accumulate : GradMode::overwrite;
+      std::exchange(r.model.has_gradients, true) && !in_buckets ? GradMode::accumulate : GradMode::overwrite;
   const auto begin = [&](int first_parameter) {
     r.reducer->begin_gradients(finished_elements(setup_.layout, first_parameter), setup_.layout,
                                r.model.gradient_views);
@@ -143,7 +153,7 @@ void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gra
   setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
                                   std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
                                   pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views,
-                                  sharded ? Sequential::GradientsBegin(begin) : nullptr, used_by(r));
+                                  in_buckets ? Sequential::GradientsBegin(begin) : nullptr, used_by(r));
   if (r.gathered) r.gathered->release();
 }
 
@@ -168,7 +178,7 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
 }
 
 void ModelPasses::zero_unwritten_gradients(Replica& r) {
-  if (r.reduction.shards_gradients()) return;  // the reducer zeroes a bucket that nothing was written to
+  if (r.reduction.has_gradient_buckets()) return;  // the reducer zeroes a bucket that nothing was written to
   if (!std::exchange(r.model.has_gradients, true)) zero(r.compute(), r.parameter_gradients());
 }
 
@@ -189,26 +199,34 @@ UpdateCount ModelPasses::update_count(const Replica& r) const {
   return {r.optimizer.updates_done, adam.lr, adam.beta1, adam.beta2, values};
 }
 
+void ModelPasses::decide(Replica& r) {
+  r.scaler->decide_step(r.compute(), static_cast<double>(setup_.nominal_targets()), r.parameter_gradients(), r.totals(),
+                        setup_.config.non_finite(), update_count(r), r.reducer->squared());
+}
+
 void ModelPasses::run_optimizer(Replica& r) {
+  begin_updates(r);
+  for (const ShardPiece& piece : r.optimizer.shard) update(r, piece, r.gradients_of(piece));
+}
+
+void ModelPasses::update(Replica& r, const ShardPiece& piece, const View& gradients) {
   const OptimizerConfig& config = setup_.config.optimizer;
   const OptimizerMemory& state = r.optimizer;
-  const View control = r.reduction.control = r.scaler->step();  // decide_step() has counted the update
+  const View& control = r.reduction.control;  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const ConstView values = r.scalars.captured_values;
-  for (const ShardPiece& piece : state.shard) {
-    const View parameters = r.parameters_of(piece, r.reduction.parameters),
-               half_parameters = r.parameters_of(piece, r.reduction.half_parameters), gradients = r.gradients_of(piece),
-               state1 = piece.of_states(state.state1), state2 = piece.of_states(state.state2),
-               average = piece.of_states(state.average);
-    if (config.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(r.compute(), config.sgd, parameters, gradients, state1, View(), control, piece.ranges, half_parameters,
-                 values);
-    } else {
-      adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state1, state2, View(), control,
-                  piece.ranges, half_parameters, values);
-    }
-    if (average) update_average(r.compute(), setup_.config.ema_decay, parameters, average, state.updates_done, control);
+  const View parameters = r.parameters_of(piece, r.reduction.parameters),
+             half_parameters = r.parameters_of(piece, r.reduction.half_parameters),
+             state1 = piece.of_states(state.state1), state2 = piece.of_states(state.state2),
+             average = piece.of_states(state.average);
+  if (config.kind == OptimizerConfig::Kind::sgd) {
+    sgd_update(r.compute(), config.sgd, parameters, gradients, state1, View(), control, piece.ranges, half_parameters,
+               values);
+  } else {
+    adam_update(r.compute(), config.adam_kernel(), parameters, gradients, state1, state2, View(), control, piece.ranges,
+                half_parameters, values);
   }
+  if (average) update_average(r.compute(), setup_.config.ema_decay, parameters, average, state.updates_done, control);
 }
 
 std::string ModelPasses::describe_non_finite(int32_t found) const {

@@ -36,9 +36,12 @@ class ModelPasses {
   void zero_unwritten_gradients(Replica& r);
   /// BatchStatistics::local: all replicas take the saved buffers of rank 0.
   void share_buffers();
-  /// What decide_step() counts, so that run_optimizer() need not.
-  UpdateCount update_count(const Replica& r) const;
+  /// Decides whether the step is taken, and counts the update, so that run_optimizer() need not.
+  void decide(Replica& r);
+  /// Updates the replica's shard.
   void run_optimizer(Replica& r);
+  /// EngineConfig::update_in_backward: the step is decided, and backward may update parameters.
+  static void begin_updates(Replica& r) { r.reduction.control = r.scaler->step(); }
 
   /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
   /// empty when all outputs are finite.
@@ -48,6 +51,8 @@ class ModelPasses {
   /// Gathers parameters that are sharded.
   Sequential::ParametersUsed used_by(Replica& r);
   Pass pass_of(const Replica& r, bool training) const;
+  UpdateCount update_count(const Replica& r) const;
+  void update(Replica& r, const ShardPiece& piece, const View& gradients);
   /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the
   /// outputs of the model's parts.
   std::string describe_non_finite(int32_t found) const;

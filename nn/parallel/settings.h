@@ -12,6 +12,7 @@ inline constexpr Setting kRecomputeSegments{"EngineConfig::recompute_segments"};
 inline constexpr Setting kRecompute{"EngineConfig::recompute"};
 inline constexpr Setting kResidentImages{"EngineConfig::resident_images"};
 inline constexpr Setting kWorkspaceBytes{"EngineConfig::workspace_bytes"};
+inline constexpr Setting kUpdateInBackward{"EngineConfig::update_in_backward"};
 inline constexpr Setting kOptimizer{"EngineConfig::optimizer"};
 inline constexpr Setting kMomentum{"SgdConfig::momentum"};
 inline constexpr Setting kScheme{"EngineConfig::scheme"};
@@ -25,11 +26,11 @@ inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
 
-inline constexpr Setting kEngineSettings[] = {kBatchSize,   kAccumulate,     kRecomputeSegments,
-                                              kRecompute,   kResidentImages, kWorkspaceBytes,
-                                              kOptimizer,   kMomentum,       kScheme,
-                                              kSplit,       kStaging,        kLossAt,
-                                              kReduce,      kShard,          kLeaves,
-                                              kLeafThreads, kBatchNormLeaves};
+inline constexpr Setting kEngineSettings[] = {kBatchSize,   kAccumulate,      kRecomputeSegments,
+                                              kRecompute,   kResidentImages,  kWorkspaceBytes,
+                                              kOptimizer,   kMomentum,        kScheme,
+                                              kSplit,       kStaging,         kLossAt,
+                                              kReduce,      kShard,           kLeaves,
+                                              kLeafThreads, kBatchNormLeaves, kUpdateInBackward};
 
 }  // namespace vitrine::settings

@@ -30,8 +30,13 @@ void default_step(Engine& engine, const HostBatch& batch) {
 void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
   s.replicas.for_each_at_once([&](Replica& r) {
-    const bool reduces = s.reduction_on && (last || r.reduction.shards_gradients());
-    if (r.reduction.shards_gradients()) r.reducer->begin_backward(!std::exchange(r.model.has_gradients, true), last);
+    const bool in_buckets = r.reduction.has_gradient_buckets();
+    const bool reduces = s.reduction_on && (last || in_buckets);
+    if (in_buckets) r.reducer->begin_backward(!std::exchange(r.model.has_gradients, true), last);
+    if (s.setup->config.update_in_backward) {  // by add()
+      s.passes.decide(r);
+      s.passes.begin_updates(r);
+    }
     // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in
     // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream:
     // event, wait and collective are in AllReduceReducer::reduce().
@@ -54,10 +59,8 @@ void Engine::finish_reduction() {
 
 void Engine::decide_step() {
   State& s = in_step("decide_step");
-  s.replicas.for_each_updating([&](Replica& r) {
-    r.scaler->decide_step(r.compute(), static_cast<double>(s.setup->nominal_targets()), r.parameter_gradients(),
-                          r.totals(), s.setup->config.non_finite(), s.passes.update_count(r), r.reducer->squared());
-  });
+  if (s.setup->config.update_in_backward) return;
+  s.replicas.for_each_updating([&](Replica& r) { s.passes.decide(r); });
 }
 
 void Engine::clip_gradients(double max_norm) {
@@ -68,6 +71,7 @@ void Engine::clip_gradients(double max_norm) {
 
 void Engine::update_parameters() {
   State& s = in_step("update_parameters");
+  if (s.setup->config.update_in_backward) return;
   s.replicas.for_each_updating([&](Replica& r) { s.passes.run_optimizer(r); });
 }
 

@@ -368,7 +368,7 @@ TEST(Options, RefusesValuesOutOfRange) {
                                 "--model vgg",
                                 "--loss-gradient beside",
                                 "--batch-norm global",
-                                "--mode fsdp",
+                                "--mode zero4",
                                 "--split a",
                                 "--device-memory 12Q",
                                 "--device-memory 0",
@@ -440,6 +440,13 @@ TEST(Options, CompareGivesBalancedHalfAnEqualShareWithANote) {
   EXPECT_EQ(schemes[1].second.split.str(), "gpu0=10");
   ASSERT_EQ(notes.size(), 1U);
   EXPECT_CONTAINS(notes[0], "10 of 60");
+}
+
+TEST(Options, FsdpMeansZero3) {
+  std::vector<std::string> notes;
+  EXPECT_EQ(parsed("train --mode fsdp").mode_name(), "zero3");
+  EXPECT_EQ(resolve_compare_schemes(parsed("compare --modes ddp,fsdp"), cpu_devices(2), notes)[1].first, "zero3");
+  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes zero3,fsdp"), cpu_devices(2), notes), ConfigError);
 }
 
 TEST(Options, CompareAcceptsAShareAndWeights) {

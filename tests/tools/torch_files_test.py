@@ -107,17 +107,19 @@ def read_safetensors(path):
     return tensors
 
 
-def write_images(folder):
-    """A data set in the IDX format; returns the test images as the program normalizes them."""
+def write_images(folder, count=IMAGES, size=SIZE):
+    """A data set in the IDX format; returns the images and labels of both parts, as the program normalizes them."""
     random = numpy.random.default_rng(3)
+    parts = []
     for part in ("train", "t10k"):
-        pixels = random.integers(0, 256, (IMAGES, SIZE, SIZE), dtype=numpy.uint8)
-        labels = (numpy.arange(IMAGES) % CLASSES).astype(numpy.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, IMAGES, SIZE, SIZE) + pixels.tobytes())
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, IMAGES) + labels.tobytes())
+        pixels = random.integers(0, 256, (count, size, size), dtype=numpy.uint8)
+        labels = (numpy.arange(count) % CLASSES).astype(numpy.uint8)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, size, size) + pixels.tobytes())
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
         if part == "train":
             mean, std = pixels.mean() / 255, pixels.std() / 255
-    return torch.from_numpy((pixels / 255 - mean) / std).float().unsqueeze(1)
+        parts.append((torch.from_numpy((pixels / 255 - mean) / std).float().unsqueeze(1), torch.from_numpy(labels).long()))
+    return parts
 
 
 def vitrine(*arguments):
@@ -143,7 +145,7 @@ def check(what, actual, expected):
 
 
 def test(model, folder):
-    images = write_images(folder)
+    _, (images, _) = write_images(folder)
     torch.manual_seed(5)
     net = MODELS[model](CLASSES, 1)
     if model == "sequential":

@@ -16,6 +16,8 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
 
 /// Why Scheme::shard cannot be used with the rest of the configuration; null if it can.
 const char* sharding_obstacle(const EngineConfig& config);
+/// The same of EngineConfig::update_in_backward.
+const char* update_in_backward_obstacle(const EngineConfig& config, int world_size);
 
 /// Runs the workload of an engine on meta devices: the first step and a steady one, with the next batch's images
 /// already there; then the other sizes. What the engine releases at the end is in sections of its own (Stager::kEnd).

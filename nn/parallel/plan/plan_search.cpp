@@ -249,7 +249,8 @@ std::optional<Fit> PlanSearch::as_it_is(SearchSpace space) const {
 std::optional<Fit> PlanSearch::fewest_micro_batches(SearchSpace space) const {
   // The numbers of micro-batches that make the largest one smaller, each with the fewest that do.
   std::vector<int> counts;
-  for (int64_t size = config_.batch_size; size >= 1;) {
+  const int64_t least = config_.update_in_backward ? config_.batch_size : 1;
+  for (int64_t size = config_.batch_size; size >= least;) {
     const int64_t count = (config_.batch_size + size - 1) / size;
     counts.push_back(static_cast<int>(count));
     size = std::min(size - 1, (config_.batch_size + count) / (count + 1));
@@ -312,6 +313,7 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
     if (config.scheme.shard != Sharding::none && sharding_obstacle(config) != nullptr) continue;
+    if (config.update_in_backward && update_in_backward_obstacle(config, devices_.world_size()) != nullptr) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);
   }

@@ -59,6 +59,12 @@ void validate_sharding(const EngineConfig& config) {
                      propose(settings::kShard, "none")});
 }
 
+void validate_update_in_backward(const EngineConfig& config, int world_size) {
+  const char* const why = update_in_backward_obstacle(config, world_size);
+  if (config.update_in_backward && why != nullptr)
+    throw ConfigError({settings::kUpdateInBackward, fmt::format(": {}; leave one of them out", why)});
+}
+
 /// What exact mode cannot promise is refused.
 void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
@@ -107,6 +113,18 @@ const char* sharding_obstacle(const EngineConfig& config) {
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
   if (config.scheme.shards(Sharding::gradients) && config.exact())
     return "exact mode keeps sums of whole gradients on each device; shard the optimizer's states only";
+  return nullptr;
+}
+
+const char* update_in_backward_obstacle(const EngineConfig& config, int world_size) {
+  if (config.exact()) return "exact mode keeps sums of whole gradients";
+  if (config.accumulate > 1) return "gradients are accumulated over micro-batches";
+  if (config.precision.clip_norm > 0.0) return "clipping needs the norm of the gradient before any update";
+  if (config.precision.loss_scaling.active()) return "loss scaling skips steps whose gradient is not finite";
+  if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced in 16 bits, but buckets are f32";
+  if (config.reducer) return "EngineConfig::reducer replaces the reduction that updates";
+  if (config.scheme.reduce == Reduce::gpu0 && world_size > 1)
+    return "device 0 makes the only update, after the reduction of all gradients";
   return nullptr;
 }
 
@@ -182,6 +200,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   }
   validate_precision(config.precision, devices);
   validate_sharding(config);
+  validate_update_in_backward(config, devices.world_size());
   if (config.exact()) validate_exact(model, devices, config);
 }
 

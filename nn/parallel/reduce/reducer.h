@@ -25,7 +25,8 @@ struct ReducerContext {
   int rank;        // of this replica among those of all processes
   int world_size;  // replicas of all processes; 1: there is nothing to reduce with
   /// (layout.total_elements()) f32: the gradients of all parameters in the order in which backward finishes them, then
-  /// the tail: totals of the loss. If shards_gradients(): its shard of them, then the tail.
+  /// the tail: totals of the loss. If shards_gradients(): its shard of them, then the tail; with
+  /// EngineConfig::update_in_backward only the tail.
   View gradients = {};
 
   // Set once the Reducer exists:
@@ -39,11 +40,17 @@ struct ReducerContext {
   View loss_scale = {};  // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
   /// Set before the first step; another one after a failure. Null when world_size is 1.
   Communicator* communicator = nullptr;
+  /// EngineConfig::update_in_backward: queues the update of the parameters from element `begin` on, for all
+  /// `gradients`, a whole piece of the replica's shard.
+  std::function<void(int64_t begin, const View& gradients)> update = {};
 
   View tail() const { return gradients.rows(gradient_elements(), gradients.shape[0]); }
   int64_t gradient_elements() const { return gradients.shape[0] - layout.tail_elements(); }
+  bool shards_states() const { return config.scheme.shards(Sharding::optimizer) && world_size > 1; }
   bool shards_gradients() const { return config.scheme.shards(Sharding::gradients) && world_size > 1; }
   bool shards_parameters() const { return config.scheme.shards(Sharding::parameters) && world_size > 1; }
+  /// Gradients have memory bucket by bucket, while backward writes and reduces them.
+  bool has_gradient_buckets() const { return shards_gradients() || config.update_in_backward; }
 };
 
 /// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel
@@ -66,11 +73,11 @@ class Reducer {
  public:
   virtual ~Reducer() = default;
 
-  /// Sharded gradients only. The backward of a micro-batch begins, the first or the last of the step; each is
-  /// reduced.
+  /// ReducerContext::has_gradient_buckets() only. The backward of a micro-batch begins, the first or the last of the
+  /// step; each is reduced. With EngineConfig::update_in_backward it also reduces the tail, as finish() ensures.
   virtual void begin_backward(bool first, bool last) { static_cast<void>(first), static_cast<void>(last); }
-  /// Sharded gradients only. Backward writes gradients of elements [0, elements) from now on: allocates their memory,
-  /// and sets their views.
+  /// ReducerContext::has_gradient_buckets() only. Backward writes gradients of elements [0, elements) from now on:
+  /// allocates their memory, and sets their views.
   ///   views  of all parameters in `all`
   virtual void begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {
     static_cast<void>(elements), static_cast<void>(all), static_cast<void>(views);

@@ -21,17 +21,17 @@ UpdateRanges cut(const UpdateRanges& ranges, int64_t begin, int64_t end) {
 
 }  // namespace
 
-BucketShards::BucketShards(const Bucket& bucket, int ranks) : begin(bucket.begin) {
+BucketShards::BucketShards(const Bucket& bucket, const ReducerContext& replica) : begin(bucket.begin) {
   const int64_t step = FlatLayout::kAlignmentElements;  // shards are aligned as parameters are
-  size = (bucket.parameters_end - bucket.begin) / ranks / step * step;
-  rest = begin + size * ranks;
+  size = replica.shards_states() ? (bucket.parameters_end - bucket.begin) / replica.world_size / step * step : 0;
+  rest = begin + size * replica.world_size;
 }
 
 std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica) {
   std::vector<ShardedBucket> buckets;
   int64_t at = 0;
   for (Bucket& bucket : make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)) {
-    const BucketShards shards(bucket, replica.world_size);
+    const BucketShards shards(bucket, replica);
     const int64_t own_at = std::exchange(at, at + shards.size + bucket.parameters_end - shards.rest);
     buckets.push_back({std::move(bucket), shards, own_at, own_at + shards.size});
   }
@@ -39,12 +39,11 @@ std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica) {
 }
 
 Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
-  const EngineConfig& config = replica.config;
   Shard shard;
   const auto add = [&](int64_t begin, int64_t end, bool shared = true) {
     if (begin < end) shard.push_back({begin, end, elements_of(shard), cut(ranges, begin, end), shared});
   };
-  if (config.scheme.shard == Sharding::none || replica.world_size == 1) {
+  if (!replica.shards_states() && !replica.config.update_in_backward) {
     add(0, replica.layout.parameter_elements());
     return shard;
   }

@@ -26,9 +26,9 @@ struct ShardPiece {
 using Shard = std::vector<ShardPiece>;
 
 /// How a bucket is divided among ranks: rank r owns elements [begin + r * size, begin + (r + 1) * size). All ranks own
-/// the rest, [rest, parameters_end), which is too small to divide.
+/// the rest, [rest, parameters_end), which is too small to divide, or without Scheme::shard the whole bucket.
 struct BucketShards {
-  BucketShards(const Bucket& bucket, int ranks);
+  BucketShards(const Bucket& bucket, const ReducerContext& replica);
 
   int64_t begin, size, rest;
 
@@ -49,8 +49,8 @@ struct ShardedBucket {
 /// All buckets of a replica that is one of several.
 std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica);
 
-/// What a replica updates if it updates anything: its shards of all buckets, or without Scheme::shard one piece, all
-/// parameters.
+/// What a replica updates if it updates anything: its shards of all buckets; or without Scheme::shard all parameters,
+/// in one piece, or with EngineConfig::update_in_backward in a piece for each bucket.
 ///   ranges  for all trained parameters, or null
 Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges);
 

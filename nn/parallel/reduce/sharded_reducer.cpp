@@ -20,12 +20,14 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica
   const EngineConfig& config = replica.config;
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Part& part = parts_.emplace_back(Part{std::move(bucket)});
-    if (replica.shards_gradients()) continue;
-    part.own_at = part.shards.begin + replica.rank * part.shards.size;
-    part.rest_at = part.shards.rest;
+    if (replica.shards_gradients() && !updates_in_backward()) continue;
+    const int64_t begin = updates_in_backward() ? 0 : part.shards.begin;
+    part.own_at = begin + replica.rank * part.shards.size;
+    part.rest_at = begin + part.shards.rest - part.shards.begin;
   }
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
-  if (!checks || config.exact()) return;  // exact mode sums squares in its own order
+  // Exact mode sums squares in its own order; an update before all gradients are there knows no norm.
+  if (!checks || config.exact() || updates_in_backward()) return;
   int64_t tiles = 0;
   for (const Part& part : parts_) tiles += tiles_of(part.bucket, part.shards, replica.world_size);
   squares_ = replica.device.compute().allocate({tiles, 2}, DType::i32, Category::communication, "sums of squares");
@@ -46,6 +48,17 @@ void ShardedReducer::begin_backward(bool first, bool last) {
   next_ = 0;
   first_ = first;
   last_ = last;
+  if (!updates_in_backward() || alone()) return;
+  ExecContext& compute = replica_.device.compute();
+  ExecContext& communication = replica_.device.communication();
+  compute.record(*ready_);
+  {
+    const PhaseScope phase(communication, Phase::reduce, "totals");
+    communication.wait(*ready_, "loss");
+    replica_.communicator->all_reduce(communication, replica_.tail());
+    communication.record(*reduced_);
+  }
+  compute.wait(*reduced_, "reduce");
 }
 
 void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {
@@ -75,8 +88,17 @@ void ShardedReducer::allocate(Part& part) {
 
 void ShardedReducer::release() {
   if (next_ == 0 || !parts_[next_ - 1].memory) return;
-  replica_.device.compute().wait(*reduced_, "reduce");
-  parts_[next_ - 1].memory = {};
+  if (!alone()) replica_.device.compute().wait(*reduced_, "reduce");
+  free(parts_[next_ - 1]);
+}
+
+void ShardedReducer::free(Part& part) {
+  if (updates_in_backward()) {
+    const BucketShards& shards = part.shards;
+    if (shards.size > 0) replica_.update(shards.begin + replica_.rank * shards.size, own(part));
+    if (shards.rest < part.bucket.parameters_end) replica_.update(shards.rest, rest(part));
+  }
+  part.memory = {};
 }
 
 void ShardedReducer::add(int64_t finished_elements) {
@@ -84,21 +106,22 @@ void ShardedReducer::add(int64_t finished_elements) {
     release();
     reduce(parts_[next_]);
   }
-  if (next_ == parts_.size() && !last_) release();
+  if (alone() || (next_ == parts_.size() && !last_)) release();
 }
 
 void ShardedReducer::reduce(Part& part) {
   ExecContext& communication = replica_.device.communication();
   const Bucket& bucket = part.bucket;
   const BucketShards& shards = part.shards;
-  if (replica_.shards_gradients() && !part.memory) {  // this replica has no samples
+  if (alone()) return;
+  if (replica_.has_gradient_buckets() && !part.memory) {  // this replica has no samples
     allocate(part);
     zero(replica_.device.compute(), part.memory);
   }
   replica_.device.compute().record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
-  if (replica_.shards_gradients()) {
+  if (replica_.has_gradient_buckets()) {
     reduce_shards(part);
   } else {
     if (shards.size > 0)
@@ -113,7 +136,7 @@ void ShardedReducer::reduce_shards(Part& part) {
   ExecContext& communication = replica_.device.communication();
   const View whole = part.memory.view();
   const int64_t size = part.shards.size, shared = size * replica_.world_size;
-  // The first micro-batch is reduced to where it stays, later ones in place.
+  // The first micro-batch is reduced to where it stays (for an update in backward, in place), later ones in place.
   const auto reduce_to = [&](const View& target, const View& in_place, const auto& collective) {
     if (target.numel() == 0) return;
     collective(first_ ? target : in_place);
@@ -125,7 +148,7 @@ void ShardedReducer::reduce_shards(Part& part) {
   const View others = whole.rows(shared, whole.shape[0]);
   reduce_to(rest(part), others,
             [&](const View& output) { replica_.communicator->all_reduce(communication, others, output); });
-  if (last_ && part.bucket.end > part.bucket.parameters_end)
+  if (last_ && part.bucket.end > part.bucket.parameters_end && !updates_in_backward())
     replica_.communicator->all_reduce(communication, replica_.tail());
   communication.record(*reduced_);
 }
@@ -146,9 +169,10 @@ void ShardedReducer::square(const Part& part) {
 
 void ShardedReducer::finish() {
   add(replica_.layout.parameter_elements());
+  if (alone()) return;
   replica_.device.communication().record(*reduced_);
   replica_.device.compute().wait(*reduced_, "reduce");
-  parts_.back().memory = {};
+  if (parts_.back().memory) free(parts_.back());
 }
 
 void ShardedReducer::share_decisions() {
@@ -162,6 +186,7 @@ void ShardedReducer::share_decisions() {
 }
 
 void ShardedReducer::distribute() {
+  if (!replica_.shards_states()) return;  // every replica has made the same update
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
   compute.record(*updated_);

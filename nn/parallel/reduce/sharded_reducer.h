@@ -18,6 +18,10 @@ namespace vitrine {
 /// Where gradients are sharded (stages 2 and 3) a bucket has memory from when backward begins it until the next bucket
 /// is reduced, or, if both together are larger than two buckets of EngineConfig::bucket_bytes, until the next one
 /// begins. Each micro-batch is reduced and added to the owner's shard.
+///
+/// With EngineConfig::update_in_backward buckets have such memory under every scheme, and the update runs before it is
+/// freed. Without Scheme::shard a bucket is all-reduced, and every replica updates all of it; a replica that is alone
+/// updates it as soon as backward has finished it.
 class ShardedReducer final : public Reducer {
  public:
   /// Allocates the sums of squares (Category::communication) where steps are checked. throws OutOfMemory.
@@ -36,12 +40,16 @@ class ShardedReducer final : public Reducer {
   }
 
  private:
-  /// A bucket; where its gradients are, while backward writes them; and where the reduced ones are.
-  struct Part : ShardedBucket {  // without Sharding::gradients at its place in the flat gradients
-    Tensor memory = {};          // Sharding::gradients: of the bucket without the tail
+  /// A bucket; where its gradients are, while backward writes them; and where the reduced ones are: in the flat
+  /// gradients, or with update_in_backward in `memory`.
+  struct Part : ShardedBucket {
+    Tensor memory = {};  // ReducerContext::has_gradient_buckets(): of the bucket without the tail
   };
-  View own(const Part& part) const { return part.own_of(replica_.gradients); }
-  View rest(const Part& part) const { return part.rest_of(replica_.gradients); }
+  bool alone() const { return replica_.world_size == 1; }
+  bool updates_in_backward() const { return replica_.config.update_in_backward; }
+  View reduced(const Part& part) const { return updates_in_backward() ? part.memory.view() : replica_.gradients; }
+  View own(const Part& part) const { return part.own_of(reduced(part)); }
+  View rest(const Part& part) const { return part.rest_of(reduced(part)); }
   static int64_t bytes_of(const Part& part) { return part.elements() * size_of(DType::f32); }
   void allocate(Part& part);
   void reduce(Part& part);
@@ -50,6 +58,8 @@ class ShardedReducer final : public Reducer {
   void square(const Part& part);
   /// Frees the memory of the bucket before `next_`, once it is reduced.
   void release();
+  /// Frees the memory of a reduced bucket, with update_in_backward after its update.
+  void free(Part& part);
   void share_decisions();
 
   const ReducerContext& replica_;

@@ -30,10 +30,13 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   const int64_t trained = elements_of(model.held), elements = trained + all - all_trained;
   if (all > all_trained) model.held.push_back({all_trained, all, trained});
   if (!config.forward_only) {
-    const bool sharded = reduction.shards_gradients();
-    const int64_t reduced = sharded ? elements_of(make_shard(reduction, nullptr)) : setup.trained.parameter_elements();
+    const bool in_buckets = reduction.has_gradient_buckets();
+    const int64_t reduced = config.update_in_backward ? 0
+                            : in_buckets              ? elements_of(make_shard(reduction, nullptr))
+                                                      : setup.trained.parameter_elements();
     model.gradients = allocate(reduced + setup.trained.tail_elements(), DType::f32, Category::gradients, "gradients");
-    model.gradient_views = sharded ? std::vector<View>(layout.specs().size()) : layout.gradient_views(model.gradients);
+    model.gradient_views =
+        in_buckets ? std::vector<View>(layout.specs().size()) : layout.gradient_views(model.gradients);
     reduction.gradients = model.gradients;
     if (config.exact()) {
       auto made = std::make_unique<ExactReducer>(reduction, setup.leaf_plans);

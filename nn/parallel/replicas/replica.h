@@ -74,7 +74,8 @@ struct Replica {
   ExecContext& communication() { return device.communication(); }
   std::array<ExecContext*, 3> contexts() { return {&compute(), &copy(), &communication()}; }
   int ordinal() const { return device.ordinal(); }
-  /// The gradients without the tail; if ReducerContext::shards_gradients(), its shard of them.
+  /// The gradients without the tail; if ReducerContext::shards_gradients(), its shard of them; empty with
+  /// EngineConfig::update_in_backward.
   View parameter_gradients() const { return model.gradients.view().rows(0, reduction.gradient_elements()); }
   /// The reduced gradients of a piece of its shard.
   View gradients_of(const ShardPiece& piece) const {

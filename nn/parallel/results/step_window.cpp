@@ -165,7 +165,7 @@ StepResult StepWindow::step_result(const Issued& issued) {
   StepResult result = result_from(values);
   result.stop_votes = static_cast<int>(values[LossTotals::kCount]);
   result.loss_scale = control[StepControl::kLossScale];
-  result.gradient_norm = control[StepControl::kNorm];
+  if (!setup_.config.update_in_backward) result.gradient_norm = control[StepControl::kNorm];
   result.skipped = control[StepControl::kSkipped] > 0.0F;
   result.diverged = control[StepControl::kStopped] != 0.0F;
   if (first_non_finite(control) >= 0) {
@@ -199,6 +199,13 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   }
   for (auto& r : replicas_) r->scaler->resume(r->compute());
   progress_.skipped_in_row = 0;
+  if (by_update && setup_.config.update_in_backward) {
+    throw DivergedError(
+        fmt::format("training has diverged: the gradient or the update of step {} is not finite for some parameters, "
+                    "which keep their values; backward has updated the others. To continue, lower the learning rate, "
+                    "and start from a checkpoint of an earlier step",
+                    issued.step + 1));
+  }
   const std::string what =
       by_update
           ? fmt::format("the update of step {} would make parameters infinite or NaN, and these keep their values",

@@ -158,6 +158,8 @@ std::vector<float> Parameters::working_values(int device) {
 
 std::vector<float> Parameters::gradients(int device) {
   setup_.require_training("gradients");
+  if (setup_.config.update_in_backward)
+    throw ConfigError({"gradients: they are freed during backward; leave out ", settings::kUpdateInBackward});
   window_.drain();
   if (!setup_.sharded()) return read_flat(setup_.devices, replicas_[device], replicas_[device].parameter_gradients());
   std::vector<float> values(static_cast<size_t>(setup_.trained.parameter_elements()));

@@ -27,6 +27,7 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {settings::kResidentImages, "--data-on-device"},
     {settings::kWorkspaceBytes, "--workspace"},
     {settings::kReserveWorkspace, "--workspace"},
+    {settings::kUpdateInBackward, "--update-in-backward"},
     {settings::kOptimizer, "--optimizer"},
     {settings::kMomentum, "--momentum"},
     {settings::kScheme, "--mode"},

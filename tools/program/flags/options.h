@@ -246,6 +246,7 @@ struct Options {
   std::optional<std::string> split, staging, loss_at, reduce, shard, output_device;
   std::optional<int64_t> gpu0_batch_size;
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
+  bool update_in_backward = false;
 
   int64_t batch_size = 64;
   int accumulate = 1;

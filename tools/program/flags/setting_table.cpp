@@ -226,16 +226,28 @@ SettingTable device_settings() {
       });
 }
 
+/// Names of schemes; "fsdp" becomes "zero3".
+Values scheme_values() {
+  Values values = one_of(scheme_names());
+  values.accepts = [](std::string& text) {
+    if (text == "fsdp") text = "zero3";
+    return false;  // the names decide
+  };
+  return values;
+}
+
 SettingTable scheme_settings() {
   using L = SettingRow::List;
   return in_group(
       "Scheme",
       {
-          flag("--mode", kRuns, at(&Options::mode),
-               "Data-parallel scheme: a preset of --split, --staging, --loss-at, --reduce and --shard [ddp]",
-               one_of(scheme_names()), Read{[](const SettingContext& c) { return c.options.mode_name(); }},
-               Meaning{"the scheme"}, EffectIf{unless_exact},
-               Compared{[](const SettingContext& c) { return describe_axes(scheme_of(c)); }}),
+          flag(
+              "--mode", kRuns, at(&Options::mode),
+              "Data-parallel scheme: a preset of --split, --staging, --loss-at, --reduce and --shard; fsdp means zero3 "
+              "[ddp]",
+              scheme_values(), Read{[](const SettingContext& c) { return c.options.mode_name(); }},
+              Meaning{"the scheme"}, EffectIf{unless_exact},
+              Compared{[](const SettingContext& c) { return describe_axes(scheme_of(c)); }}),
           flag("--split", kRuns | kCompare, at(&Options::split),
                "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (samples per step on device 0)", Type{"SPLIT"},
                SettingRow::Choice{"auto", &Choices::split, " | auto (by --balance)"}, InJson{kRuns},
@@ -268,6 +280,9 @@ SettingTable scheme_settings() {
                one_of(sharding_names()),
                Read{[](const SettingContext& c) { return sharding_name(scheme_of(c).shard); }},
                Meaning{"`none`, `optimizer`, `gradients` or `parameters`"}, Effect::local),
+          flag("--update-in-backward", kTrainings, at(&Options::update_in_backward),
+               "Update the parameters of a bucket during backward, and free its gradients", InJson{kRuns},
+               Effect::none),
           flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket",
                number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
           flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb), "MiB of gradients in the first bucket",
@@ -280,7 +295,7 @@ SettingTable scheme_settings() {
                             : Json();
                }},
                Meaning{"device of the gathered loss"}, Effect::start),
-          flag("--modes", kCompare, at(&Options::modes), "Schemes to run, a list", one_of(scheme_names()), L::commas,
+          flag("--modes", kCompare, at(&Options::modes), "Schemes to run, a list", scheme_values(), L::commas,
                kNotInJson, Effect::local),
           flag("--modes", kReproduce, at(&Options::reproduce, &ReproduceOptions::modes),
                "Modes to run, a list; single is one device", one_of({"single", "dp", "criterion", "ddp"}), L::commas,

@@ -46,6 +46,7 @@ std::string describe_memory(const EngineConfig& config) {
   if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
   if (!config.recompute.empty()) text += fmt::format(", recomputed {}", fmt::join(config.recompute, ","));
   if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  if (config.update_in_backward) text += ", update in backward";
   if (config.resident_images.count > 0) text += ", training images on the devices";
   if (config.batch_statistics == BatchStatistics::local) text += ", batch norm local";
   return text;

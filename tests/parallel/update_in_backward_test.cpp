@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineConfig::update_in_backward: the bits of the ordinary step, with the gradients of one or two buckets at a time.
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "nn/parallel/plan/memory_plan.h"
+#include "nn/parallel/reduce/reducer.h"
+#include "runtime/error.h"
+#include "tests/parallel/planted_layer.h"
+#include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kBatch = 12, kShort = 7;
+
+EngineConfig config_of(const Model& model, const std::string& mode) {
+  EngineConfig config = small_config(model, kBatch);
+  config.scheme = scheme_preset(mode);
+  config.optimizer = make_optimizer_config("adamw", 0.01, {}, false, {});
+  config.ema_decay = 0.9;
+  config.bucket_bytes = config.first_bucket_bytes = 2048;
+  return config;
+}
+
+struct Outcome {
+  std::vector<float> parameters, working, averages;
+  std::vector<double> losses;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome train(const Model& model, EngineConfig config, int devices, bool in_backward) {
+  config.update_in_backward = in_backward;
+  DeviceGroup group(test_group(devices));
+  Engine engine(model, group, config, {{kBatch, kShort}, {}});
+  for (uint32_t step = 0; step < 6; ++step)
+    engine.train_step(random_batch(model, step == 3 ? kShort : kBatch, 40 + step, 0.1).view());
+  Outcome outcome;
+  for (const StepResult& result : engine.take_step_results(true)) {
+    outcome.losses.push_back(result.loss_sum);
+    EXPECT_EQ(std::isnan(result.gradient_norm), in_backward || config.allow_non_finite);
+  }
+  engine.parameters().verify();
+  outcome.parameters = engine.parameters().values();
+  outcome.working = engine.parameters().working_values(devices - 1);
+  outcome.averages = engine.parameters().averages().values();
+  engine.finish();  // asserts that the plan was met to the byte
+  return outcome;
+}
+
+class UpdateInBackward : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Modes, UpdateInBackward, ::testing::Values("ddp", "zero1", "zero2", "zero3"),
+                         [](const auto& mode) { return std::string(mode.param); });
+
+TEST_P(UpdateInBackward, HasTheBitsOfTheOrdinaryStep) {
+  using Change = std::function<void(EngineConfig&)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"as it is", [](EngineConfig&) {}},
+      {"groups",
+       [](EngineConfig& config) {
+         config.parameter_groups = {{.of = ParameterGroup::Of::biases, .lr_factor = 0.5, .weight_decay = 0.0}};
+       }},
+      {"sgd", [](EngineConfig& config) { config.optimizer = make_optimizer_config("sgd", 0.01, 0.9, true, 0.1); }},
+      {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
+      {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
+      {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
+      {"non-finite numbers allowed", [](EngineConfig& config) { config.allow_non_finite = true; }},
+      {"bf16", [](EngineConfig& config) { config.precision.compute = DType::bf16; }}};
+  for (const int devices : {1, 2, 3}) {
+    for (const auto& [name, change] : changes) {
+      SCOPED_TRACE(std::string(name) + ", " + std::to_string(devices) + " devices");
+      const Model model = random_model(static_cast<uint32_t>(devices) + 3);
+      EngineConfig config = config_of(model, GetParam());
+      change(config);
+      EXPECT_EQ(train(model, config, devices, true), train(model, config, devices, false));
+    }
+  }
+  const Model with_batch_norm = tiny_resnet(), frozen = tiny_resnet();
+  frozen.net->freeze({"conv1.*", "layer2.*.conv1.*", "fc.bias"});
+  for (const Model* model : {&with_batch_norm, &frozen}) {
+    EngineConfig config = config_of(*model, GetParam());
+    config.scheme.split.kind = Split::Kind::weights;
+    config.scheme.split.weights = {3, 0, 2};  // a device without samples
+    EXPECT_EQ(train(*model, config, 3, true), train(*model, config, 3, false));
+  }
+}
+
+TEST(UpdateInBackwardMemory, HoldsTheGradientsOfABucket) {
+  const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
+  const auto planned = [&](const char* mode, int devices, bool in_backward) {
+    DeviceGroupOptions options;
+    for (int d = 0; d < devices; ++d) {
+      options.devices.push_back({Backend::meta, d});
+      options.memory_bytes.push_back(int64_t{1} << 40);
+    }
+    DeviceGroup group(options);
+    EngineConfig config = config_of(model, mode);
+    config.bucket_bytes = int64_t{25} << 20;
+    config.update_in_backward = in_backward;
+    return plan_memory(model, group, config, {{kBatch}, {}})[0];
+  };
+  const auto gradients = static_cast<size_t>(Category::gradients);
+  int64_t largest = 0;
+  for (const ParamSpec& spec : model.net->parameters()) largest = std::max(largest, spec.shape.numel() * 4);
+  for (const auto& [mode, devices] : {std::pair{"ddp", 1}, {"ddp", 4}, {"zero1", 4}}) {
+    const DevicePlan before = planned(mode, devices, false), after = planned(mode, devices, true);
+    // The largest layer's weight is a bucket; its bias is in another.
+    EXPECT_LE(after.peak_by_category[gradients], std::max(largest, int64_t{50} << 20) + 20000) << mode << devices;
+    EXPECT_LT(after.peak_bytes, before.peak_bytes - before.peak_by_category[gradients] / 4) << mode << devices;
+  }
+}
+
+TEST(UpdateInBackwardMemory, OneByteLessIsRefused) {
+  const Model model = random_model(5);
+  EngineConfig config = config_of(model, "ddp");
+  config.update_in_backward = true;
+  DeviceGroup probe(test_group(2));
+  DeviceGroupOptions options = test_group(2);
+  options.memory_bytes.clear();
+  for (const DevicePlan& plan : plan_memory(model, probe, config, {{kBatch}, {}}))
+    options.memory_bytes.push_back(plan.peak_bytes);
+  {
+    DeviceGroup group(options);
+    Engine engine(model, group, config, {{kBatch}, {}});
+    for (uint32_t step = 0; step < 3; ++step) engine.train_step(random_batch(model, kBatch, step, 0.1).view());
+    engine.finish();
+  }
+  --options.memory_bytes[1];
+  DeviceGroup group(options);
+  EXPECT_THROW(Engine(model, group, config, {{kBatch}, {}}), OutOfMemory);
+}
+
+TEST_P(UpdateInBackward, ANonFiniteGradientStopsAllDevicesAndSaysWhatIsLost) {
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
+  for (const int devices : {1, 3}) {
+    DeviceGroup group(test_group(devices));
+    EngineConfig config = config_of(model, GetParam());
+    config.bucket_bytes = config.first_bucket_bytes = 64;
+    config.update_in_backward = true;
+    Engine engine(model, group, config, {{kBatch}, {}});
+    const OwnedBatch batch = random_batch(model, kBatch, 1, 0);
+    engine.train_step(batch.view());
+    engine.take_step_results(true);
+    const std::vector<float> before = engine.parameters().values();
+    trigger = {true, devices - 1};
+    engine.train_step(batch.view());
+    trigger.armed = false;
+    engine.train_step(batch.view());  // in flight when the divergence is found
+    const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
+    EXPECT_NE(text.find("the update of step 2 is not finite for some parameters"), std::string::npos) << text;
+    EXPECT_NE(text.find("start from a checkpoint of an earlier step"), std::string::npos) << text;
+    const std::vector<StepResult> totals = engine.take_step_results(true);
+    ASSERT_EQ(totals.size(), 1U) << "the step after it has none";
+    EXPECT_TRUE(totals[0].diverged);
+    const std::vector<float> after = engine.parameters().values();
+    EXPECT_NE(after, before);
+    EXPECT_TRUE(std::all_of(after.begin(), after.end(), [](float v) { return std::isfinite(v); }));
+    engine.parameters().verify();
+    engine.finish();
+  }
+}
+
+TEST_P(UpdateInBackward, ANonFiniteLossChangesNothing) {
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
+  DeviceGroup group(test_group(2));
+  EngineConfig config = config_of(model, GetParam());
+  config.update_in_backward = true;
+  Engine engine(model, group, config, {{kBatch}, {}});
+  const std::vector<float> before = engine.parameters().values();
+  trigger.device = 1;
+  trigger.forward_step = 0;
+  engine.train_step(random_batch(model, kBatch, 1, 0).view());
+  const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
+  EXPECT_NE(text.find("the loss of step 1 is not finite"), std::string::npos) << text;
+  EXPECT_EQ(engine.parameters().values(), before);
+}
+
+TEST(UpdateInBackwardRefusals, NameWhatIsInTheWay) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(2));
+  const auto refused = [&](const char* why, const auto& change) {
+    EngineConfig config = config_of(model, "ddp");
+    config.update_in_backward = true;
+    change(config);
+    const std::string text = error_of<ConfigError>([&] { Engine(model, group, config, {{kBatch}, {}}); });
+    EXPECT_NE(text.find("EngineConfig::update_in_backward: "), std::string::npos) << text;
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  refused("clipping", [](EngineConfig& config) { config.precision.clip_norm = 1.0; });
+  refused("loss scaling", [](EngineConfig& config) {
+    config.precision.compute = DType::f16;
+    config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  });
+  refused("micro-batches", [](EngineConfig& config) { config.accumulate = 2; });
+  refused("16 bits", [](EngineConfig& config) { config.precision.reduce_dtype = DType::bf16; });
+  refused("device 0", [](EngineConfig& config) { config.scheme = scheme_preset("criterion"); });
+  refused("EngineConfig::reducer", [](EngineConfig& config) { config.reducer = make_reducer; });
+  refused("exact mode", [](EngineConfig& config) { config.scheme.split.leaves = 4; });
+  EngineConfig config = config_of(model, "ddp");
+  config.update_in_backward = true;
+  Engine engine(model, group, config, {{kBatch}, {}});
+  EXPECT_NE(error_of<ConfigError>([&] { engine.parameters().gradients(0); }).find("freed"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vitrine::test
