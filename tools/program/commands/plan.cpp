@@ -88,6 +88,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   Record record;
   record.kind = Record::Kind::plan;
   const RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
+  if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
   if (scheme.shard != Sharding::none && group.world_size() > 1) {
     EngineConfig below = config;
     below.scheme.shard = static_cast<Sharding>(static_cast<int>(scheme.shard) - 1);
