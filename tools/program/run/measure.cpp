@@ -180,6 +180,12 @@ std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, 
   return figures;
 }
 
+std::optional<ExactPrice> exact_price(const Options& options, const Job& job, const Run& run) {
+  if (!options.exact) return std::nullopt;
+  return plan_exact_price(job.model, *run.devices, run.engine->config(),
+                          train_workload(options, job, options.steps, options.evaluate), run.engine->facts().plans);
+}
+
 void note_cores(RunRecord& record, const DeviceGroup& devices) {
   if (!devices.warnings().empty()) record.crowded = devices.warnings().front();
   record.equal_cpus = true;

@@ -52,6 +52,9 @@ class PhaseRecorder {
 /// throws  DataError if the resident set cannot be read
 std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
 
+/// What exact mode costs by plan; nothing without it.
+std::optional<ExactPrice> exact_price(const Options& options, const Job& job, const Run& run);
+
 /// Fills crowded and equal_cpus.
 void note_cores(RunRecord& record, const DeviceGroup& devices);
 
