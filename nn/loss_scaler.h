@@ -51,7 +51,7 @@ class LossScaler {
   View step();
   void update_loss_scale(ExecContext& ctx);
   /// (StepControl::kCount) f32: the decisions of the last step.
-  ConstView control() const { return control_; }
+  View control() const { return control_; }
 
   /// After NonFinite::stop has stopped training: allows the next step.
   void resume(ExecContext& ctx);

@@ -168,7 +168,9 @@ void Device::synchronize() {
   synchronize_all(std::array{parts_.compute.get(), parts_.copy.get(), parts_.communication.get()});
 }
 
-DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) {
+DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) { open(); }
+
+void DeviceGroup::open() {
   const size_t count = options_.devices.size();
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
   check_list(options_.memory_bytes, count, "device memory");
@@ -229,12 +231,39 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   }
 }
 
-DeviceGroup::~DeviceGroup() {
+DeviceGroup::~DeviceGroup() { close(); }
+
+void DeviceGroup::close() noexcept {
   // Work on one device may access the memory of another, so all work ends before the first device is destroyed.
   try {
     synchronize_all(devices_);
   } catch (...) {  // NOLINT: synchronize() reports failures to callers that need them
   }
+  devices_.clear();
+}
+
+DeviceGroupOptions DeviceGroup::options_without(const std::vector<int>& lost) const {
+  VITRINE_ASSERT(target().backend == Backend::cpu, "only CPU devices are opened again");
+  DeviceGroupOptions rest = options_;
+  rest.devices.clear();
+  rest.memory_bytes.clear();
+  rest.threads_per_device.clear();
+  for (int i = 0; i < size(); ++i) {
+    if (std::binary_search(lost.begin(), lost.end(), i)) continue;
+    const Device& device = (*this)[i];
+    rest.devices.push_back(device.target());
+    rest.memory_bytes.push_back(device.pool().capacity_bytes());
+    rest.threads_per_device.push_back(device.thread_count());
+  }
+  if (rest.place) rest.place->devices[static_cast<size_t>(rest.place->process)] = static_cast<int>(rest.devices.size());
+  return rest;
+}
+
+void DeviceGroup::reopen_without(const std::vector<int>& lost) {
+  options_ = options_without(lost);
+  close();
+  warnings_.clear();
+  open();
 }
 
 HostMemory DeviceGroup::host_memory() const {

@@ -59,7 +59,8 @@ struct Precision {
 struct ResidentImages {
   int64_t count = 0;  // at most 2^31 - 1; 0: none
   /// Writes the images [first, first + n) to `images`, (n, h, w, C) u8 in host memory. Called while the engine is
-  /// constructed, once for each image; what it throws, the constructor throws. Not called by plans.
+  /// constructed, once for each image, and again when a device is lost; what it throws, the constructor throws. Not
+  /// called by plans.
   std::function<void(int64_t first, View images)> read;
 };
 
@@ -105,6 +106,10 @@ struct EngineConfig {
   /// over all of the step. A micro-batch holds whole groups.
   int leaf_threads = 1;
   int batch_norm_leaves = 0;
+  /// Exact mode under ddp on the CPU devices of one process: when work on a device throws DeviceError, the device is
+  /// lost, and the engine goes on with the others, which repeat the steps that they have not finished, with the same
+  /// bits. Needs room on the others, which is checked before the first step. A custom step must not wait for devices.
+  bool survive_device_loss = false;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory
   /// of its own.
   bool loss_gradient_in_place = true;

@@ -25,6 +25,7 @@ class ModelPasses {
   int64_t step() const { return step_; }
   /// From the next step on the reduction counts a vote to stop of this process.
   void vote_to_stop() { votes_to_stop_ = true; }
+  bool votes_to_stop() const { return votes_to_stop_; }
 
   void forward(bool training);
   /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.

@@ -25,12 +25,26 @@ inline constexpr Setting kShard{"Scheme::shard"};
 inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
+inline constexpr Setting kSurviveDeviceLoss{"EngineConfig::survive_device_loss"};
 
-inline constexpr Setting kEngineSettings[] = {kBatchSize,   kAccumulate,      kRecomputeSegments,
-                                              kRecompute,   kResidentImages,  kWorkspaceBytes,
-                                              kOptimizer,   kMomentum,        kScheme,
-                                              kSplit,       kStaging,         kLossAt,
-                                              kReduce,      kShard,           kLeaves,
-                                              kLeafThreads, kBatchNormLeaves, kUpdateInBackward};
+inline constexpr Setting kEngineSettings[] = {kBatchSize,
+                                              kAccumulate,
+                                              kRecomputeSegments,
+                                              kRecompute,
+                                              kResidentImages,
+                                              kWorkspaceBytes,
+                                              kOptimizer,
+                                              kMomentum,
+                                              kScheme,
+                                              kSplit,
+                                              kStaging,
+                                              kLossAt,
+                                              kReduce,
+                                              kShard,
+                                              kLeaves,
+                                              kLeafThreads,
+                                              kBatchNormLeaves,
+                                              kUpdateInBackward,
+                                              kSurviveDeviceLoss};
 
 }  // namespace vitrine::settings

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string_view>
 
 #include "runtime/trace/timeline.h"
 
@@ -110,6 +111,15 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
       attribute(streams, loading, static_cast<double>(next - now), sums);
       now = next;
     }
+  }
+
+  for (const NestedSpan& span : compute.spans) {
+    const SpanRecord& record = span.record;
+    const auto is_in = [&](const StepTime& step) {
+      return step.begin_ns <= record.begin_ns && record.begin_ns < step.end_ns;
+    };
+    if (std::string_view(record.info.layer) != kLeafSums || std::none_of(steps.begin(), steps.end(), is_in)) continue;
+    table.leaf_seconds += static_cast<double>(record.end_ns - record.begin_ns) * 1e-9;
   }
 
   const auto share = [&](double ns) { return wall_ns > 0 ? ns / wall_ns : 0; };

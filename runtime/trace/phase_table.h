@@ -24,6 +24,9 @@ struct StepRange {
   int64_t last_step = std::numeric_limits<int64_t>::max();
 };
 
+/// Layer of the spans in which exact mode adds the gradients of a device's leaves.
+inline constexpr const char* kLeafSums = "sums of leaves";
+
 /// One phase on one device.
 struct PhaseRow {
   Phase phase = Phase::setup;
@@ -50,6 +53,7 @@ struct PhaseTable {
   std::vector<PhaseRow> rows;  // in the order of Phase, without phases that took no time, moved nothing and hid nothing
   std::vector<WaitRow> waits;  // longest first; sum to the row of Phase::wait
   double named_share = 1;      // sum of the rows' shares
+  double leaf_seconds = 0;     // of the compute stream's spans of kLeafSums, which belong to backward
 };
 
 /// A step lasts from its mark (a span of Phase::step) on the compute stream to the next mark of any step; the last mark

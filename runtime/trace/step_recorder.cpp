@@ -83,6 +83,7 @@ size_t StepRecorder::pending_spans() const {
 void add_phase_table(PhaseTable& table, const PhaseTable& more) {
   table.steps += more.steps;
   table.wall_seconds += more.wall_seconds;
+  table.leaf_seconds += more.leaf_seconds;
   for (const PhaseRow& row : more.rows) {
     const auto place = std::lower_bound(table.rows.begin(), table.rows.end(), row,
                                         [](const PhaseRow& a, const PhaseRow& b) { return a.phase < b.phase; });

@@ -70,7 +70,7 @@ Keys keys_of(const std::vector<Json>& outputs) {
 }
 
 /// Keys that `compare` has for each scheme.
-constexpr const char* kMeasured[] = {"devices[]", "phases[]", "waits[]", "communication[]"};
+constexpr const char* kMeasured[] = {"devices[]", "phases[]", "waits[]", "communication[]", "exact_price."};
 
 /// "a.{b,c}": a.b and a.c.
 std::vector<std::string> expanded(const std::string& key) {
@@ -129,7 +129,7 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
                     {json_of(with(train, words("--epochs 1 --split auto --save {} --confusion --checkpoint-dir {}",
                                                weights, (folder.path() / "run").string()))),
                      json_of(with(half, words("--loss-scale-growth-interval 1 --clip-norm 1"))),
-                     json_of(with(half, words("--loss-scale 1e12")))},
+                     json_of(with(half, words("--loss-scale 1e12"))), json_of(with(half, words("--exact")))},
                     {"convolutions[]", "tuned_plans"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), words("--confusion --weights {}", weights)))});
 }
@@ -140,14 +140,14 @@ TEST(JsonKeys, OfPlanAreDocumented) {
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
   expect_documented("plan", {json_of(with(plan, words("--split auto --checkpoint-dir run"))),
-                             json_of(with(plan, words("--frontier"))), refused});
+                             json_of(with(plan, words("--frontier"))), json_of(with(plan, words("--exact"))), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
   const Arguments compare =
       with(with({"compare"}, kQuick), words("--devices cpu:0-1 --steps 3 --rounds 1 --modes dp,ddp"));
-  expect_documented("compare",
-                    {json_of(compare), json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
+  expect_documented("compare", {json_of(with(compare, words("--exact"))),
+                                json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
 }
 
 TEST(JsonKeys, OfReproduceAreDocumented) {

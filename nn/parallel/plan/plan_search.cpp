@@ -307,6 +307,7 @@ PlanSearch PlanSearch::with_images_on_host() const {
 std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   std::vector<PlanSearch> fittings;
   if (!trains() || config_.reducer || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
+  if (config_.survive_device_loss) return fittings;  // only under ddp
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);

@@ -65,6 +65,20 @@ void validate_update_in_backward(const EngineConfig& config, int world_size) {
     throw ConfigError({settings::kUpdateInBackward, fmt::format(": {}; leave one of them out", why)});
 }
 
+void validate_survival(const DeviceGroup& devices, const EngineConfig& config) {
+  const Scheme& scheme = config.scheme;
+  const auto refuse = [](const char* why) { throw ConfigError({settings::kSurviveDeviceLoss, ": ", why}); };
+  if (!config.exact()) refuse("only in exact mode do other devices compute the same bits; train in exact mode");
+  if (scheme.staging != Staging::host || scheme.loss_at != LossAt::parallel || scheme.reduce != Reduce::allreduce ||
+      scheme.shard != Sharding::none || scheme.split.kind == Split::Kind::gpu0) {
+    refuse("only under ddp does every device hold the whole state; use ddp");
+  }
+  if (devices.process_count() > 1)
+    refuse("it covers the devices of one process; several processes resume from their checkpoint on fewer");
+  if (devices.target().backend != Backend::cpu)
+    refuse("it covers CPU devices; when a GPU is lost, NCCL may leave half a step on the others");
+}
+
 /// What exact mode cannot promise is refused.
 void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
@@ -201,6 +215,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   validate_precision(config.precision, devices);
   validate_sharding(config);
   validate_update_in_backward(config, devices.world_size());
+  if (config.survive_device_loss) validate_survival(devices, config);
   if (config.exact()) validate_exact(model, devices, config);
 }
 

@@ -100,6 +100,7 @@ void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View&
 }
 
 void ExactReducer::add_gradient(ExecContext& ctx, const View& by_leaf, const View& grad) {
+  const PhaseScope phase(ctx, Phase::backward, kLeafSums);
   const int64_t n = grad.numel();
   const int64_t first = static_cast<const float*>(grad.data) - static_cast<const float*>(replica_.gradients.data);
   const auto values = [&](const LeafNode& node) { return buffer(node.buffer).rows(first, first + n); };

@@ -23,9 +23,20 @@ bool is_comm_error(const std::exception_ptr& error) {
   }
 }
 
+bool is_device_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const DeviceError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Waits for the replica's streams. The first error of a stream becomes `cause`, or `consequence` if it may be a
-/// consequence of another.
-void wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
+/// consequence of another. Returns whether work has found the device lost.
+bool wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
+  bool lost = false;
   for (ExecContext* ctx : r.contexts()) {
     try {
       ctx->stream().synchronize();
@@ -35,10 +46,12 @@ void wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr&
       } catch (const CommError&) {
         if (!consequence) consequence = std::current_exception();
       } catch (...) {
+        lost = lost || is_device_error(std::current_exception());
         if (!cause) cause = std::current_exception();
       }
     }
   }
+  return lost;
 }
 
 }  // namespace
@@ -134,9 +147,14 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
   if (known || aborts)
     report_failure(setup_, reported ? reported : std::make_exception_ptr(CommError("a step was given up")));
   if (aborts) (*communicators_)[0]->abort("a step was given up");
+  lost_.clear();
   for (auto& r : replicas_) {
-    wait_for_streams(*r, cause, consequence);
+    if (wait_for_streams(*r, cause, consequence)) lost_.push_back(r->ordinal());
     r->forget_micro_batch();
+  }
+  if (!setup_.config.survive_device_loss || !cause || !is_device_error(cause)) lost_.clear();
+  if (lost_.empty()) {
+    for (auto& r : replicas_) r->steps_begun = r->steps_finished;  // the buffers become those of replica 0
   }
   const auto attempt = [&cause](const auto& work) {
     try {
@@ -149,7 +167,7 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
   attempt([&] {  // a lost GPU makes no events; nothing will run on it again
     for (auto& r : replicas_) r->make_events();
   });
-  attempt([&] { equalize_buffers(); });
+  if (lost_.empty()) attempt([&] { equalize_buffers(); });
   if (aborts) attempt([&] { reopen_communicators(); });
   if (setup_.devices.checker() != nullptr) setup_.devices.checker()->forget_accesses();
   if (cause) report_failure(setup_, cause);

@@ -68,6 +68,11 @@ class ReplicaGroup {
   void issue_or_recover(const std::function<void()>& issue);
   /// Recovers and throws the root cause when an operation has failed on some device.
   void throw_if_failed();
+  /// The devices whose loss the latest recovery has found and the others can survive, ascending.
+  const std::vector<int>& lost() const { return lost_; }
+  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
+  /// theirs.
+  void equalize_buffers();
   /// `forget` is called by recoveries, with idle streams: it drops what is held of the steps in flight, and makes
   /// events again, because those that a failed stream recorded would fail their waiters.
   void on_recovery(std::function<void()> forget) { recovery_handlers_.push_back(std::move(forget)); }
@@ -81,9 +86,6 @@ class ReplicaGroup {
   /// Opens aborted communicators again. Those of the caller and those with other processes cannot be opened again: they
   /// stay aborted, and calls throw their reason.
   void reopen_communicators();
-  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
-  /// theirs.
-  void equalize_buffers();
   /// Aborts pending collectives, waits for all devices, drops the steps in flight, and makes the replicas usable again.
   /// Returns the root cause with its device's name as prefix.
   ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another
@@ -98,6 +100,7 @@ class ReplicaGroup {
   /// Aborted ones: spans that have not been taken point to their names.
   std::vector<std::shared_ptr<Communicators>> retired_;
   std::vector<std::function<void()>> recovery_handlers_;
+  std::vector<int> lost_;
 };
 
 /// Reports a failure of this process to the other ones, unless they know or soon find another cause.

@@ -78,10 +78,13 @@ StepWindow::StepWindow(const EngineSetup& setup, ReplicaGroup& replicas, const P
       replicas_(replicas),
       batches_(batches),
       search_(std::move(search)),
-      readouts_(kStepSlots * StepReadout::kCount * size_of(DType::f32), setup.devices.host_memory()),
+      readouts_((setup.config.survive_device_loss ? replicas.size() : 1) * kStepSlots * StepReadout::kCount *
+                    size_of(DType::f32),
+                setup.devices.host_memory()),
       step_done_(static_cast<size_t>(replicas.size())) {
   make_events();
   replicas_.on_recovery([this] {
+    if (!replicas_.lost().empty()) undone_.insert(undone_.begin(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
     make_events();
   });
@@ -100,7 +103,7 @@ int StepWindow::free_slot() {
 }
 
 void StepWindow::add(int slot, const HostBatch& batch, int64_t samples) {
-  in_flight_.push_back({slot, batch, samples, progress_.steps++});
+  in_flight_.push_back({slot, batch, samples, progress_.steps++, setup_.config.optimizer});
 }
 
 void StepWindow::drain() {
@@ -137,25 +140,52 @@ void StepWindow::wait_step_done(int slot) {
   }
 }
 
-View StepWindow::readout(int slot) const {
-  return readouts_.view({kStepSlots, StepReadout::kCount}, DType::f32)
-      .rows(slot, slot + 1)
+View StepWindow::readout(int slot, int replica) const {
+  const int64_t row = int64_t{replica} * kStepSlots + slot, bytes = StepReadout::kCount * size_of(DType::f32);
+  return readouts_.view({readouts_.bytes() / bytes, StepReadout::kCount}, DType::f32)
+      .rows(row, row + 1)
       .reshape({StepReadout::kCount});
 }
 
 void StepWindow::read_step(int slot) {
-  Replica& root = replicas_[0];
-  const View to = readout(slot);
-  {
-    const PhaseScope phase(root.compute(), Phase::optimizer);
-    copy(root.compute(), root.reduction.tail(), to.rows(0, StepReadout::kControl));
-    copy(root.compute(), root.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
-  }
-  if (const View error = root.reducer->error())
-    copy(root.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
+  const bool all_read = setup_.config.survive_device_loss;
+  replicas_.for_each([&](Replica& r) {
+    if (r.ordinal() > 0 && !all_read) return;
+    const View to = readout(slot, r.ordinal());
+    {
+      const PhaseScope phase(r.compute(), Phase::optimizer);
+      copy(r.compute(), r.reduction.tail(), to.rows(0, StepReadout::kControl));
+      copy(r.compute(), r.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
+    }
+    if (const View error = r.reducer->error())
+      copy(r.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
+    if (!all_read) return;
+    r.compute().dispatch({"finish_step", {}, {}},
+                         [&finished = r.steps_finished, steps = progress_.steps + 1] { finished = steps; });
+  });
   replicas_.for_each([&](Replica& r) {
     r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(slot)]);
   });
+}
+
+StepWindow::Rest StepWindow::take_rest(const Replica& from) {
+  Rest rest{.finished = take(), .progress = progress_, .done = {}, .undone = std::move(undone_), .readouts = {}};
+  for (; !rest.undone.empty() && rest.undone.front().step < from.steps_finished; rest.undone.pop_front())
+    rest.done.push_back(rest.undone.front());
+  if (!rest.undone.empty()) rest.progress.steps = rest.undone.front().step;
+  for (int slot = 0; slot < kStepSlots; ++slot) {
+    const float* const values = readout(slot, from.ordinal()).as<float>();
+    rest.readouts.insert(rest.readouts.end(), values, values + StepReadout::kCount);
+  }
+  return rest;
+}
+
+void StepWindow::continue_from(Rest rest) {
+  finished_ = std::move(rest.finished);
+  progress_ = std::move(rest.progress);
+  in_flight_ = std::move(rest.done);
+  undone_ = std::move(rest.undone);
+  for (auto& r : replicas_) std::copy(rest.readouts.begin(), rest.readouts.end(), readout(0, r->ordinal()).as<float>());
 }
 
 StepResult StepWindow::step_result(const Issued& issued) {
@@ -190,6 +220,8 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
     wait_step_done(in_flight_.front().slot);
     replicas_.throw_if_failed();
   }
+  progress_.steps += static_cast<int64_t>(undone_.size());
+  undone_.clear();
   const bool by_update = result.overflow == "the update";
   if (!by_update) {
     replicas_.issue_or_recover([&] {

@@ -37,6 +37,7 @@ class StepWindow {
     HostBatch batch;
     int64_t samples = 0;  // of the global batch
     int64_t step = 0;
+    OptimizerConfig optimizer = {};  // with which it was issued
   };
   /// Returns what is not finite first in a step's forward passes; empty if all outputs are finite.
   using Search = std::function<std::string(const Issued& issued)>;
@@ -47,7 +48,7 @@ class StepWindow {
 
   /// Waits until another step may be issued, and returns its slot. throws what has failed.
   int free_slot();
-  /// Issues copies of the step's results from device 0.
+  /// Issues copies of the step's results from device 0, or if a lost device is survived from all.
   void read_step(int slot);
   /// The next step has been issued.
   void add(int slot, const HostBatch& batch, int64_t samples);
@@ -56,13 +57,27 @@ class StepWindow {
   /// The results that were recorded since the last call.
   std::vector<StepResult> take() { return std::exchange(finished_, {}); }
   TrainingProgress& progress() { return progress_; }
+  /// The steps that the loss of a device has undone, and that will be issued again in this order.
+  std::deque<Issued>& undone() { return undone_; }
+
+  /// What is left of a window when a device is lost: results, progress, the steps that a replica has finished and what
+  /// it has copied of them, and those to issue again.
+  struct Rest {
+    std::vector<StepResult> finished;
+    TrainingProgress progress;
+    std::deque<Issued> done, undone;
+    std::vector<float> readouts;
+  };
+  Rest take_rest(const Replica& from);
+  /// requires a new window
+  void continue_from(Rest rest);
 
  private:
   /// Waits for the oldest step and records its result.
   void finish_oldest();
   void wait_step_done(int slot);
-  /// What the host reads of the step in `slot`.
-  View readout(int slot) const;
+  /// What the host reads of the step in `slot` from a replica.
+  View readout(int slot, int replica = 0) const;
   StepResult step_result(const Issued& issued);
   /// A step has stopped training on the devices.
   [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
@@ -75,7 +90,7 @@ class StepWindow {
   const Search search_;
   HostBuffer readouts_;
   std::vector<std::array<std::unique_ptr<Event>, kStepSlots>> step_done_;  // compute stream of each replica
-  std::deque<Issued> in_flight_;
+  std::deque<Issued> in_flight_, undone_;
   std::vector<StepResult> finished_;
   TrainingProgress progress_;
 };

@@ -124,6 +124,7 @@ class Comparison {
     }
     recorder.add_to(devices);
     result.devices = std::move(devices);
+    if (!result.exact_price) result.exact_price = exact_price(options_, job_, run);
     note_cores(result, *run.devices);
     machine_ = machine_facts(*run.devices);
     job_facts_ = describe_job(job_, run.engine->parameters().layout());

@@ -87,7 +87,9 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   Record record;
   record.kind = Record::Kind::plan;
-  const RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
+  RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
+  if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
+  if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
   if (scheme.shard != Sharding::none && group.world_size() > 1) {
     EngineConfig below = config;
     below.scheme.shard = static_cast<Sharding>(static_cast<int>(scheme.shard) - 1);

@@ -253,7 +253,7 @@ struct Options {
   std::string recompute_segments = "1", loss_gradient = "in-place";
   std::string recompute;  // names of parts; empty: by recompute_segments
   std::string batch_norm = "exact";
-  bool exact = false;
+  bool exact = false, survive_device_loss = false;
   int leaves = 8, leaf_threads = 1;
   std::optional<int> batch_norm_leaves;  // nothing: all leaves of the step
   Choices choices;

@@ -353,6 +353,9 @@ SettingTable step_settings() {
                "Consecutive leaves over which batch norm takes its statistics, with --exact [all]",
                whole_number(1, TreeOrder::kMostNodes), Meaning{"`--batch-norm-leaves`; null: all leaves"},
                SettingRow::Owner{"exact", {"on"}}),
+          flag("--survive-device-loss", kRuns | kCompare, at(&Options::survive_device_loss),
+               "Go on with the same bits when a CPU device fails, with --exact and ddp in one process", Effect::none,
+               SettingRow::Owner{"exact", {"on"}}),
       });
 }
 

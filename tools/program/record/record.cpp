@@ -19,7 +19,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PoolStatistics, capacity_bytes, reserved_byte
                                    peak_phase, peak_layer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseRow, phase, ordinal, seconds, share, bytes, calls, hidden_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitRow, cause, seconds, share)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTable, ordinal, steps, wall_seconds, rows, waits, named_share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTable, ordinal, steps, wall_seconds, rows, waits, named_share, leaf_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationRow, phase, layer, calls, moved_bytes, buffer_bytes, hidden_seconds,
                                    exposed_seconds, late_hidden_seconds, late_exposed_seconds, bus_factor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationTable, ordinal, steps, rows)
@@ -145,6 +145,12 @@ int64_t sample_bytes(const RunRecord& run, size_t device, Phase phase) {
 }
 
 }  // namespace
+
+double leaf_seconds_per_step(const RunRecord& run) {
+  double most = 0.0;
+  for (const DeviceRecord& d : run.devices) most = std::max(most, per_step(d.phases.leaf_seconds, d.phases));
+  return most;
+}
 
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
   if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes(run, device, phase);

@@ -10,6 +10,7 @@
 
 #include "kernels/conv2d_choice.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/plan/exact_price.h"
 #include "runtime/memory/pool.h"
 #include "runtime/memory/timeline.h"
 #include "runtime/trace/communication_table.h"
@@ -206,10 +207,14 @@ struct RunRecord {
   Rates rates;              // in the rounds of a comparison, or the epochs of a reproduction
   std::string crowded;      // the warning that CPU devices have more threads than cores; empty if they do not
   bool equal_cpus = false;  // all devices are CPU devices with the same number of threads
+  std::optional<ExactPrice> exact_price;  // with --exact
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;
 };
+
+/// Exact mode: seconds of a step in which the device that takes longest adds the gradients of its leaves.
+double leaf_seconds_per_step(const RunRecord& run);
 
 /// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are
 /// exact; of other copies, the mean of the calls counts, because those of the first and the last step may lie outside

@@ -89,6 +89,17 @@ Json frontier_json(const Record& record) {
   return json;
 }
 
+/// null without --exact.
+Json exact_price_json(const RunRecord& run) {
+  if (!run.exact_price) return {};
+  const ExactPrice& price = *run.exact_price;
+  return {{"sent_bytes", price.sent_bytes},
+          {"ordinary_sent_bytes", price.ordinary_sent_bytes},
+          {"peak_bytes", price.peak_bytes},
+          {"ordinary_peak_bytes", price.ordinary_peak_bytes},
+          {"added_seconds", leaf_seconds_per_step(run)}};
+}
+
 Json spread_json(const Spread& spread) {
   if (spread.count == 0) return {};
   return {{"mean", spread.mean},
@@ -143,6 +154,7 @@ Json run_json(const Record& record) {
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);
   json["state_hash"] = text_or_null(run.state_hash);
+  json["exact_price"] = exact_price_json(run);
   return json;
 }
 
@@ -161,6 +173,7 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
     mode["samples_per_second_of_rounds"] = run.rates.rounds;
     mode.update(measurements_json(run.devices));
     mode["max_gradient_difference"] = run.gradient_difference;
+    mode["exact_price"] = exact_price_json(run);
   }
   json["speed"] = record.speed ? Json(record.speed->text) : Json();
   json["interrupted"] = record.interrupted;
@@ -231,6 +244,7 @@ Json plan_json(const Record& record) {
     device["held"] = Json::array();
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
+  json["exact_price"] = exact_price_json(record.run());
   json["frontier"] = frontier_json(record);
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;

@@ -296,6 +296,22 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
   return table;
 }
 
+std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
+  if (runs.empty() || !runs.front().exact_price) return std::nullopt;
+  using Align = Table::Align;
+  Table table({{"mode", Align::left}, {"cost", Align::left}, {"exact"}, {"ordinary"}}, "What exact mode costs");
+  for (const RunRecord& run : runs) {
+    const ExactPrice& price = *run.exact_price;
+    table.add_row({run.name, "sent in a step to reduce gradients", format_bytes(price.sent_bytes),
+                   format_bytes(price.ordinary_sent_bytes)});
+    table.add_row({"", "peak memory", format_bytes(price.peak_bytes), format_bytes(price.ordinary_peak_bytes)});
+    if (measured_steps(run.devices) > 0)
+      table.add_row({"", "adding leaves' gradients (ms)", format_ms(leaf_seconds_per_step(run)), format_ms(0.0)});
+  }
+  table.set_hint("Each figure is that of the device with most.");
+  return table;
+}
+
 std::optional<Table> frontier_table(const Record& record) {
   if (!record.frontier || record.frontier->empty()) return std::nullopt;
   const std::vector<RecomputationRecord>& rows = *record.frontier;

@@ -38,6 +38,9 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices);
 /// plan_table()'s peaks as bars of letters, for the terminal.
 std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& style);
 
+/// What exact mode costs beside the ordinary way, three rows for each run; nothing without --exact.
+std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs);
+
 /// The choices of what is recomputed, a row each; nothing without --frontier.
 std::optional<Table> frontier_table(const Record& record);
 

@@ -86,6 +86,7 @@ std::string run_report(const Record& record, const Style& style) {
     add(style.prose("The first step is not timed; --steps 2 or more show where the time goes.\n"));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
+  if (const auto price = exact_price_table(record.runs)) add(price->str(style));
   for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions),
                                   graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
     add(style.prose(part));
@@ -101,6 +102,7 @@ std::string comparison_report(const Record& record, const Style& style) {
   for (const RunRecord& run : record.runs)
     text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
+  if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (record.speed) {
     const std::string remedy = without_backquotes(record.speed->remedy);
     text += fmt::format(
@@ -134,6 +136,7 @@ std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
+  if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));
   if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
   if (!record.remedies.empty()) text += fmt::format("\n{}\n", style.prose("It does not fit. " + record.remedies));

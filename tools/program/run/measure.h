@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/trace/step_recorder.h"
@@ -31,13 +32,17 @@ class PhaseRecorder {
 
   /// One for each device.
   std::vector<PhaseTable> tables() const;
-  /// Adds each device's time and communication to its record.
+  /// Adds each device's time and communication to its record, unless it was lost.
   void add_to(std::vector<DeviceRecord>& devices) const;
+  /// Of the devices that are left.
   std::vector<DeviceSpans> kept_spans() const;
 
  private:
+  /// Position of a device in recorders_.
+  size_t place_of(const Device& device) const;
+
   DeviceGroup& devices_;
-  std::vector<StepRecorder> recorders_;
+  std::vector<std::pair<std::string, StepRecorder>> recorders_;  // by device's name: devices may be lost
 };
 
 /// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other
@@ -46,6 +51,9 @@ class PhaseRecorder {
 ///   held  bytes that this process holds outside the pools, by owner; "weights": that it held for a time
 /// throws  DataError if the resident set cannot be read
 std::vector<DeviceRecord> measure_devices(Run& run, const std::map<std::string, int64_t>& held);
+
+/// What exact mode costs by plan; nothing without it.
+std::optional<ExactPrice> exact_price(const Options& options, const Job& job, const Run& run);
 
 /// Fills crowded and equal_cpus.
 void note_cores(RunRecord& record, const DeviceGroup& devices);

@@ -122,6 +122,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
     for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
   }
   of.devices = measure_devices(run, held);
+  of.exact_price = exact_price(options, job, run);
   note_cores(of, *run.devices);
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());

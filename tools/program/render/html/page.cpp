@@ -247,6 +247,7 @@ Sections run_sections(const Record& record) {
       {"Time of a step", times_section(run)},
       {"One step on each stream", steps},
       {"Communication", blocks_of({communication_bars(run), table(communication_table(run.devices))})},
+      {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})},
       {"Learning", learning_section(run)}};
 }
 
@@ -273,7 +274,8 @@ Sections measurements_sections(const Record& record) {
                       bars_by_scheme(record, "Peak memory of each device by category", memory_bars),
                       note(describe_outside(record.runs.front().devices, 1))})},
           {"Time of a step", blocks_of(times)},
-          {"Communication", blocks_of(communication)}};
+          {"Communication", blocks_of(communication)},
+          {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})}};
 }
 
 Sections comparison_sections(const Record& record) {
@@ -361,6 +363,7 @@ Sections plan_sections(const Record& record) {
       {"Memory over one step", memory_over_time(devices,
                                                 "A steady step. The axis is the order in which the host allocates and "
                                                 "frees memory, not time. Bands: phases.")},
+      {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})},
       {"Recomputation: bytes and time", frontier_section(record)},
       {"Held for backward", blocks_of({table(held_table(devices))})}};
 }
