@@ -8,6 +8,9 @@
 //     ./one_file --scheme dp --devices 3 --split 1,3,4   # leaves of each device (section 7)
 //     ./one_file --model mlp --scheme zero1 --devices 8  # small-cnn, lenet5 or mlp
 //
+// Without flags: small-cnn under ddp on 3 devices, 10 steps (--steps) of 32 samples (--batch) in 8 leaves (--leaves:
+// fixed parts of a batch, section 6). --data FILE is trained on once; --weights and --save are files too (section 10).
+//
 // The question of the file: a batch is cut among devices, each computes with its own samples, and afterwards all have
 // the same new weights. Which bytes does each device hold and send for that, and why are the weights the same to the
 // last bit on 1, 2, 3, 5 and 8 devices?
@@ -49,7 +52,12 @@ namespace {
 
 enum What { kParameters, kMoments, kBatch, kActivations, kLogits, kGradients, kReduction, kWhatCount };
 constexpr std::array<const char*, kWhatCount> kWhatNames = {
-    "parameters", "Adam's moments", "batch", "activations", "logits", "gradients", "reduction",
+    "parameters",  "Adam's moments",
+    "batch",        // images and labels
+    "activations",  // and their gradients
+    "logits",       // their gradients, and the losses of leaves
+    "gradients",    // of the parameters: an array for each node of the tree that is being added
+    "reduction",    // such arrays at their owner, its own included, and under ddp the gathered sum
 };
 
 /// The bytes that a device holds now, and the most that it has held: of each name, and of all at the same time.
@@ -64,7 +72,7 @@ struct Memory {
   }
 };
 
-/// Sizes of a tensor: samples, channels, height, width. A row of numbers has only samples, or only channels.
+/// Sizes of a tensor: samples, channels, height, width. Labels are {samples}, parameters and gradients {1, elements}.
 struct Shape {
   int n = 1, c = 1, h = 1, w = 1;
   int sample() const { return c * h * w; }  // elements of one sample
@@ -350,7 +358,8 @@ void forward(const Layer& layer, const float* parameters, const Tensor& x, Tenso
   }
 }
 
-/// Adds the gradients of the layer's parameters to `gradients`, an array like the parameters', and writes dx if given.
+/// Adds the gradients of the layer's parameters to `gradients`, an array like the parameters', and those of
+/// x to dx, if given, which must be zero.
 void backward(const Layer& layer, const float* parameters, const Tensor& x, const Tensor& y, const Tensor& dy,
               float* gradients, Tensor* dx) {
   const float* const weight = parameters + layer.weight_at;
@@ -495,15 +504,15 @@ std::vector<Node> nodes_within(const Leaves& leaves, int first, int last) {
 //
 // Three schemes, two differences:
 //
-//              whole batch and loss     each element of the gradient is       then travels
-//     dp       on device 0              summed and updated by device 0        the new parameters, from device 0
-//     ddp      nowhere                  summed by one of the devices          the sum: every device updates everything
-//     zero1    nowhere                  summed and updated by one of them     the new parameters, from their owners
+//              whole batch    loss of a leaf          an element of the gradient is        then travels
+//     dp       on device 0    on device 0             summed and updated by device 0       the new parameters
+//     ddp      nowhere        on the leaf's device    summed by one of the devices         the sum; all update all
+//     zero1    nowhere        on the leaf's device    summed and updated by one of them    the new parameters
 //
+// The device that sums an element owns it. Where owners update, only they hold Adam's moments for it.
 // dp is zero1 in which device 0 owns everything, and device 0 also hands out the batch and computes the loss.
 
 struct Scheme {
-  std::string name;
   /// Device 0 has the whole batch, computes the loss of all samples, and owns all elements.
   bool through_device0 = false;
   /// Only the owner of an element updates it; else every device updates all.
@@ -511,9 +520,9 @@ struct Scheme {
 };
 
 Scheme make_scheme(const std::string& name) {
-  if (name == "dp") return {.name = name, .through_device0 = true, .owner_updates = true};
-  if (name == "ddp") return {.name = name, .through_device0 = false, .owner_updates = false};
-  if (name == "zero1") return {.name = name, .through_device0 = false, .owner_updates = true};
+  if (name == "dp") return {.through_device0 = true, .owner_updates = true};
+  if (name == "ddp") return {.through_device0 = false, .owner_updates = false};
+  if (name == "zero1") return {.through_device0 = false, .owner_updates = true};
   throw std::runtime_error("--scheme " + name + ": expected dp, ddp or zero1");
 }
 
@@ -533,8 +542,11 @@ struct Plan {
   bool hands_out_batch(int rank) const { return scheme.through_device0 && rank == 0; }
 };
 
-/// The split: which device computes which leaves, and owns which elements. To give device 0 fewer samples because it
-/// holds more of everything else, change `leaves_of_device` (--split): bits do not change, bytes do.
+/// The split: which device computes which leaves, and owns which elements. To give device 0 fewer samples, change
+/// `leaves_of_device` (--split): bits do not change as long as --leaves and --batch stay. On 3 devices, --leaves 10
+/// --batch 40 --split 2,4,4 gives it half of the others' samples. Where the cuts fall counts, too: a device sends a
+/// gradient for each of its nodes (nodes_within), and under dp device 0 holds them all, so that a split 2,2,4 of 8
+/// leaves, 3 nodes, takes less of its memory than 2,3,3, which are 5.
 ///   elements  of a gradient: one for each parameter, and one for the loss
 Plan make_plan(const Scheme& scheme, int devices, int leaves, const std::vector<int>& leaves_of_device, int elements) {
   Plan plan{.scheme = scheme, .devices = devices, .leaf_cut = {0}, .owner_cut = {}};
@@ -616,7 +628,8 @@ class Device {
   }
 
   /// Trains on samples [first_sample, first_sample + leaves.batch) of the data. Returns the loss on the device that
-  /// owns it, which is the last element, else 0.
+  /// owns the last element of the gradient, which is the loss, else 0.
+  ///   leaves  of this batch: the last one may be smaller
   float train_step(const Data& data, int first_sample, const Leaves& leaves) {
     leaves_ = leaves;
     ++step_;
@@ -624,7 +637,8 @@ class Device {
     for (const int leaf : own_leaves()) forward_leaf(leaf);
     compute_losses();
     std::map<Node, Tensor> subtrees = backward_own_leaves();
-    for (std::map<int, Tensor>* of_leaves : {&images_, &labels_, &logits_, &losses_}) of_leaves->clear();
+    for (std::map<int, Tensor>* of_leaves : {&images_, &labels_, &logits_, &losses_})
+      of_leaves->clear();  // outputs_ are given back
     Tensor sum = reduce(std::move(subtrees));
     const float loss = owns(model_.parameters) ? sum.values.back() : 0.0F;
     update_parameters(std::move(sum));
@@ -709,7 +723,8 @@ class Device {
 
   /// Turns the logits of own leaves into their gradients, and computes the leaves' losses. Under dp the logits make a
   /// journey for that, to device 0 and back. It is short, because logits are small in these models; in a language model
-  /// they are the largest tensor.
+  /// they are the largest tensor. A loss comes back with the gradients, because it goes through the tree with those of
+  /// its leaf.
   void compute_losses() {
     const bool travel = plan_.scheme.through_device0;
     if (travel && rank_ > 0) {
@@ -742,7 +757,8 @@ class Device {
   Tensor backward_leaf(int leaf) {
     Tensor gradients(memory, kGradients, {1, model_.parameters + 1});
     std::vector<Tensor>& outputs = outputs_.at(leaf);
-    Tensor y, dy = std::move(logits_.at(leaf));
+    Tensor dy = std::move(logits_.at(leaf));  // the gradients of the logits
+    Tensor y;                                 // of layer i; empty for the last one, which is linear: it needs none
     gradients.values.back() = losses_.at(leaf).values[0];
     for (int i = static_cast<int>(model_.layers.size()) - 1; i >= 0; --i) {
       const Tensor& x = i > 0 ? outputs[i - 1] : images_.at(leaf);
@@ -795,7 +811,8 @@ class Device {
   }
 
   /// Brings every device to the same new parameters: either the sums travel and every device updates everything (ddp),
-  /// or owners update and the new parameters travel (dp, zero1). Both send as much; owners hold fewer moments.
+  /// or owners update and the new parameters travel (dp, zero1). Both send as much, but for the loss, which
+  /// is part of ddp's sums; owners hold fewer moments.
   void update_parameters(Tensor sum) {
     float* const parameters = parameters_.values.data();
     if (plan_.scheme.owner_updates) {
@@ -892,8 +909,7 @@ uint64_t hash_of(const std::vector<float>& values) {
   return hash;
 }
 
-/// A row for each name and a column for each device, then a row of `all`. Rows in which no device has anything are left
-/// out.
+/// A row for each name and a column for each device. Rows in which no device has anything are left out.
 void print_table(const char* title, int devices, int rows, const std::function<const char*(int row)>& name,
                  const std::function<int64_t(int device, int row)>& bytes) {
   std::printf("\n%-26s", title);
@@ -908,6 +924,8 @@ void print_table(const char* title, int devices, int rows, const std::function<c
   std::printf("\n");
 }
 
+/// The most at the same time is less than the sum of the rows: by the time that device 0 of dp holds most, in reduce(),
+/// batch and activations are given back.
 void print_tables(const Result& result) {
   const int devices = static_cast<int>(result.held.size());
   print_table(
