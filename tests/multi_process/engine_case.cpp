@@ -149,6 +149,8 @@ std::vector<EngineCase> engine_cases() {
           {"zero2", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero2"},
           {"zero2_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero2"},
           {"zero2_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero2"},
+          {"ddp_update_in_backward", 5, 12, 1, weights, {}, 0.3, 1e-5, true, "ddp", 0, true},
+          {"zero2_update_in_backward", 3, 12, 1, weights, {}, 0.3, 1e-4, false, "zero2", 0, true},
           {"zero3", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero3"},
           {"zero3_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero3"},
           {"zero3_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero3"}};
@@ -161,6 +163,7 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   config.accumulate = engine_case.accumulate;
   config.precision = engine_case.precision;
   config.scheme = scheme_preset(engine_case.mode);
+  config.update_in_backward = engine_case.update_in_backward;
   const bool sharded = config.scheme.shard != Sharding::none;
   if (sharded) {
     config.optimizer = make_optimizer_config("adamw", 0.01, {}, false, {});

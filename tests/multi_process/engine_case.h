@@ -23,6 +23,7 @@ struct EngineCase {
   /// saved, overwritten and loaded.
   const char* mode = "ddp";
   int leaves = 0;  // above 0: exact mode
+  bool update_in_backward = false;
 };
 
 std::vector<EngineCase> engine_cases();

@@ -56,6 +56,11 @@ const Way kSchemes[] = {
     {"criterion", [](EngineConfig& config) { config.scheme = scheme_preset("criterion"); }},
     {"gpu0 reduction", [](EngineConfig& config) { config.scheme.reduce = Reduce::gpu0; }},
     {"accumulation", [](EngineConfig& config) { config.accumulate = 2; }},
+    {"update in backward",
+     [](EngineConfig& config) {
+       config.precision.loss_scaling.kind = LossScaling::Kind::none;
+       config.update_in_backward = true;
+     }},
     {"recomputation", [](EngineConfig& config) { config.recompute_segments = 2; }},
 };
 

@@ -442,6 +442,12 @@ TEST(Options, CompareGivesBalancedHalfAnEqualShareWithANote) {
   EXPECT_CONTAINS(notes[0], "10 of 60");
 }
 
+TEST(Options, ModeAutoChoosesAlone) {
+  EXPECT_TRUE(parsed("train --mode auto").choices.mode);
+  EXPECT_CONTAINS(usage_error("train --mode auto --batch-size max"), "give the other settings values");
+  EXPECT_CONTAINS(usage_error("plan --mode auto --shard optimizer"), "--mode auto: it chooses what");
+}
+
 TEST(Options, FsdpMeansZero3) {
   std::vector<std::string> notes;
   EXPECT_EQ(parsed("train --mode fsdp").mode_name(), "zero3");

@@ -147,6 +147,32 @@ TEST(Choose, TheLargestBatchRuns) {
   EXPECT_EQ(json_of(with(with({"plan"}, one_more), words("--split equal")), 1)["fits"], false);
 }
 
+TEST(Choose, TheModeThatFits) {
+  const Arguments plan = words("plan --model alexnet --devices meta:0-3 --batch-size 64 --workspace 16MiB --no-eval");
+  const auto peak = [&](const char* mode) {
+    return json_of(with(plan, words("--mode {}", mode)))["devices"][0]["peak_bytes"].get<int64_t>();
+  };
+  const auto chosen = [&](int64_t bytes) {
+    return json_of(with(plan, words("--mode auto --device-memory {}", std::to_string(bytes))))["config"]["mode"];
+  };
+  EXPECT_EQ(chosen(peak("ddp")), "ddp");
+  EXPECT_EQ(chosen(peak("ddp") - 1), "zero1");
+  EXPECT_EQ(chosen(peak("zero1") - 1), "zero2");
+  const ChildResult none = run_vitrine(with(plan, words("--mode auto --device-memory 100MiB")));
+  EXPECT_EQ(none.exit_code, 1);
+  expect_contains(none.output, "--mode auto: no mode fits", "zero3: does not fit");
+  expect_contains(run_vitrine(with(plan, words("--mode auto --exact --device-memory 4GiB"))).output,
+                  "--mode ddp, the first", "zero2: not possible: --shard gradients: exact mode keeps sums");
+}
+
+TEST(Choose, TheModeIsMeasured) {
+  const ChildResult run = run_vitrine(
+      words("train --model mlp --data synthetic:96 --devices cpu:0-1 --batch-size 32 --steps 2 --no-eval --mode auto"));
+  EXPECT_EQ(run.exit_code, 0);
+  expect_contains(run.output, "--mode auto: --mode ", "the fastest of those that fit, measured", "  zero3: moves ",
+                  " a step");
+}
+
 TEST(Choose, TheFewestMicroBatchesRun) {
   const Arguments command =
       with(with(kSmall, kLeastWorkspace), words("--devices cpu:0 --device-memory 30MiB --batch-size 200 --steps 2"));

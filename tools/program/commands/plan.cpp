@@ -139,7 +139,10 @@ Record plan_record(const Options& asked, bool finds_remedies) {
   group_options.host_bytes = host_copies(asked, job);
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
-  return make_record(choose_by_plan(asked, job, *group), job, devices, *group, finds_remedies);
+  const Chosen mode = choose_mode(asked, job, *group);
+  Chosen chosen = choose_by_plan(mode.options, job, *group);
+  chosen.notes.insert(chosen.notes.begin(), mode.notes.begin(), mode.notes.end());
+  return make_record(chosen, job, devices, *group, finds_remedies);
 }
 
 int run_plan(const Options& asked) {

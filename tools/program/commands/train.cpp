@@ -42,7 +42,9 @@ int run_train(const Options& asked, const Processes& processes) {
   resolve_scheme(asked, devices, group->world_size());
   print_device_warnings(asked, *group);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
-  Chosen chosen = choose_by_plan(asked, job, *group);
+  const Chosen mode = choose_mode(asked, job, *group, &group);
+  Chosen chosen = choose_by_plan(mode.options, job, *group);
+  chosen.notes.insert(chosen.notes.begin(), mode.notes.begin(), mode.notes.end());
   if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
   const Style style = Style::of(asked.json ? STDERR_FILENO : STDOUT_FILENO);
   for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", style.prose(note));

@@ -115,6 +115,15 @@ void check_files(const Options& o) {
 }
 
 void check_choices(const Options& o) {
+  if (o.choices.mode) {
+    if (o.choices.any())
+      throw ConfigError("--mode auto: it chooses for a given batch and split; give the other settings values");
+    if (o.gpu0_batch_size || o.staging || o.loss_at || o.reduce || o.shard || o.output_device || o.broadcast) {
+      throw ConfigError(
+          "--mode auto: it chooses what --gpu0-bsz, --staging, --loss-at, --reduce, --shard, --output-device and "
+          "--broadcast are for; leave these out");
+    }
+  }
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError(
         "--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a "

@@ -196,6 +196,7 @@ struct LabOptions {
 
 /// Settings that the program chooses with plans (choose.h).
 struct Choices {
+  bool mode = false;                // --mode auto, before the others
   bool batch_size = false;          // --batch-size max
   bool split = false;               // --split auto
   bool accumulate = false;          // --accumulate auto

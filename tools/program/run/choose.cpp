@@ -81,6 +81,14 @@ void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineC
 
 }  // namespace
 
+void require_capacities(const std::string& asked, DeviceGroup& devices) {
+  for (int d = 0; d < devices.size(); ++d) {
+    if (devices[d].pool().capacity_bytes() != DeviceGroup::kUnlimitedBytes) continue;
+    throw ConfigError(fmt::format("{}: the capacity of {} is not known here; give it, as --device-memory 8GiB", asked,
+                                  devices[d].name()));
+  }
+}
+
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices) {
   Chosen chosen{options, {}};
   Choices choices = options.choices;
@@ -96,11 +104,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
             ? "give --split weights for the devices of all processes"
             : fmt::format("find the number with vitrine plan --processes {}, and give it", devices.process_count())));
   }
-  for (int d = 0; d < devices.size(); ++d) {
-    if (devices[d].pool().capacity_bytes() != DeviceGroup::kUnlimitedBytes) continue;
-    throw ConfigError(fmt::format("{}: the capacity of {} is not known here; give it, as --device-memory 8GiB", asked,
-                                  devices[d].name()));
-  }
+  require_capacities(asked, devices);
   Options& o = chosen.options;
   const int64_t most = job.data.train.size();
   // The search begins from a batch that every plan can be made for.

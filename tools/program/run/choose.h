@@ -16,10 +16,20 @@ struct Chosen {
   std::vector<std::string> notes;  // the arithmetic, for the user to read
 };
 
+/// throws ConfigError, with what was `asked` for, if the capacity of a device is not known.
+void require_capacities(const std::string& asked, DeviceGroup& devices);
+
 /// Finds with plans what Options::choices leaves open, so that the run fits the memory of `devices` (real ones, or
 /// DeviceGroup::planned()). throws ConfigError with several processes; OutOfMemory, with what was tried, if nothing
 /// fits.
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices);
+
+/// --mode auto: the preset that fits and takes the least time, by measured steps; or that moves the fewest bytes,
+/// without `devices`, on one device, or if no step has a full batch. The measured steps train nothing. Without --mode
+/// auto returns the options unchanged. throws ConfigError with several processes; OutOfMemory if no mode fits.
+///   planned  the devices, or DeviceGroup::planned()     devices  null, or owns `planned`; returned unchanged
+Chosen choose_mode(const Options& options, const Job& job, DeviceGroup& planned,
+                   std::unique_ptr<DeviceGroup>* devices = nullptr);
 
 /// --split auto --balance time: measures on a few steps how long each device takes for its slice, as fixed + each *
 /// samples, and shares the batch so that all are done at the same time. Steps are measured again after each change; a

@@ -16,16 +16,16 @@ namespace {
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_received{0};
 std::atomic<int> first_signal{0};
-std::atomic<bool> quiet{false}, asked{false};
-std::atomic<const char*> unit{"step"};
+std::atomic<bool> quiet{false}, asked_before{false};
+std::atomic<const char*> unit_of_work{"step"};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
-  if (!asked.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
+  if (!asked_before.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
     _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
   if (quiet.load(std::memory_order_relaxed)) return;
-  for (const char* part : {"\nvitrine: stopping after the current ", unit.load(std::memory_order_relaxed),
+  for (const char* part : {"\nvitrine: stopping after the current ", unit_of_work.load(std::memory_order_relaxed),
                            "; interrupt again to stop immediately\n"}) {
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, part, std::strlen(part));
   }
@@ -42,12 +42,12 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-void set_interruptible(const char* work) { unit.store(work, std::memory_order_relaxed); }
+void set_interruptible(const char* work) { unit_of_work.store(work, std::memory_order_relaxed); }
 
 void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
 
 bool interrupted() {
-  asked.store(true, std::memory_order_relaxed);
+  asked_before.store(true, std::memory_order_relaxed);
   return signals_received.load(std::memory_order_relaxed) > 0;
 }
 
