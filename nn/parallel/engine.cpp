@@ -108,7 +108,7 @@ void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
 }
 
 std::vector<StepResult> Engine::take_step_results(bool wait) {
-  if (wait) drain();
+  if (wait) survive_in([this] { state_->window.drain(); });
   return state_->window.take();
 }
 
@@ -132,7 +132,7 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
 }
 
 void Engine::finish() {
-  drain();
+  survive_in([this] { state_->window.drain(); });
   state_->setup->devices.synchronize();
   state_->peaks.check(*state_->setup, state_->facts.plans);
 }

@@ -219,6 +219,42 @@ TEST(Plan, LayersInBlocksAreSummedUnderTheNameOfTheirBlock) {
   expect_contains(text.substr(text.find("\nlayer2.0 ")), format_bytes(inside) + "\n");
 }
 
+TEST(Plan, ShowsWhatExactModeCosts) {
+  const auto command = [](const char* devices) {
+    return words("--model lenet5 --image-size 12 --data synthetic:64 --batch-size 16 --steps 2 --no-eval --devices {}",
+                 devices);
+  };
+  const auto plan = [&](const char* devices, const char* more) {
+    return json_of(with(with({"plan"}, command(devices)), words(more)));
+  };
+  const Json two = plan("cpu:0-1", "--exact"), three = plan("cpu:0-2", "--exact"), ordinary = plan("cpu:0-2", "");
+  EXPECT_TRUE(ordinary["exact_price"].is_null());
+  EXPECT_EQ(two["exact_price"]["sent_bytes"], two["exact_price"]["ordinary_sent_bytes"]);
+  const Json& price = three["exact_price"];  // two nodes, [0,2) and [2,3), and the sum
+  EXPECT_EQ(price["sent_bytes"].get<int64_t>() * 2, price["ordinary_sent_bytes"].get<int64_t>() * 3);
+  EXPECT_EQ(price["peak_bytes"], three["devices"][0]["peak_bytes"]);
+  EXPECT_EQ(price["ordinary_peak_bytes"], ordinary["devices"][0]["peak_bytes"]);
+  EXPECT_EQ(price["added_seconds"], 0.0);
+  Json trained = json_of(with(with({"train"}, command("cpu:0-2")), {"--exact"}))["exact_price"];
+  EXPECT_GT(trained["added_seconds"], 0.0);
+  trained["added_seconds"] = 0.0;
+  EXPECT_EQ(trained, price);
+}
+
+TEST(Plan, SaysWhatTheOthersLackWhenADeviceIsLost) {
+  const Arguments command = words(
+      "plan --model small-cnn --data synthetic:64 --devices cpu:0-1 --exact --survive-device-loss --device-memory ");
+  const auto with_memory = [&](const char* memory) {
+    Arguments all = command;
+    all.emplace_back(memory);
+    return run_vitrine(all);
+  };
+  EXPECT_EQ(with_memory("64MiB").exit_code, 0);
+  const ChildResult refused = with_memory("24MiB");
+  EXPECT_EQ(refused.exit_code, 1);
+  expect_contains(refused.error, "without cpu:0, cpu:1 needs ", "leave out --survive-device-loss");
+}
+
 TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Json none = json_of(with({"plan"}, kDeep));
   EXPECT_TRUE(none["frontier"].is_null());
