@@ -360,7 +360,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.cuda_graph = options.cuda_graph;
-  config.timed_every = options.command == Command::train && !options.records() ? kTimedEvery : 1;
+  config.timed_every = options.command == Options::Command::train && !options.records() ? kTimedEvery : 1;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
