@@ -92,7 +92,8 @@ std::vector<float> save_and_load(Engine& engine, DeviceGroup& devices, const Hos
   TrainingState state = engine.checkpointer().make_state(), again = engine.checkpointer().make_state();
   const std::vector<float> values = states_of(engine, is_rank0, state);
   const std::vector<float> averages = engine.parameters().averages().values(),
-                           gradients = engine.parameters().gradients();
+                           gradients = engine.config().update_in_backward ? std::vector<float>()
+                                                                          : engine.parameters().gradients();
   engine.train_step(batch);
   engine.checkpointer().load_state(state);
   if (states_of(engine, is_rank0, again) != values)

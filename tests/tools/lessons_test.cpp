@@ -128,7 +128,7 @@ TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
     const std::string flag = line.substr(3, line.find_first_of(" `", 3) - 3);
     EXPECT_TRUE(rows.emplace(flag, line).second) << flag << " has two rows";
   }
-  expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp\\|zero1\\|zero2\\|zero3`");
+  expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp\\|zero1\\|zero2\\|zero3\\|auto`");
   expect_contains(rows["--seed"], "| train, plan, compare, reproduce |", "[0]");
   expect_contains(rows["--lr"], "[0.001]<br>reproduce: [0.0001] |");
   expect_contains(rows["--data"], "[synthetic]<br>reproduce: [required] |");
