@@ -25,14 +25,16 @@ struct Place {
   int processes = 1, devices = 1;
 };
 
-const std::vector<Place> kPlaces = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {1, 8}, {2, 1}, {3, 1}, {2, 2}};
+const std::vector<Place> kPlaces = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {1, 8}, {2, 1}, {3, 1}, {2, 2}},
+                         kFewPlaces = {{1, 1}, {2, 1}, {1, 3}, {1, 5}, {1, 8}, {2, 2}};
 const std::vector<std::string> kModes = {"dp", "balanced", "criterion", "ddp"}, kPrecisions = {"fp32", "fp16", "bf16"},
                                kBuckets = {"0.05", "25"}, kAccumulate = {"1", "2"}, kThreads = {"1", "2"},
                                kSplits = {"equal", "unequal"};
 
-/// `count` values, each of them as often as the others, in random order.
+/// `count` values, each of them as often as the others and at least twice, in random order.
 template <class Value>
 std::vector<Value> drawn(const std::vector<Value>& values, size_t count, std::mt19937& random) {
+  EXPECT_GE(count, 2 * values.size());
   std::vector<Value> all;
   for (size_t i = 0; i < count; ++i) all.push_back(values[i % values.size()]);
   std::shuffle(all.begin(), all.end(), random);
@@ -41,13 +43,11 @@ std::vector<Value> drawn(const std::vector<Value>& values, size_t count, std::mt
 
 Command configuration(const Command& job, const Place& place, const std::string& mode, const std::string& split,
                       const std::string& accumulate, const std::string& bucket, const std::string& threads) {
-  // Processes train with ddp; dp and criterion are those of one process.
-  const std::string scheme = place.processes > 1 ? "ddp" : mode;
   Command command =
-      with(job, {"--mode", scheme, "--accumulate", accumulate, "--bucket-mb", bucket, "--threads-per-device", threads,
+      with(job, {"--mode", mode, "--accumulate", accumulate, "--bucket-mb", bucket, "--threads-per-device", threads,
                  "--devices", place.devices == 1 ? "cpu:0" : fmt::format("cpu:0-{}", place.devices - 1)});
   const int devices = place.processes * place.devices;
-  if (scheme == "balanced") return with(command, {"--split", devices == 1 ? "equal" : "gpu0=6"});
+  if (mode == "balanced") return with(command, {"--split", devices == 1 ? "equal" : "gpu0=6"});
   std::string weights;
   for (int d = 0; d < devices; ++d) weights += fmt::format("{}{}", d > 0 ? "," : "", 1 + d % 3);
   return with(command, {"--split", split == "equal" ? split : weights});
@@ -64,11 +64,21 @@ Json train(const Place& place, const Command& command) {
   return result.exit_code == 0 ? Json::parse(result.output) : Json();
 }
 
-void expect_one_hash_for_each_precision(const Command& job, size_t count) {
+void expect_one_hash_for_each_precision(const Command& job, const std::vector<Place>& some, size_t count) {
   std::mt19937 random(kSeed);
-  const auto places = drawn(kPlaces, count, random);
-  const auto modes = drawn(kModes, count, random), precisions = drawn(kPrecisions, count, random),
-             splits = drawn(kSplits, count, random), accumulate = drawn(kAccumulate, count, random),
+  const auto places = drawn(some, count, random);
+  // Processes train with ddp; dp and criterion are those of one process, and balanced has its own split.
+  const auto alone = std::count_if(places.begin(), places.end(), [](const Place& p) { return p.processes == 1; });
+  auto modes = drawn(kModes, static_cast<size_t>(alone), random);
+  for (size_t i = 0; i < count; ++i) {
+    if (places[i].processes > 1) modes.insert(modes.begin() + static_cast<int64_t>(i), "ddp");
+  }
+  const auto balanced = std::count(modes.begin(), modes.end(), "balanced");
+  auto splits = drawn(kSplits, count - static_cast<size_t>(balanced), random);
+  for (size_t i = 0; i < count; ++i) {
+    if (modes[i] == "balanced") splits.insert(splits.begin() + static_cast<int64_t>(i), "");
+  }
+  const auto precisions = drawn(kPrecisions, count, random), accumulate = drawn(kAccumulate, count, random),
              buckets = drawn(kBuckets, count, random), threads = drawn(kThreads, count, random);
   std::map<std::string, std::pair<Json, Json>> expected;  // hash and test loss, by precision
   for (size_t i = 0; i < count; ++i) {
@@ -92,14 +102,14 @@ class ExactGrid : public MpirunTest {};
 TEST_F(ExactGrid, SmallCnn) {
   expect_one_hash_for_each_precision({"train", "--exact", "--model", "small-cnn", "--data", "synthetic:124",
                                       "--batch-size", "24", "--steps", "200", "--image-size", "16", "--json"},
-                                     60);
+                                     kPlaces, 60);
 }
 
 TEST_F(ExactGrid, Resnet18InGroupsOfFourLeaves) {
   expect_one_hash_for_each_precision(
       {"train", "--exact", "--batch-norm-leaves", "4", "--model", "resnet18-cifar", "--data", "synthetic:60",
-       "--batch-size", "16", "--steps", "20", "--image-size", "16", "--json"},
-      12);
+       "--batch-size", "16", "--steps", "8", "--image-size", "16", "--json"},
+      kFewPlaces, 12);
 }
 
 }  // namespace

@@ -118,6 +118,26 @@ TEST_P(OneHash, OfBatchNormOverGroups) { expect_one_hash(tiny_resnet(true), GetP
 INSTANTIATE_TEST_SUITE_P(Precisions, OneHash, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& instance) { return dtype_name(instance.param); });
 
+/// NCCL moves nodes in groups of sends and receives.
+void expect_one_hash_on_gpus(const Model& model) {
+  if (!on_gpu()) GTEST_SKIP() << "for GPUs";
+  const auto run = [&](int devices, const char* mode) {
+    return train(model, exact_config(model, {.devices = devices, .mode = mode}, DType::f32), devices);
+  };
+  const Result expected = run(1, "ddp");
+  for (const auto& [devices, mode] : {std::pair{3, "ddp"}, {8, "ddp"}, {3, "zero1"}, {3, "criterion"}}) {
+    SCOPED_TRACE(fmt::format("{} devices, {}", devices, mode));
+    const Result result = run(devices, mode);
+    EXPECT_EQ(result.state.parts, expected.state.parts);
+    EXPECT_EQ(result.state.hash, expected.state.hash);
+    EXPECT_EQ(result.test_loss, expected.test_loss);
+  }
+}
+
+TEST(ExactOnGpus, OneHashOfConvolutionsAndDropout) { expect_one_hash_on_gpus(random_model(1)); }
+
+TEST(ExactOnGpus, OneHashOfBatchNorm) { expect_one_hash_on_gpus(tiny_resnet()); }
+
 TEST(Exact, OrdinaryRunsDifferOnOtherDevices) {
   const Model model = random_model(1);
   const auto run = [&](int devices) {
