@@ -32,21 +32,6 @@ namespace vitrine::tools {
 namespace {
 
 /// A device of a plan. A run measures exactly what is planned, so the pool's figures are the plan's.
-DeviceRecord planned_device(Device& device, int64_t samples_per_step, const DevicePlan& plan) {
-  DeviceRecord record;
-  record.device = device.name();
-  record.samples_per_step = samples_per_step;
-  record.plan = plan;
-  record.pool.peak_bytes = plan.peak_bytes;
-  record.pool.peak_by_category = plan.peak_by_category;
-  record.pool.peak_phase = plan.peak_phase;
-  record.pool.peak_layer = plan.peak_layer;
-  const int64_t capacity = device.pool().capacity_bytes();
-  record.pool.capacity_bytes = capacity == DeviceGroup::kUnlimitedBytes ? 0 : capacity;
-  record.memory = steady_step(plan);
-  return record;
-}
-
 // Rows of --frontier, of which each is planned.
 constexpr int kChoices = 16;
 
@@ -63,14 +48,6 @@ std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
                                                    [](const RecomputationRecord& faster) { return faster.fastest; });
   }
   return rows;
-}
-
-RunRecord planned_run(const Options& options, const EngineConfig& config, const BatchPlan& batch, DeviceGroup& group,
-                      const std::vector<DevicePlan>& plans) {
-  RunRecord run = configured_run(options, config, batch);
-  for (int d = 0; d < group.size(); ++d)
-    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
-  return run;
 }
 
 Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group,
@@ -90,12 +67,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
   if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
   if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
-  if (scheme.shard != Sharding::none && group.world_size() > 1) {
-    EngineConfig below = config;
-    below.scheme.shard = static_cast<Sharding>(static_cast<int>(scheme.shard) - 1);
-    record.stage_below =
-        planned_run(options, below, batch, group, plan_memory(job.model, group, below, workload, PlanDetail::peaks));
-  }
+  record.stage_below = plan_stage_below(options, job, config, batch, group);
   if (finds_remedies && !all_fit(run.devices))
     record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
   if (options.frontier)

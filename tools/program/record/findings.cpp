@@ -391,20 +391,26 @@ std::vector<Finding> all_of(const RunRecord& run,
   return all;
 }
 
+/// Adds what is found beside the stage of sharding below.
+std::vector<Finding> with_stage(std::vector<Finding> all, const RunRecord& run,
+                                const std::optional<RunRecord>& stage_below) {
+  if (!stage_below) return all;
+  if (auto nothing = saves_nothing(run, *stage_below)) all.push_back(std::move(*nothing));
+  sort_findings(all);
+  return all;
+}
+
 }  // namespace
 
-std::vector<Finding> find_findings(const RunRecord& run) {
-  return all_of(
-      run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host,
-            idle_device, waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
+std::vector<Finding> find_findings(const RunRecord& run, const std::optional<RunRecord>& stage_below) {
+  return with_stage(all_of(run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace,
+                                 waits_for_data, waits_for_host, idle_device, waits_for_peers, single_bucket,
+                                 late_first_bucket, exposed_communication, skipped_steps}),
+                    run, stage_below);
 }
 
 std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below) {
-  std::vector<Finding> all = all_of(plan, {uneven_memory, little_headroom, large_workspace});
-  if (!stage_below) return all;
-  if (auto nothing = saves_nothing(plan, *stage_below)) all.push_back(std::move(*nothing));
-  sort_findings(all);
-  return all;
+  return with_stage(all_of(plan, {uneven_memory, little_headroom, large_workspace}), plan, stage_below);
 }
 
 bool is_faster(const Rates& fast, const Rates& slow) {
@@ -547,7 +553,7 @@ std::string no_findings(const Record& record) {
 
 void conclude(Record& record) {
   using Kind = Record::Kind;
-  if (record.kind == Kind::run) record.findings = find_findings(record.run());
+  if (record.kind == Kind::run) record.findings = find_findings(record.run(), record.stage_below);
   if (record.kind == Kind::plan) record.findings = plan_findings(record.run(), record.stage_below);
   if (record.kind == Kind::comparison) {
     record.findings = comparison_findings(record.runs);

@@ -27,10 +27,10 @@ std::string no_findings(const Record& record);
 bool judges_waits(const RunRecord& run);
 
 /// What costs most comes first. Empty when nothing stands out.
-std::vector<Finding> find_findings(const RunRecord& run);
+///   stage_below  Record::stage_below
+std::vector<Finding> find_findings(const RunRecord& run, const std::optional<RunRecord>& stage_below = {});
 
 /// Those that do not need a measurement: memory. Empty when nothing stands out.
-///   stage_below  Record::stage_below
 std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below = {});
 
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.

@@ -267,7 +267,7 @@ struct Record {
   GraphCounts graph_counts;
   std::vector<Conv2dChoice> convolutions;  // of this process's first device
   std::string plans;                       // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
-  std::optional<RunRecord> stage_below;    // of a plan with sharded states: the same with one kind of them whole
+  std::optional<RunRecord> stage_below;    // of a plan or run with sharded states: planned with one kind of them whole
   std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
   std::string remedies;                                      // what would make a plan fit; empty if it fits
   // Of a run or plan with checkpoints, on rank 0:

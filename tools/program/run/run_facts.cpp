@@ -115,6 +115,38 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
   return record;
 }
 
+static DeviceRecord planned_device(Device& device, int64_t samples_per_step, const DevicePlan& plan) {
+  DeviceRecord record;
+  record.device = device.name();
+  record.samples_per_step = samples_per_step;
+  record.plan = plan;
+  record.pool.peak_bytes = plan.peak_bytes;
+  record.pool.peak_by_category = plan.peak_by_category;
+  record.pool.peak_phase = plan.peak_phase;
+  record.pool.peak_layer = plan.peak_layer;
+  const int64_t capacity = device.pool().capacity_bytes();
+  record.pool.capacity_bytes = capacity == DeviceGroup::kUnlimitedBytes ? 0 : capacity;
+  record.memory = steady_step(plan);
+  return record;
+}
+
+RunRecord planned_run(const Options& options, const EngineConfig& config, const BatchPlan& batch, DeviceGroup& group,
+                      const std::vector<DevicePlan>& plans) {
+  RunRecord run = configured_run(options, config, batch);
+  for (int d = 0; d < group.size(); ++d)
+    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  return run;
+}
+
+std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job, EngineConfig config,
+                                          const BatchPlan& batch, DeviceGroup& group) {
+  Sharding& shard = config.scheme.shard;
+  if (shard == Sharding::none || group.world_size() == 1) return std::nullopt;
+  shard = static_cast<Sharding>(static_cast<int>(shard) - 1);
+  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
+  return planned_run(options, config, batch, group, plan_memory(job.model, group, config, workload));
+}
+
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {
   const Shape image = config.image_dtype == DType::f32
                           ? model.input_shape(1)

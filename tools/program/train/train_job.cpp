@@ -127,6 +127,10 @@ Record make_record(const Options& options, const std::string& name, const std::v
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
   of.devices = gather_devices(processes, std::move(of.devices));
+  if (!options.report.empty() && processes.count() == 1) {
+    const auto planned = DeviceGroup::planned(device_group_options(options, devices));
+    record.stage_below = plan_stage_below(options, job, run.engine->config(), run.engine->facts().batch, *planned);
+  }
   conclude(record);
   return record;
 }
