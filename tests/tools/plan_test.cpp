@@ -160,7 +160,7 @@ TEST(Choose, TheModeThatFits) {
   EXPECT_EQ(chosen(peak("zero1") - 1), "zero2");
   const ChildResult none = run_vitrine(with(plan, words("--mode auto --device-memory 100MiB")));
   EXPECT_EQ(none.exit_code, 1);
-  expect_contains(none.output, "--mode auto: no mode fits", "zero3: does not fit");
+  expect_contains(none.error, "--mode auto: no mode fits", "zero3: does not fit");
   expect_contains(run_vitrine(with(plan, words("--mode auto --exact --device-memory 4GiB"))).output,
                   "--mode ddp, the first", "zero2: not possible: --shard gradients: exact mode keeps sums");
 }

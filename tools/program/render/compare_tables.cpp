@@ -85,7 +85,7 @@ Table scheme_times_table(const Record& record) {
                                     {"recompute", {Phase::recompute}},
                                     {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
-                                    {"wait", {Phase::wait}}};
+                                    {"wait", {Phase::graph, Phase::wait}}};
   const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {
     return std::any_of(run.devices.begin(), run.devices.end(),
                        [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
