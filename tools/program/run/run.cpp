@@ -12,6 +12,7 @@
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
@@ -214,10 +215,12 @@ Job open_job(const Options& options) {
 }
 
 int64_t weight_copies(const Options& options, const Job& job) {
+  const FlatLayout layout(job.model.net->parameters(), 0);
+  const int64_t elements = layout.parameter_elements();
   // What is loaded is in the order of the file, and of the model; of a checkpoint, the optimizer's file is the largest.
   const bool loads = !options.init_weights.empty() || !options.weights.empty() || !options.checkpoints.resume.empty();
-  const int64_t copies = loads ? 2 : options.save.empty() ? 0 : 1;
-  return copies * FlatLayout(job.model.net->parameters(), 0).parameter_elements() * size_of(DType::f32);
+  const int64_t held = loads ? 2 * elements : options.save.empty() ? 0 : elements + reordered_elements(layout);
+  return held * size_of(DType::f32);
 }
 
 int64_t host_copies(const Options& options, const Job& job) {
