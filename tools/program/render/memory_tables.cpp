@@ -308,7 +308,7 @@ std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
     if (measured_steps(run.devices) > 0)
       table.add_row({"", "adding leaves' gradients (ms)", format_ms(leaf_seconds_per_step(run)), format_ms(0.0)});
   }
-  table.set_hint("Each figure is that of the device with most.");
+  table.set_hint("Each figure is the largest among the devices.");
   return table;
 }
 
