@@ -54,7 +54,11 @@ void look_at_group(const std::string& folder, const Files& files, AvailableMemor
   if (left < available.bytes) available = {left, folder + "/" + files.limit};
 }
 
-/// What RLIMIT_AS leaves of this process's address space.
+/// Addresses, at most, that stacks and heaps of threads and code of libraries take beyond their memory. Without them
+/// oneDNN 2.6 ends the process with a segmentation fault.
+constexpr int64_t kAddresses = int64_t{2} << 30;
+
+/// What RLIMIT_AS leaves of this process's address space, less kAddresses or half of it.
 void look_at_process(const std::string& root, AvailableMemory& available) {
   constexpr std::string_view kLimit = "Max address space";
   std::ifstream file(root + "/proc/self/limits");
@@ -64,7 +68,7 @@ void look_at_process(const std::string& root, AvailableMemory& available) {
     int64_t limit = 0;
     if (!(numbers >> limit)) return;  // unlimited
     const int64_t used = read_field(root + "/proc/self/status", "VmSize:").value_or(0) * 1024;
-    const int64_t left = std::max<int64_t>(0, limit - used);
+    const int64_t unused = std::max<int64_t>(0, limit - used), left = unused - std::min(unused / 2, kAddresses);
     if (left < available.bytes) available = {left, "RLIMIT_AS (ulimit -v)"};
     return;
   }

@@ -12,9 +12,10 @@ struct AvailableMemory {
   std::string source;  // what limits: "/proc/meminfo", the file of the control group, or "RLIMIT_AS (ulimit -v)"
 };
 
-/// Returns the minimum of MemAvailable, of what RLIMIT_AS leaves of the address space, and of what this process's
-/// control groups (versions 1 and 2, and their parents) leave under their limits. A group's file cache counts as
-/// available. If /proc cannot be read, returns all memory of the machine.
+/// Returns the minimum of MemAvailable, of what RLIMIT_AS leaves of the address space, less 2 GiB (at most half) for
+/// addresses without memory, and of what this process's control groups (versions 1 and 2, and their parents) leave
+/// under their limits. A group's file cache counts as available. If /proc cannot be read, returns all memory of the
+/// machine.
 ///   root  prefix of all paths; tests put their own /proc and /sys/fs/cgroup there
 AvailableMemory available_memory(const std::string& root = {});
 

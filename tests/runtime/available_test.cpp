@@ -48,13 +48,15 @@ TEST_F(FakeSystem, WithoutControlGroupsMemAvailableIsUsed) {
   EXPECT_EQ(available_mib(), 8192);
 }
 
-TEST_F(FakeSystem, TheLimitOfTheAddressSpaceLessWhatIsInUse) {
+TEST_F(FakeSystem, TheLimitOfTheAddressSpaceLessWhatIsInUseAndAddressesWithoutMemory) {
   write("/proc/self/status", "Name:\tvitrine\nVmPeak:\t 2097152 kB\nVmSize:\t 1048576 kB\n");
   write("/proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space  unlimited  unlimited  bytes\n");
   EXPECT_EQ(available_mib(), 8192);
   write("/proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space  3221225472  unlimited  bytes\n");
-  EXPECT_EQ(available_mib(), 2048);
+  EXPECT_EQ(available_mib(), 1024) << "half of what is left";
   EXPECT_EQ(available_memory(root_).source, "RLIMIT_AS (ulimit -v)");
+  write("/proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space  8589934592  unlimited  bytes\n");
+  EXPECT_EQ(available_mib(), 5120);
 }
 
 TEST_F(FakeSystem, AControlGroupOfVersion2AndItsParentsLimitMemory) {

@@ -107,7 +107,8 @@ TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   updates.scheme = scheme_preset("dp");
   grow(updates, 0, Category::optimizer, 80 * kMiB);
   EXPECT_TELLS(uneven_memory(tight(updates)),
-               "`--split gpu0=16` would give it fewer samples, and about 30 MiB less to hold.");
+               "`--mode zero1` divides it among all devices; `--split gpu0=16` would leave it there and give the "
+               "device fewer samples, about 30 MiB less to hold.");
   RunRecord larger = calm();
   larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
@@ -430,6 +431,15 @@ TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
   EXPECT_FALSE(findings[0].cost || findings[1].cost);
   EXPECT_EQ(findings[2].text, "dp: " + uneven_memory(dp)->text);
   EXPECT_STREQ(findings[2].cost_of, "its capacity");
+}
+
+TEST(CompareFindings, ProposeAModeThatWasNotMeasured) {
+  RunRecord dp = scheme("dp", {100, 100, 100, 100, 100});
+  dp.scheme = scheme_preset("dp");
+  grow(dp, 0, Category::optimizer, 80 * kMiB);
+  dp = tight(dp);
+  EXPECT_TELLS(comparison_findings({dp, scheme("ddp", {100, 100, 100, 100, 100})}).back(), "`--mode zero1`");
+  EXPECT_EQ(comparison_findings({dp, scheme("zero1", {100, 100, 100, 100, 100})}).back().remedy, "");
 }
 
 TEST(Conclude, FillsWhatTheKindOfRecordReports) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <malloc.h>
+#include <sys/resource.h>
 
 #include "nn/parallel/engine.h"
 #include "runtime/error.h"
@@ -78,7 +80,14 @@ int run_program(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
+/// Under a limit on address space, threads share one heap: each of their own reserves 64 MiB of addresses.
+void save_addresses() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
+}
+
 int main(int argc, char** argv) {
+  save_addresses();
   vitrine::tools::keep_standard_streams();
   if (const std::optional<int> probed = vitrine::tools::run_probe(argc, argv)) return *probed;
   const int status = run_program({argv + 1, argv + argc});

@@ -90,7 +90,8 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   const bool updates = category == Category::optimizer || category == Category::parameters;
   if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
     return {"the optimizer's state, because only it updates",
-            fmt::format("`--split gpu0={}` would give it fewer samples, and about {} less to hold",
+            fmt::format("`--mode zero1` divides it among all devices; `--split gpu0={}` would leave it there and give "
+                        "the device fewer samples, about {} less to hold",
                         std::max<int64_t>(1, figures.samples_per_step / 2),
                         short_bytes(figures.held(Category::activations) / 2))};
   }
@@ -493,8 +494,11 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
     for (Finding& finding : all_of(run, {uneven_memory, idle_device, waits_for_peers, exposed_communication})) {
       if (finding.cost < kModerate) continue;
       finding.text = fmt::format("{}: {}", run.name, finding.text);
-      // What another mode would bring is in the comparison itself.
-      if (finding.remedy.find("`--mode") != std::string::npos) finding.remedy.clear();
+      // What another measured mode brings is in the comparison itself.
+      const auto proposes = [&](const RunRecord& other) {
+        return finding.remedy.find(fmt::format("`--mode {}`", other.name)) != std::string::npos;
+      };
+      if (std::ranges::any_of(runs, proposes)) finding.remedy.clear();
       all.push_back(std::move(finding));
     }
   }

@@ -86,17 +86,24 @@ std::vector<Bar> memory_bars(const std::vector<DeviceRecord>& devices) {
   return bars;
 }
 
-Json memory_section(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
-  std::vector<Bar> bars = memory_bars(devices);
-  const auto same_outside = [&](size_t i, size_t j) { return devices[i].outside_bytes == devices[j].outside_bytes; };
-  for (const DeviceSet& set : group_devices(devices.size(), same_outside)) {
+/// A bar for all devices with the same memory outside their pools.
+std::vector<Bar> outside_bars(const std::vector<DeviceRecord>& devices) {
+  std::vector<Bar> bars;
+  const auto same = [&](size_t i, size_t j) { return devices[i].outside_bytes == devices[j].outside_bytes; };
+  for (const DeviceSet& set : group_devices(devices.size(), same)) {
     const int64_t bytes = devices[set.first()].outside_bytes;
     if (bytes == 0) continue;
     bars.push_back({name_of_each(set, devices) + ", outside the pool",
                     {{"outside the pool", "outside", static_cast<double>(bytes), short_bytes(bytes)}},
                     short_bytes(bytes)});
   }
+  return bars;
+}
+
+Json memory_section(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  std::vector<Bar> bars = memory_bars(devices);
+  std::ranges::move(outside_bars(devices), std::back_inserter(bars));
   return blocks_of({text(all_as_planned(devices)
                              ? "Planned and measured are equal to the byte, on every device and in every category."
                              : "Planned and measured differ: the run did not cover the whole workload of the plan, or "
@@ -200,11 +207,11 @@ Json learning_section(const RunRecord& run) {
 }
 
 /// One group of bars for each scheme.
-Json bars_by_scheme(const Record& record, const std::string& label,
-                    std::vector<Bar> (*bars_of)(const std::vector<DeviceRecord>&)) {
+std::vector<BarGroup> bars_by_scheme(const Record& record,
+                                     std::vector<Bar> (*bars_of)(const std::vector<DeviceRecord>&)) {
   std::vector<BarGroup> groups;
   for (const RunRecord& run : record.runs) groups.push_back({run.name, bars_of(run.devices)});
-  return bar_chart(label, groups);
+  return groups;
 }
 
 Json comparison_speed(const Record& record) {
@@ -254,7 +261,7 @@ Sections run_sections(const Record& record) {
 /// Peak memory, times and communication of every run, one group of each for a run.
 Sections measurements_sections(const Record& record) {
   std::vector<Json> times = {text("A device's phases add up to its step. Hatched: waits."),
-                             bars_by_scheme(record, "Time of a step by phase", time_bars),
+                             bar_chart("Time of a step by phase", bars_by_scheme(record, time_bars)),
                              scheme_times_table(record).json()};
   std::vector<Json> communication;
   for (const RunRecord& run : record.runs) {
@@ -266,12 +273,16 @@ Sections measurements_sections(const Record& record) {
                          {heading(run.name), bars,
                           fold("Figures of " + run.name, blocks_of({table(communication_table(run.devices))}))});
   }
+  std::vector<BarGroup> memory = bars_by_scheme(record, memory_bars);
+  // All schemes run in one process.
+  if (std::vector<Bar> outside = outside_bars(record.runs.front().devices); !outside.empty())
+    memory.push_back({"all schemes", std::move(outside)});
   const bool equal = std::all_of(record.runs.begin(), record.runs.end(),
                                  [](const RunRecord& run) { return all_as_planned(run.devices); });
   return {{"Peak memory",
            blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                  : "Peak of each device by category, as measured."),
-                      bars_by_scheme(record, "Peak memory of each device by category", memory_bars),
+                      bar_chart("Peak memory of each device by category, and outside the pools", memory),
                       note(describe_outside(record.runs.front().devices, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)},
