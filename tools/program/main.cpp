@@ -78,13 +78,13 @@ int run_program(const std::vector<std::string>& arguments) {
   }
 }
 
-}  // namespace
-
 /// Under a limit on address space, threads share one heap: each of their own reserves 64 MiB of addresses.
 void save_addresses() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
 }
+
+}  // namespace
 
 int main(int argc, char** argv) {
   save_addresses();
