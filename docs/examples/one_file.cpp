@@ -459,7 +459,7 @@ struct Leaves {
 /// A node of the tree: leaves [a, b).
 struct Node {
   int a = 0, b = 0;
-  auto operator<=>(const Node&) const = default;
+  bool operator<(const Node& other) const { return a != other.a ? a < other.a : b < other.b; }
 
   bool is_leaf() const { return b - a == 1; }
   /// The left child gets the largest power of two of the leaves that leaves something to the right one.
