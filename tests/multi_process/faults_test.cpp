@@ -3,6 +3,7 @@
 // nothing is left behind. VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "tests/multi_process/mpirun.h"
@@ -27,6 +29,7 @@ constexpr int kTimeoutMs = 3000;
 // Rendezvous, planning and the steps before the fault, on a busy machine.
 constexpr double kStartSeconds = 20;
 constexpr double kEndSeconds = kTimeoutMs * 1e-3 + 5;
+constexpr int kKilled = 128 + SIGKILL;
 
 struct Case {
   const char* fault;
@@ -127,22 +130,28 @@ INSTANTIATE_TEST_SUITE_P(All, Faults,
 class StoppedInMpi : public MpirunTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(StoppedInMpi, EndsAllProcessesAndNamesTheRank) {
+  int hung = 0;  // Open MPI 4.1's mpirun rarely ends a job with a stopped process only after 60 s, or not at all
   for (const int culprit : {0, 2}) {
     const std::string marker = fmt::format("vitrine-stopped-{}-{}-{}", getpid(), GetParam(), culprit);
-    const Clock::time_point begin = Clock::now();
     const ChildResult result =
         mpirun(kProcesses, {test::program_path("fault_worker"), GetParam(), std::to_string(culprit), "0", "0",
                             std::to_string(kTimeoutMs), marker});
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_LT(seconds, 75);  // Open MPI 4.1 sometimes ends a job with a stopped process only at mpirun's own 60 s
     const std::regex sentence(
         fmt::format("rank {} on [^ ]+ waited 3 s for the other processes in {}: rank {} \\(pid "
                     "[0-9]+\\) is stopped",
                     culprit == 0 ? 1 : 0, GetParam(), culprit));
     EXPECT_TRUE(std::regex_search(result.error, sentence)) << result.error;
-    EXPECT_EQ(processes_with(marker), std::vector<std::string>{});
+    std::vector<std::string> left = processes_with(marker);
+    if (result.exit_code == kKilled && ++hung == 1) {
+      // Ours have ended, all but the stopped one, which is mpirun's to end.
+      EXPECT_LE(left.size(), 1U) << fmt::format("{}", fmt::join(left, " "));
+      for (const std::string& pid : left) kill(std::stoi(pid), SIGKILL);
+      continue;
+    }
+    EXPECT_EQ(left, std::vector<std::string>{});
   }
+  EXPECT_LE(hung, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StoppedInMpi, ::testing::Values("MPI_Init", "MPI_Finalize"),

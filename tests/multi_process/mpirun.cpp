@@ -21,6 +21,12 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+ChildResult run_to_end(const Command& mpirun) {
+  Command all = {"timeout", "--foreground", "--signal=KILL", std::to_string(kMpirunSeconds)};
+  all.insert(all.end(), mpirun.begin(), mpirun.end());
+  return ChildProcess(all, ChildProcess::Streams::pipes, mpirun_environment()).wait();
+}
+
 }  // namespace
 
 std::string mpirun_missing() {
@@ -63,13 +69,9 @@ std::vector<std::string> mpirun_environment() {
           "LOCAL_WORLD_SIZE"};
 }
 
-ChildResult mpirun(int processes, const Command& command) {
-  return ChildProcess(mpirun_command(processes, command), ChildProcess::Streams::pipes, mpirun_environment()).wait();
-}
+ChildResult mpirun(int processes, const Command& command) { return run_to_end(mpirun_command(processes, command)); }
 
-ChildResult mpirun(const std::vector<Command>& commands) {
-  return ChildProcess(mpirun_command(commands), ChildProcess::Streams::pipes, mpirun_environment()).wait();
-}
+ChildResult mpirun(const std::vector<Command>& commands) { return run_to_end(mpirun_command(commands)); }
 
 pid_t process_of_rank(pid_t mpirun, int rank) {
   const auto content = [](const std::filesystem::path& path) {

@@ -31,7 +31,8 @@ Command with_output_in(const std::string& folder, const Command& command);
 /// Environment for mpirun's processes, without the variables of other launchers.
 std::vector<std::string> mpirun_environment();
 
-/// Runs mpirun_command(...) to its end.
+/// Runs mpirun_command(...) to its end. An mpirun that has not ended after kMpirunSeconds is killed (exit code 137).
+inline constexpr int kMpirunSeconds = 90;
 ChildResult mpirun(int processes, const Command& command);
 ChildResult mpirun(const std::vector<Command>& commands);
 
