@@ -15,7 +15,7 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kAverageGrain = 16384;
 
 void update_average(ExecContext&, double decay, ConstView param, View average, ConstView step, ConstView control) {
   if (control.as<float>()[StepControl::kActive] != 1.0F) return;
@@ -23,7 +23,7 @@ void update_average(ExecContext&, double decay, ConstView param, View average, C
   const auto weight = static_cast<float>(1.0 - decay);
   const float* p = param.as<float>();
   float* a = average.as<float>();
-  parallel_for(param.numel(), kGrain, [=](int64_t begin, int64_t end) {
+  parallel_for(param.numel(), kAverageGrain, [=](int64_t begin, int64_t end) {
     if (first) {
       std::copy(p + begin, p + end, a + begin);
       return;
@@ -36,7 +36,8 @@ void update_average(ExecContext&, double decay, ConstView param, View average, C
 void exchange(ExecContext&, View a, View b) {
   float* x = a.as<float>();
   float* y = b.as<float>();
-  parallel_for(a.numel(), kGrain, [=](int64_t begin, int64_t end) { std::swap_ranges(x + begin, x + end, y + begin); });
+  parallel_for(a.numel(), kAverageGrain,
+               [=](int64_t begin, int64_t end) { std::swap_ranges(x + begin, x + end, y + begin); });
 }
 
 }  // namespace

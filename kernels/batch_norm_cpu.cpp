@@ -15,9 +15,9 @@ namespace {
 // A thread takes whole cache lines of channels, so that the order of additions does not depend on the number of
 // threads.
 constexpr int64_t kChannelGrain = 16;
-constexpr int64_t kMostChannels = 64;  // at once
-constexpr int64_t kBlockRows = 64;     // added up in f32; blocks are combined in double precision
-constexpr int64_t kGrain = 16384;      // elements
+constexpr int64_t kMostChannels = 64;       // at once
+constexpr int64_t kBlockRows = 64;          // added up in f32; blocks are combined in double precision
+constexpr int64_t kBatchNormGrain = 16384;  // elements
 
 using ChannelFloats = std::array<float, kMostChannels>;
 using ChannelDoubles = std::array<double, kMostChannels>;
@@ -33,7 +33,7 @@ void for_channels(int64_t channels, const Body& body) {
 /// Calls body(row) for rows of (rows, channels), in parallel.
 template <class Body>
 void for_rows(int64_t rows, int64_t channels, const Body& body) {
-  parallel_for(rows, std::max<int64_t>(1, kGrain / channels), [&](int64_t begin, int64_t end) {
+  parallel_for(rows, std::max<int64_t>(1, kBatchNormGrain / channels), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) body(row);
   });
 }

@@ -8,11 +8,11 @@
 namespace vitrine::cpu::VITRINE_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kCastGrain = 16384;
 
 template <class From, class To>
 void cast_all(const From* x, To* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+  parallel_for(count, kCastGrain, [=](int64_t begin, int64_t end) {
     for_lanes(begin, end, [=](auto& value, int64_t i) {
       load(x + i, value);
       store(value, y + i);

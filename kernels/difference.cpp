@@ -15,8 +15,8 @@ namespace cpu {
 namespace {
 
 // The number of parts does not depend on the number of threads, so that the order of the sums is fixed.
-constexpr int64_t kParts = 256;
-constexpr int64_t kGrainElements = 16384;
+constexpr int64_t kDifferenceParts = 256;
+constexpr int64_t kDifferenceGrain = 16384;
 
 struct Squares {
   double difference = 0.0, reference = 0.0;
@@ -24,23 +24,24 @@ struct Squares {
 
 void difference_norms(ExecContext&, ConstView x, ConstView reference, View norms) {
   const int64_t count = x.numel();
-  const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
+  const int64_t part_elements = std::max<int64_t>(1, (count + kDifferenceParts - 1) / kDifferenceParts);
   const int64_t parts = (count + part_elements - 1) / part_elements;
   const float* wanted = reference.as<float>();
-  std::array<Squares, kParts> sums{};
+  std::array<Squares, kDifferenceParts> sums{};
   with_storage(x.dtype, [&]<class T>(T) {
     const T* values = x.as<T>();
-    parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&, values](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) {
-        Squares& sum = sums[static_cast<size_t>(part)];
-        for (int64_t i = part * part_elements; i < std::min(count, (part + 1) * part_elements); ++i) {
-          const auto exact = static_cast<double>(wanted[i]);
-          const double difference = static_cast<double>(to_float(values[i])) - exact;
-          sum.difference += difference * difference;
-          sum.reference += exact * exact;
-        }
-      }
-    });
+    parallel_for(parts, std::max<int64_t>(1, kDifferenceGrain / part_elements),
+                 [&, values](int64_t begin, int64_t end) {
+                   for (int64_t part = begin; part < end; ++part) {
+                     Squares& sum = sums[static_cast<size_t>(part)];
+                     for (int64_t i = part * part_elements; i < std::min(count, (part + 1) * part_elements); ++i) {
+                       const auto exact = static_cast<double>(wanted[i]);
+                       const double difference = static_cast<double>(to_float(values[i])) - exact;
+                       sum.difference += difference * difference;
+                       sum.reference += exact * exact;
+                     }
+                   }
+                 });
   });
   Squares all;
   for (const Squares& sum : sums) {

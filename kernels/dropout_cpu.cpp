@@ -22,9 +22,9 @@
 namespace vitrine::cpu::VITRINE_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kWords = 4;    // one Philox block serves four elements
-constexpr int64_t kAtOnce = 8;   // blocks drawn together: as many as fit in registers
-constexpr int64_t kGrain = 512;  // groups of blocks
+constexpr int64_t kWords = 4;           // one Philox block serves four elements
+constexpr int64_t kAtOnce = 8;          // blocks drawn together: as many as fit in registers
+constexpr int64_t kDropoutGrain = 512;  // groups of blocks
 
 // The same word of several blocks, each in the lower half of a 64-bit lane, where a multiplication takes it and leaves
 // both halves of its product. The upper halves hold anything.
@@ -108,7 +108,7 @@ void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y, Con
                   1.0F - config.p};
   const int64_t first_sample = config.first_sample;
   with_storage(x.dtype, [&]<class T>(T) {
-    parallel_for(samples * groups, kGrain, [=](int64_t begin, int64_t end) {
+    parallel_for(samples * groups, kDropoutGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t sample = i / groups;
         const int64_t element = (i - sample * groups) * kGroup;

@@ -8,11 +8,11 @@
 namespace vitrine::cpu::VITRINE_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kElementwiseGrain = 16384;
 
 template <class T>
 void add_all(const T* a, const T* b, T* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+  parallel_for(count, kElementwiseGrain, [=](int64_t begin, int64_t end) {
     for_lanes(begin, end, [=](auto& sum, int64_t i) {
       auto other = sum;
       load(a + i, sum);

@@ -12,7 +12,7 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-constexpr int64_t kGrain = 1024;                // elements; erf takes tens of instructions
+constexpr int64_t kGeluGrain = 1024;            // elements; erf takes tens of instructions
 constexpr float kInverseRoot2 = 0.70710678F;    // 1 / sqrt(2)
 constexpr float kInverseRoot2Pi = 0.39894228F;  // 1 / sqrt(2 pi)
 
@@ -23,7 +23,7 @@ void gelu_forward(ExecContext&, ConstView x, View y) {
   with_storage(x.dtype, [&]<class T>(T) {
     const T* const from = x.as<T>();
     T* const to = y.as<T>();
-    parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
+    parallel_for(x.numel(), kGeluGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const float value = to_float(from[i]);
         to[i] = from_float<T>(value * distribution(value));
@@ -37,7 +37,7 @@ void gelu_backward(ExecContext&, ConstView x, ConstView grad_y, View grad_x) {
     const T* const from = x.as<T>();
     const T* const gradient = grad_y.as<T>();
     T* const to = grad_x.as<T>();
-    parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
+    parallel_for(x.numel(), kGeluGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const float value = to_float(from[i]);
         to[i] = from_float<T>(to_float(gradient[i]) * (distribution(value) + value * density(value)));

@@ -20,7 +20,7 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kOptimizerGrain = 16384;
 /// Elements that are updated before their 16-bit copy is written: all buffers of so many stay in the cache.
 constexpr int64_t kCopiedElements = 2048;
 
@@ -56,7 +56,7 @@ template <class Update>
 void update_elements(int64_t count, const float* param, const View& half_param, const View& control,
                      const Update& update) {
   std::atomic<bool> any_kept{false};
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(count, kOptimizerGrain, [&](int64_t begin, int64_t end) {
     const int64_t together = half_param ? kCopiedElements : end - begin;
     bool kept = false;
     for (int64_t at = begin; at < end; at += together) {

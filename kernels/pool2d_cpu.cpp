@@ -80,9 +80,9 @@ inline void load_bytes(const uint8_t* from, ShortLanes& to) {
 #endif
 }
 
-constexpr int64_t kGrainElements = 8192;
+constexpr int64_t kPoolGrain = 8192;
 int64_t grain_rows(int64_t row_elements) {
-  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements));
+  return std::max<int64_t>(1, kPoolGrain / std::max<int64_t>(1, row_elements));
 }
 
 struct Range {

@@ -9,11 +9,11 @@
 namespace vitrine::cpu::VITRINE_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kReluGrain = 16384;
 
 template <class T>
 void forward(const T* x, T* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+  parallel_for(count, kReluGrain, [=](int64_t begin, int64_t end) {
     for_lanes(begin, end, [=](auto& value, int64_t i) {
       const auto zero = value;
       load(x + i, value);
@@ -25,7 +25,7 @@ void forward(const T* x, T* y, int64_t count) {
 
 template <class T>
 void backward(const T* y, const T* grad_y, T* grad_x, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+  parallel_for(count, kReluGrain, [=](int64_t begin, int64_t end) {
     for_lanes(begin, end, [=](auto& gradient, int64_t i) {
       const auto zero = gradient;
       auto output = zero;

@@ -16,7 +16,7 @@ using Stride = Eigen::OuterStride<>;
 using ConstMap = Eigen::Map<const RowMajor, Eigen::Unaligned, Stride>;
 using Map = Eigen::Map<RowMajor, Eigen::Unaligned, Stride>;
 
-constexpr int64_t kGrain = 16;  // rows or columns of c; a multiple of Eigen's register block
+constexpr int64_t kPortableGemmGrain = 16;  // rows or columns of c; a multiple of Eigen's register block
 
 template <class A, class B>
 void assign(Map& c, const A& a, const B& b, bool accumulate) {
@@ -39,13 +39,13 @@ template <class Epilogue>
 void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c,
                       int64_t c_stride, bool accumulate, const Epilogue& epilogue) {
   if (m >= n) {
-    parallel_for(m, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(m, kPortableGemmGrain, [&](int64_t begin, int64_t end) {
       multiply(end - begin, n, k, rows_from(a, begin), b, c + begin * c_stride, c_stride, accumulate);
       epilogue(begin, end, 0, n);
     });
     return;
   }
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kPortableGemmGrain, [&](int64_t begin, int64_t end) {
     multiply(m, end - begin, k, a, columns_from(b, begin), c + begin, c_stride, accumulate);
     epilogue(0, m, begin, end);
   });

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMostFloats = int64_t{1} << 22;  // of all tiles together; more would leave the cache and gain nothing
 constexpr int64_t kEdge = 16;                      // edges of cut tiles are multiples of it
-constexpr int64_t kGrainElements = 8192;
+constexpr int64_t kWidenedGrain = 8192;
 
 struct Product {
   const char* name;
@@ -79,7 +79,7 @@ class WideTile {
     if (row == row_ && column == column_ && tile.shape == held_) return tile;
     with_storage(matrix_.dtype, [&]<class T>(T) {
       const T* from = matrix_.as<T>() + row * matrix_.shape[1] + column;
-      parallel_for(rows, std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, columns)),
+      parallel_for(rows, std::max<int64_t>(1, kWidenedGrain / std::max<int64_t>(1, columns)),
                    [&](int64_t begin, int64_t end) {
                      for (int64_t i = begin; i < end; ++i)
                        cpu::widen(from + i * matrix_.shape[1], floats_ + i * columns, columns);
@@ -103,7 +103,7 @@ class WideTile {
 void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   with_storage(p.c.dtype, [&]<class T>(T) {
     const T* bias = p.bias ? p.bias.as<T>() + column : nullptr;
-    parallel_for(rows, std::max<int64_t>(1, kGrainElements / columns), [&](int64_t begin, int64_t end) {
+    parallel_for(rows, std::max<int64_t>(1, kWidenedGrain / columns), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         T* out = p.c.as<T>() + (row + i) * p.n() + column;
         for_lanes(0, columns, [&](auto& sum, int64_t j) {
