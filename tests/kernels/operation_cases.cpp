@@ -82,11 +82,11 @@ void sum_columns(const DoubleTensor& x, GradMode mode, DoubleTensor& to) {
 }
 
 /// Lengths around those of packs and tiles.
-const int64_t kCounts[] = {0, 1, 2, 3, 4, 5, 7, 8, 15, 1023, 1025, 4100, 16389, 70001};
+const int64_t kElementCounts[] = {0, 1, 2, 3, 4, 5, 7, 8, 15, 1023, 1025, 4100, 16389, 70001};
 constexpr GradMode kModes[] = {GradMode::overwrite, GradMode::accumulate};
 
 void add_elementwise(Cases& all) {
-  for (const int64_t n : kCounts) {
+  for (const int64_t n : kElementCounts) {
     all.push_back({.name = "add",
                    .arguments = {with_specials("a", {n}), with_specials("b", {n}), output("y", {n})},
                    .call = [](ExecContext& ctx, const Views& v) { add(ctx, v[0], v[1], v[2]); },
@@ -115,7 +115,7 @@ void add_elementwise(Cases& all) {
 double masked(double y, double gradient) { return y > 0 ? gradient : 0; }
 
 void add_relu_backward(Cases& all) {
-  for (const int64_t n : kCounts) {
+  for (const int64_t n : kElementCounts) {
     all.push_back({.name = "relu_backward",
                    .arguments = {with_specials("y", {n}), with_specials("grad_y", {n}), output("grad_x", {n})},
                    .call = [](ExecContext& ctx, const Views& v) { relu_backward(ctx, v[0], v[1], v[2]); },

@@ -6,6 +6,7 @@
 #include "runtime/cpu/half_lanes.h"
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
+#include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
@@ -21,7 +22,8 @@ std::vector<float> sum_in_rank_order(const std::vector<std::vector<float>>& inpu
 constexpr int64_t kCounts[] = {0, 1, 2, 7, 31, 64, 65, 1000, 4097, 70001};
 
 class CollectiveSizes : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveSizes, ::testing::Values(1, 2, 3, 4, 5, 6, 9));
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveSizes,
+                         ::testing::ValuesIn(kSeedStep == 1 ? std::vector{1, 2, 3, 4, 5, 6, 9} : std::vector{1, 2, 5}));
 
 TEST_P(CollectiveSizes, SumsHaveTheBitsOfAdditionInRankOrder) {
   CommunicatorGroup group(GetParam());

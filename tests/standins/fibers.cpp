@@ -2,9 +2,7 @@
 #include "tests/standins/fibers.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 #include <pthread.h>
@@ -15,14 +13,11 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 // This file is compiled without the sanitizers' instrumentation; see CMakeLists.txt.
-#if defined(VITRINE_STANDINS_TSAN)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace vitrine::standins {
 
 namespace {
-#if defined(VITRINE_STANDINS_ASAN) || defined(VITRINE_STANDINS_TSAN)
+#if defined(VITRINE_STANDINS_INSTRUMENTED)
 constexpr size_t kStackBytes = size_t{256} << 10;
 #else
 constexpr size_t kStackBytes = size_t{64} << 10;
@@ -133,21 +128,6 @@ void switch_stacks(void** from, void* to) {
 
 namespace vitrine::standins {
 
-bool races_within_blocks() {
-#if defined(VITRINE_STANDINS_TSAN)
-  static const bool within = [] {
-    const char* const value = std::getenv("VITRINE_STANDINS_RACES");
-    if (value == nullptr) return true;
-    if (std::strcmp(value, "between_blocks") == 0) return false;
-    std::fprintf(stderr, "standins: VITRINE_STANDINS_RACES: expected between_blocks, got \"%s\"\n", value);
-    std::abort();
-  }();
-  return within;
-#else
-  return false;
-#endif
-}
-
 Fiber::Fiber() {
 #if defined(VITRINE_STANDINS_ASAN)
   pthread_attr_t attributes;
@@ -156,9 +136,6 @@ Fiber::Fiber() {
   pthread_attr_getstack(&attributes, &bottom, &bytes_);
   pthread_attr_destroy(&attributes);
   bottom_ = bottom;
-#endif
-#if defined(VITRINE_STANDINS_TSAN)
-  if (races_within_blocks()) tsan_ = __tsan_get_current_fiber();
 #endif
 }
 
@@ -169,16 +146,10 @@ Fiber::Fiber(void (*function)(void*), void* argument) : bytes_(kStackBytes), fun
   stack_ = static_cast<std::byte*>(memory);
   bottom_ = stack_ + kGuardBytes;
   stack_pointer_ = first_frame(stack_ + kGuardBytes + kStackBytes, this);
-#if defined(VITRINE_STANDINS_TSAN)
-  if (races_within_blocks()) tsan_ = __tsan_create_fiber(0);
-#endif
 }
 
 Fiber::~Fiber() {
   if (stack_ == nullptr) return;
-#if defined(VITRINE_STANDINS_TSAN)
-  if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
-#endif
 #if defined(VITRINE_STANDINS_ASAN)
   __asan_unpoison_memory_region(stack_, kStackBytes + kGuardBytes);
 #endif
@@ -188,10 +159,6 @@ Fiber::~Fiber() {
 void Fiber::switch_to(Fiber& next) {
 #if defined(VITRINE_STANDINS_ASAN)
   __sanitizer_start_switch_fiber(&fake_stack_, next.bottom_, next.bytes_);
-#endif
-#if defined(VITRINE_STANDINS_TSAN)
-  // Threads of a block are ordered by their synchronization, not by the order in which they happen to run.
-  if (next.tsan_ != nullptr) __tsan_switch_to_fiber(next.tsan_, __tsan_switch_to_fiber_no_sync);
 #endif
   switch_stacks(&stack_pointer_, next.stack_pointer_);
 #if defined(VITRINE_STANDINS_ASAN)

@@ -6,11 +6,7 @@
 /// Stacks that a host thread runs in turn.
 namespace vitrine::standins {
 
-/// Whether ThreadSanitizer treats each device thread of a block as a separate thread, so that it finds races between
-/// them: true unless the environment variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole
-/// training steps take a fraction of the time. False without ThreadSanitizer.
-bool races_within_blocks();
-
+/// To ThreadSanitizer the fibers of a host thread are one thread: tests/ptx looks for races between threads of a block.
 /// A stack and the point where it stopped. A fiber created without a function represents the thread's own stack.
 class Fiber {
  public:
@@ -31,7 +27,6 @@ class Fiber {
   const void* bottom_ = nullptr;  // the lowest address, for AddressSanitizer
   size_t bytes_ = 0;
   void* fake_stack_ = nullptr;  // AddressSanitizer's
-  void* tsan_ = nullptr;        // null where races_within_blocks() is false
   void (*function_)(void*) = nullptr;
   void* argument_ = nullptr;
 };

@@ -8,10 +8,6 @@
 #include <memory>
 #include <vector>
 
-#if defined(VITRINE_STANDINS_TSAN)
-#include <sanitizer/tsan_interface.h>
-#endif
-
 #include "tests/standins/fibers.h"
 
 namespace vitrine::standins {
@@ -22,18 +18,6 @@ constinit thread_local dim3 block_dimensions{}, grid_dimensions{};
 namespace {
 
 constexpr uint32_t kWarp = 32;
-
-#if defined(VITRINE_STANDINS_TSAN)
-void give_order(void* point) {
-  if (races_within_blocks()) __tsan_release(point);
-}
-void take_order(void* point) {
-  if (races_within_blocks()) __tsan_acquire(point);
-}
-#else
-void give_order(void*) {}
-void take_order(void*) {}
-#endif
 
 const char* name_of(WarpOperation operation) {
   switch (operation) {
@@ -80,7 +64,6 @@ class CooperatingBlock {
   uint32_t count_ = 0, current_ = 0, live_ = 0, at_barrier_ = 0;
   // By warp, as masks of lanes: those that have not ended, and those that wait at a warp operation.
   uint32_t live_lanes_[kWarp] = {}, waiting_lanes_[kWarp] = {};
-  char block_order_ = 0, barrier_order_ = 0, warp_order_[kWarp] = {};
 };
 
 thread_local CooperatingBlock* running_block = nullptr;
@@ -115,18 +98,14 @@ void CooperatingBlock::run(const std::function<void()>& thread_body) {
   running_block = this;
   current_ = 0;
   thread_index = thread(0).index;
-  give_order(&block_order_);
   home_.switch_to(thread(0).fiber);
-  take_order(&block_order_);
   running_block = nullptr;
 }
 
 void CooperatingBlock::thread_main(void* block) {
   auto& self = *static_cast<CooperatingBlock*>(block);
   while (true) {
-    take_order(&self.block_order_);
     (*self.thread_body_)();
-    give_order(&self.block_order_);
     const uint32_t me = self.current_;
     self.thread(me).at = At::end;
     --self.live_;
@@ -164,10 +143,8 @@ void CooperatingBlock::switch_to_next() {
 void CooperatingBlock::barrier() {
   thread(current_).at = At::barrier;
   ++at_barrier_;
-  give_order(&barrier_order_);
   release_barrier_if_all_wait();
   switch_to_next();
-  take_order(&barrier_order_);
 }
 
 void CooperatingBlock::release_barrier_if_all_wait() {
@@ -189,10 +166,8 @@ uint64_t CooperatingBlock::meet(WarpOperation operation, uint32_t mask, uint64_t
   me.mask = mask;
   me.value = value;
   me.source_lane = source_lane;
-  give_order(&warp_order_[warp]);
   finish_warp_operation_if_all_wait(warp, mask);
   switch_to_next();
-  take_order(&warp_order_[warp]);
   return me.value;
 }
 

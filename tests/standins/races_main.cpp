@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For ThreadSanitizer builds: omits the synchronization between two accesses, named by the argument: "event" between
-// two streams, "barrier" between the threads of a block, "collective" between the ranks' streams and another one,
-// "edge" between two streams that are captured in a graph, "graph" between a graph and another stream; or nothing. The
-// tests expect ThreadSanitizer's report, or none.
+// two streams, "collective" between the ranks' streams and another one, "edge" between two streams that are captured in
+// a graph, "graph" between a graph and another stream; or nothing. The tests expect ThreadSanitizer's report, or none.
 #include <cstdio>
 #include <string_view>
 
@@ -14,10 +13,10 @@ namespace {
 
 constexpr int kThreads = 64;
 
-__global__ void rotate(int* values, bool meets) {
+__global__ void rotate(int* values) {
   __shared__ int shared[kThreads];
   shared[threadIdx.x] = values[threadIdx.x];
-  if (meets) __syncthreads();
+  __syncthreads();
   values[threadIdx.x] = shared[(threadIdx.x + 1) % kThreads];
   __syncthreads();
 }
@@ -44,7 +43,7 @@ void run(std::string_view left_out) {
   VITRINE_CUDA_CHECK(cudaMemsetAsync(values, 0, kThreads * sizeof(int), copy));
   order(copy, compute, left_out == "event");
   vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
-  vitrine::cuda::launch_cooperating(compute, rotate, dim3(1), dim3(kThreads), values, left_out != "barrier");
+  vitrine::cuda::launch_cooperating(compute, rotate, dim3(1), dim3(kThreads), values);
   order(compute, copy, false);
   if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess)
     std::puts("no collective");

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect_contains.h"
-#include "tests/tools/run_vitrine.h"
+#include "tests/tools/run_json.h"
 
 namespace vitrine::test {
 namespace {
@@ -14,16 +14,10 @@ constexpr int64_t kImages = 215, kImageBytes = kImages * 32 * 32 * 3;
 const Arguments kJob =
     words("--model small-cnn --data synthetic:215 --threads-per-device 1 --batch-size 32 --workspace 1MiB");
 
-Json json_of(const Arguments& arguments) {
-  const ChildResult result = run_vitrine(with(with(arguments, kJob), words("--json")));
-  EXPECT_EQ(result.exit_code, 0) << result.error;
-  return Json::parse(result.output);
-}
-
 TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
   for (const char* const mode : {"ddp", "dp"}) {
-    const Arguments training =
-        words("train --devices cpu:0-1 --epochs 2 --augment flip,crop:4,cutout:6 --check-order --mode {}", mode);
+    const Arguments training = with(
+        words("train --devices cpu:0-1 --epochs 2 --augment flip,crop:4,cutout:6 --check-order --mode {}", mode), kJob);
     const Json host = json_of(training);
     const Json device = json_of(with(training, words("--data-on-device on")));
     ASSERT_EQ(host["step_losses"].size(), 14U);
@@ -45,13 +39,13 @@ TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
 }
 
 TEST(DataOnDevice, AMissingByteIsFoundByThePlanWithTheRemedy) {
-  const Arguments run = words("--devices cpu:0 --steps 2 --no-eval");
+  const Arguments run = with(words("--devices cpu:0 --steps 2 --no-eval"), kJob);
   const int64_t without = json_of(with({"plan"}, run))["devices"][0]["peak_bytes"];
   const int64_t needed = json_of(with(with({"plan"}, run), words("--data-on-device on")))["devices"][0]["peak_bytes"];
   EXPECT_GE(needed, without + kImageBytes);
   const auto train = [&](int64_t capacity) {
-    return run_vitrine(with(with(with({"train"}, run), kJob),
-                            words("--data-on-device on --device-memory {}", std::to_string(capacity))));
+    return run_vitrine(
+        with(with({"train"}, run), words("--data-on-device on --device-memory {}", std::to_string(capacity))));
   };
   EXPECT_EQ(train(needed).exit_code, 0);
   const ChildResult less = train(needed - 1);

@@ -12,7 +12,7 @@
 #include "runtime/text.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/paths.h"
-#include "tests/tools/run_vitrine.h"
+#include "tests/tools/run_json.h"
 
 namespace vitrine::test {
 namespace {
@@ -20,14 +20,8 @@ namespace {
 using Json = nlohmann::json;
 using Keys = std::set<std::string>;
 
-const Arguments kQuick =
+const Arguments kShort =
     words("--model lenet5 --image-size 12 --data synthetic:60 --threads-per-device 1 --batch-size 20");
-
-Json json_of(const Arguments& arguments, int exit_code = 0) {
-  const ChildResult result = run_vitrine(with(arguments, words("--json")));
-  EXPECT_EQ(result.exit_code, exit_code) << result.error;
-  return Json::parse(result.output);
-}
 
 /// The name of a key in the documentation: a placeholder where names vary.
 std::string documented_name(const std::string& parent, const std::string& name) {
@@ -123,7 +117,7 @@ void expect_documented(const std::string& command, const std::vector<Json>& outp
 TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const TempFolder folder;
   const std::string weights = (folder.path() / "w.safetensors").string();
-  const Arguments train = with(with({"train"}, kQuick), words("--devices cpu:0-1"));
+  const Arguments train = with(with({"train"}, kShort), words("--devices cpu:0-1"));
   const Arguments half = with(train, words("--steps 3 --no-eval --precision fp16 --optimizer sgd --momentum 0.9"));
   expect_documented("train",
                     {json_of(with(train, words("--epochs 1 --split auto --save {} --confusion --checkpoint-dir {}",
@@ -131,11 +125,11 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
                      json_of(with(half, words("--loss-scale-growth-interval 1 --clip-norm 1"))),
                      json_of(with(half, words("--loss-scale 1e12"))), json_of(with(half, words("--exact")))},
                     {"convolutions[]", "tuned_plans"});
-  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), words("--confusion --weights {}", weights)))});
+  expect_documented("eval", {json_of(with(with({"eval"}, kShort), words("--confusion --weights {}", weights)))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
-  const Arguments plan = with(with({"plan"}, kQuick), words("--devices cpu:0-1"));
+  const Arguments plan = with(with({"plan"}, kShort), words("--devices cpu:0-1"));
   const Json refused = json_of(with(plan, words("--optimizer sgd --device-memory 64KiB")), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
@@ -145,7 +139,7 @@ TEST(JsonKeys, OfPlanAreDocumented) {
 
 TEST(JsonKeys, OfCompareAreDocumented) {
   const Arguments compare =
-      with(with({"compare"}, kQuick), words("--devices cpu:0-1 --steps 3 --rounds 1 --modes dp,ddp"));
+      with(with({"compare"}, kShort), words("--devices cpu:0-1 --steps 3 --rounds 1 --modes dp,ddp"));
   expect_documented("compare", {json_of(with(compare, words("--exact"))),
                                 json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
 }
@@ -153,7 +147,7 @@ TEST(JsonKeys, OfCompareAreDocumented) {
 TEST(JsonKeys, OfReproduceAreDocumented) {
   const TempFolder folder;
   const auto reproduce = [&](const std::string& name, const Arguments& more) {
-    return with(with(with({"reproduce"}, kQuick),
+    return with(with(with({"reproduce"}, kShort),
                      words("--out {} --epochs 1 --precisions fp32", (folder.path() / name).string())),
                 more);
   };

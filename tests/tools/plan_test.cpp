@@ -13,18 +13,12 @@
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
-#include "tests/tools/run_vitrine.h"
+#include "tests/tools/run_json.h"
 
 namespace vitrine::test {
 namespace {
 
 using Json = nlohmann::json;
-
-Json json_of(const Arguments& arguments, int exit_code = 0) {
-  const ChildResult result = run_vitrine(with(arguments, words("--json")));
-  EXPECT_EQ(result.exit_code, exit_code) << fmt::format("{}\n{}", fmt::join(arguments, " "), result.error);
-  return Json::parse(result.output);
-}
 
 /// A train command without "train"; small enough for its epoch to take well below a second.
 Arguments random_command(std::mt19937& random) {

@@ -8,6 +8,7 @@
 
 #include "tests/support/expect_contains.h"
 #include "tests/tools/checkpoint_runs.h"
+#include "tests/tools/run_json.h"
 
 /// Short calls of vitrine reproduce.
 namespace vitrine::test {
@@ -26,11 +27,6 @@ inline const Arguments kSingle = words("--modes single --precisions fp32 --devic
 class Reproduce : public CheckpointRuns {
  protected:
   Arguments out(const std::string& name) const { return words("--out {}", path(name)); }
-  static Json json_of(const Arguments& arguments, int exit_code = 0) {
-    const ChildResult result = run_vitrine(arguments + words("--json"));
-    EXPECT_EQ(result.exit_code, exit_code) << result.error;
-    return Json::parse(result.output);
-  }
   static std::vector<Json> rows_of(const std::string& log) {
     std::ifstream file(log);
     std::vector<Json> rows;
