@@ -286,10 +286,10 @@ void sum_channels(int64_t channels, T* out, const Sum& sum) {
     std::fill_n(out, channels, 0.0F);
     sum(0, channels, out);
   } else {
-    constexpr int64_t kAtOnce = 256;
-    float sums[kAtOnce];
-    for (int64_t first = 0; first < channels; first += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, channels - first);
+    constexpr int64_t kChannelsAtOnce = 256;
+    float sums[kChannelsAtOnce];
+    for (int64_t first = 0; first < channels; first += kChannelsAtOnce) {
+      const int64_t count = std::min(kChannelsAtOnce, channels - first);
       std::fill_n(sums, count, 0.0F);
       sum(first, count, sums);
       narrow(sums, out + first, count);

@@ -102,8 +102,6 @@ class CudnnLibrary {
   std::map<CudnnConv2d, CudnnChoice> choices_;
 };
 
-std::array<int64_t, 4> sizes_of(const Shape& shape) { return {shape[0], shape[1], shape[2], shape[3]}; }
-
 /// The largest power of two, up to 16, that divides all addresses.
 int64_t alignment_of(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 16;

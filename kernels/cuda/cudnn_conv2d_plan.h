@@ -8,6 +8,9 @@
 
 namespace vitrine::cuda {
 
+/// Of a shape with four dimensions.
+inline std::array<int64_t, 4> sizes_of(const Shape& shape) { return {shape[0], shape[1], shape[2], shape[3]}; }
+
 /// Everything that a plan for a convolution depends on.
 struct CudnnConv2d {
   Conv2dPass pass = Conv2dPass::forward;

@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 2;
 constexpr int kFirstWithoutHandle = 90800;  // the version of cuDNN from which on plans need no handle
 
-std::array<int64_t, 4> sizes_of(const Shape& shape) { return {shape[0], shape[1], shape[2], shape[3]}; }
-
 /// A graph, and the bytes that it leaves to other uses at the end of the arena.
 struct Request {
   CudnnConv2d graph;

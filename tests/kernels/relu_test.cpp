@@ -16,12 +16,12 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ReluTest, ::testing::ValuesIn(kStorageTypes), d
 /// Rows below and above those of a thread, a strip and the most strips; columns with and without packs, of one chunk
 /// and several.
 TEST_P(ReluTest, BackwardAlsoSumsTheColumnsOfTheGradient) {
-  struct Case {
+  struct Sums {
     int64_t rows, columns, offset;
   };
   for (const auto& [rows, columns, offset] :
-       {Case{1, 1, 0}, Case{4, 128, 0}, Case{37, 10, 0}, Case{1000, 64, 0}, Case{333, 24, 0}, Case{333, 24, 1},
-        Case{70, 1000, 0}, Case{5000, 6, 0}, Case{30000, 8, 0}}) {
+       {Sums{1, 1, 0}, Sums{4, 128, 0}, Sums{37, 10, 0}, Sums{1000, 64, 0}, Sums{333, 24, 0}, Sums{333, 24, 1},
+        Sums{70, 1000, 0}, Sums{5000, 6, 0}, Sums{30000, 8, 0}}) {
     const std::vector<float> y = random(rows * columns, 21), gradient = random(rows * columns, 22),
                              before = random_floats(columns, 23);
     std::vector<float> expected = gradient;
