@@ -202,7 +202,8 @@ constexpr float kEps = 1e-3F;
 /// (2, C): mean, and sum of the squared deviations or 1 / sqrt(variance + eps), of the columns of x.
 std::vector<double> moments_of(const DoubleTensor& x, bool statistics) {
   const auto channels = static_cast<size_t>(x.shape[x.shape.rank() - 1]);
-  const auto rows = static_cast<double>(x.values.size() / channels);
+  const size_t whole = x.values.size() / channels;
+  const auto rows = static_cast<double>(whole);
   std::vector<double> m(2 * channels);
   for (size_t i = 0; i < x.values.size(); ++i) m[i % channels] += x.values[i] / rows;
   for (size_t i = 0; i < x.values.size(); ++i) m[channels + i % channels] += std::pow(x.values[i] - m[i % channels], 2);
@@ -335,7 +336,9 @@ void add_pools(Cases& all) {
       {{3, 3, 0}, {5, 3, 3, 24}},   {{8, 3, 4}, {1, 19, 12, 40}}, {{2, 3, 0}, {1, 10, 9, 260}},
       {{5, 1, 2}, {1, 5, 5, 300}},  {{1, 1, 0}, {1, 1, 1, 1}},    {{3, 1, 1}, {3, 6, 11, 17}},
       {{3, 2, 1}, {2, 7, 8, 45}},   {{2, 2, 0}, {3, 9, 7, 70}}};
-  for (const auto& [config, s] : pools) {
+  for (const Pool& pool : pools) {
+    const Pool2dConfig config = pool.config;
+    const Shape s = pool.x;
     const Shape small = pool2d_output_shape(config, s);
     const double in_f32 = 4e-7 * static_cast<double>(config.window * config.window);
     const std::vector<float> values = with_ties(s.numel());

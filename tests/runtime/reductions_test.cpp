@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
 #include "tests/support/error_of.h"
+#include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
