@@ -80,7 +80,7 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
 }
 
 Sequential::ParametersUsed ModelPasses::used_by(Replica& r) {
-  if (!r.gathered) return nullptr;
+  if (!r.gathered || !r.gathered->is_due()) return nullptr;
   return [this, &r](Sequential::Use use, int first, int end) {
     if (use == Sequential::Use::ends) return r.gathered->end_use(first, end);
     r.gathered->begin_use(first, end);
@@ -115,6 +115,7 @@ void ModelPasses::forward(bool training) {
       if (!used && !pass.sums_over_devices()) return;
       const PhaseScope phase(ctx, Phase::forward);
       setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views}, used);
+      if (r.gathered) r.gathered->finish();
       if (!training && r.gathered) r.gathered->release();
       return;
     }
@@ -137,6 +138,7 @@ void ModelPasses::forward(bool training) {
     r.batch.saved = setup_.model.net->forward_from(ctx, r.model.parameter_views, input, r.batch.output, pass, observe,
                                                    recomputed_, r.model.buffer_views, used);
     r.batch.output = r.batch.output.reshape(setup_.model.logits_shape(r.batch.samples));
+    if (r.gathered) r.gathered->finish();
     if (training) return;
     r.batch.saved = Saved();
     if (r.gathered) r.gathered->release();
@@ -209,6 +211,11 @@ void ModelPasses::decide(Replica& r) {
                         setup_.config.non_finite(), update_count(r), r.reducer->squared());
 }
 
+void ModelPasses::begin_updates(Replica& r) {
+  r.reduction.control = r.scaler->step();
+  if (r.gathered) r.gathered->begin_updates();
+}
+
 void ModelPasses::run_optimizer(Replica& r) {
   begin_updates(r);
   for (const ShardPiece& piece : r.optimizer.shard) update(r, piece, r.gradients_of(piece));
@@ -247,6 +254,7 @@ std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, co
   std::vector<int32_t> found(static_cast<size_t>(replicas_.size()), -1);
   searches_non_finite_ = true;
   begin_step(step, samples);
+  replicas_.finish_gathering(step);
   for (const MicroBatch& micro_batch : part.micro_batches) {
     stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
     replicas_.for_each_at_once([&](Replica& r) { stager_.prepare_input(r); });

@@ -42,7 +42,7 @@ class ModelPasses {
   /// Updates the replica's shard.
   void run_optimizer(Replica& r);
   /// EngineConfig::update_in_backward: the step is decided, and backward may update parameters.
-  static void begin_updates(Replica& r) { r.reduction.control = r.scaler->step(); }
+  static void begin_updates(Replica& r);
 
   /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
   /// empty when all outputs are finite.

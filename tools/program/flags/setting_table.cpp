@@ -282,7 +282,7 @@ SettingTable scheme_settings() {
                Meaning{"`none`, `optimizer`, `gradients` or `parameters`"}, Effect::local),
           flag("--update-in-backward", kRuns, at(&Options::update_in_backward),
                "Update the parameters of a bucket during backward, and free its gradients", Effect::none),
-          flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket",
+          flag("--bucket-mb", kTrainings, at(&Options::bucket_mb), "MiB of gradients in each all-reduce bucket, and of parameters that zero3 gathers at once",
                number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
           flag("--first-bucket-mb", kTrainings, at(&Options::first_bucket_mb), "MiB of gradients in the first bucket",
                number(1e-6, 1e6), InJson{kRuns}, EffectIf{unless_exact}),
