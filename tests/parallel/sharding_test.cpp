@@ -116,20 +116,19 @@ Change mixed(DType dtype) {
 }
 
 std::vector<std::pair<const char*, Change>> changes() {
-  return {
-      {"as it is", [](EngineConfig&) {}},
-      {"a device without samples", no_samples_on_one},
-      {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
-      {"segments, a device without samples, micro-batches",
-       [&](EngineConfig& config) {
-         no_samples_on_one(config);
-         config.recompute_segments = 2;
-         config.accumulate = 3;
-       }},
-      {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
-      {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
-      {"f16", mixed(DType::f16)},
-      {"bf16", mixed(DType::bf16)}};
+  return {{"as it is", [](EngineConfig&) {}},
+          {"a device without samples", no_samples_on_one},
+          {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
+          {"segments, a device without samples, micro-batches",
+           [&](EngineConfig& config) {
+             no_samples_on_one(config);
+             config.recompute_segments = 2;
+             config.accumulate = 3;
+           }},
+          {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
+          {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
+          {"f16", mixed(DType::f16)},
+          {"bf16", mixed(DType::bf16)}};
 }
 
 TEST(Sharding, UpdatesReachTheNextForwardPassBitForBit) {

@@ -13,9 +13,9 @@ namespace vitrine {
 /// replicas' shards before the first part that reads it, while the parts before that one are computed. Buckets are
 /// gathered in the order in which a pass needs them, so all replicas must make the same calls.
 ///
-/// Sharding::parameters: a bucket has memory of its own, which is freed after the last part that reads it. Otherwise the
-/// replica holds all parameters, and those that others have updated are gathered once, by the first forward pass after
-/// the update, or by finish().
+/// Sharding::parameters: a bucket has memory of its own, which is freed after the last part that reads it. Otherwise
+/// the replica holds all parameters, and those that others have updated are gathered once, by the first forward pass
+/// after the update, or by finish().
 ///   source  Rajbhandari et al., "ZeRO", SC 2020
 class GatheredParameters {
  public:

@@ -250,7 +250,8 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
                 "the {} of step {} is not finite, first {}; the parameters are those of the step before",
                 std::isfinite(result.loss_sum) ? "gradient" : "loss", issued.step + 1,
                 result.overflow == "the loss" ? "the loss itself, whose logits are finite" : "in " + result.overflow);
-  throw DivergedError(fmt::format("training has diverged: {}. To continue, {}", what, divergence_remedies(setup_.config)));
+  throw DivergedError(
+      fmt::format("training has diverged: {}. To continue, {}", what, divergence_remedies(setup_.config)));
 }
 
 void StepWindow::throw_if_diverged(const StepResult& result) {

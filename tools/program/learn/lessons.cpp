@@ -70,7 +70,8 @@ LessonCommand read_command(int lesson, const char* section, const std::string& t
   }
   LessonCommand command{block[1].substr(2)};
   for (auto line = block + 2; line < lines.end() && command.line.ends_with('\\'); ++line)
-    command.line.replace(command.line.size() - 1, 1, line->substr(std::min(line->find_first_not_of(' '), line->size())));
+    command.line.replace(command.line.size() - 1, 1,
+                         line->substr(std::min(line->find_first_not_of(' '), line->size())));
   const size_t status = block->find("exit=");
   if (status != std::string::npos) {
     const std::optional<int> number = parse_number<int>(std::string_view(*block).substr(status + 5));
