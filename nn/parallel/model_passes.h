@@ -49,8 +49,8 @@ class ModelPasses {
   std::string find_first_non_finite(int64_t step, int64_t samples, const HostBatch& batch, const ProcessPart& part);
 
  private:
-  /// Gathers parameters that are sharded.
-  Sequential::ParametersUsed used_by(Replica& r);
+  /// Begins a pass. Returns what gathers its parameters, null if there is nothing to gather.
+  Sequential::ParametersUsed used_by(Replica& r, GatheredParameters::Direction direction);
   Pass pass_of(const Replica& r, bool training) const;
   UpdateCount update_count(const Replica& r) const;
   void update(Replica& r, const ShardPiece& piece, const View& gradients);

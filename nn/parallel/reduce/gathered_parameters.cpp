@@ -31,9 +31,13 @@ void GatheredParameters::reset() {
   set_due(!complete_);
 }
 
-void GatheredParameters::begin_pass(Direction direction) {
+bool GatheredParameters::begin_pass(Direction direction) {
   direction_ = direction;
-  if (due_) replica_.device.compute().record(*ready_);
+  if (frees()) return true;
+  // Updates during backward make parameters due that no layer of this step reads again.
+  if (!due_ || direction == Direction::backward) return false;
+  replica_.device.compute().record(*ready_);
+  return true;
 }
 
 void GatheredParameters::begin_use(int first, int end) {

@@ -26,8 +26,8 @@ class GatheredParameters {
   GatheredParameters& operator=(const GatheredParameters&) = delete;
 
   enum class Direction { forward, backward };
-  /// A pass begins. A backward pass takes over what the forward pass has not freed.
-  void begin_pass(Direction direction);
+  /// A pass begins. A backward pass takes over what the forward pass has not freed. Returns whether the pass gathers.
+  bool begin_pass(Direction direction);
   /// Work that is queued on the compute stream from now on reads parameters [first, end). Starts to gather the next
   /// bucket too, if both together take at most two buckets of EngineConfig::bucket_bytes, or need no memory.
   void begin_use(int first, int end);
@@ -39,8 +39,7 @@ class GatheredParameters {
   /// Where the replica holds all parameters: updates begin, after which other shards are due.
   void begin_updates();
   void set_due(bool due);
-  /// Whether a forward pass must gather.
-  bool is_due() const { return frees() || due_; }
+  bool is_due() const { return due_; }
   /// Gathers what is due: work that is queued on the compute stream from now on sees all updates.
   void finish();
   /// Makes the events, as Reducer::reset(). After a failure parameters are due, unless all were there.
