@@ -182,7 +182,13 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   const int64_t step = s.passes.step();
   const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
                           r.batch.first_sample};
+  // A graph of a step's first micro-batch gathers in every step, and then nothing is due in the others.
+  const auto set_due = [&r](bool due) {
+    if (r.gathered) r.gathered->set_due(due);
+  };
+  set_due(place.position == 0);
   const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
+    set_due(place.position == 0);
     s.outputs.forget_scattered();
     r.forget_micro_batch();
     r.batch.targets = targets;
@@ -196,6 +202,7 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   if (s.graphs->run(place.section, place.slot, place.position, values, {work, start_again})) return;
   // What issuing the work would have left on the host.
   r.model.has_gradients = true;
+  set_due(micro_batches()[static_cast<size_t>(place.position)].last);
   r.forget_micro_batch();
 }
 

@@ -76,7 +76,8 @@ class Engine {
   std::vector<StepResult> take_step_results(bool wait);
 
   /// Runs one batch forward without dropout; waits. logits, if not null: appended (one row of classes for each target),
-  /// in batch order. With several processes result and logits are of this process's part; no process waits for another.
+  /// in batch order. With several processes result and logits are of this process's part; no process waits for another,
+  /// except for the parameters that others have updated (Scheme::shard) in the first evaluation after a step.
   StepResult evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
 
   /// Requests an end: from this process's next step on StepResult::stop_votes counts it, the same in all processes.
@@ -144,7 +145,8 @@ class Engine {
   void update_parameters();
   /// Adapts the loss scale. throws OrderError before update_parameters().
   void update_loss_scale();
-  /// Brings the updated parameters to the replicas that did not make the update.
+  /// Brings the updated parameters to the replicas that did not make the update; with Scheme::shard the next forward()
+  /// does, while it computes.
   void distribute_parameters();
 
   /// While one is open, the averages of the parameters are in the parameters' place: evaluate(), parameters() and

@@ -79,8 +79,8 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
   });
 }
 
-Sequential::ParametersUsed ModelPasses::used_by(Replica& r) {
-  if (!r.gathered) return nullptr;
+Sequential::ParametersUsed ModelPasses::used_by(Replica& r, GatheredParameters::Direction direction) {
+  if (!r.gathered || !r.gathered->begin_pass(direction)) return nullptr;
   return [this, &r](Sequential::Use use, int first, int end) {
     if (use == Sequential::Use::ends) return r.gathered->end_use(first, end);
     r.gathered->begin_use(first, end);
@@ -109,12 +109,12 @@ void ModelPasses::forward(bool training) {
   replicas_.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.compute();
     const Pass pass = pass_of(r, training);
-    const Sequential::ParametersUsed used = used_by(r);
-    if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::forward);
+    const Sequential::ParametersUsed used = used_by(r, GatheredParameters::Direction::forward);
     if (r.batch.samples == 0) {
       if (!used && !pass.sums_over_devices()) return;
       const PhaseScope phase(ctx, Phase::forward);
       setup_.model.net->forward_empty({ctx, setup_.model.input_shape(1), pass, r.model.buffer_views}, used);
+      if (r.gathered) r.gathered->finish();
       if (!training && r.gathered) r.gathered->release();
       return;
     }
@@ -137,6 +137,7 @@ void ModelPasses::forward(bool training) {
     r.batch.saved = setup_.model.net->forward_from(ctx, r.model.parameter_views, input, r.batch.output, pass, observe,
                                                    recomputed_, r.model.buffer_views, used);
     r.batch.output = r.batch.output.reshape(setup_.model.logits_shape(r.batch.samples));
+    if (r.gathered) r.gathered->finish();
     if (training) return;
     r.batch.saved = Saved();
     if (r.gathered) r.gathered->release();
@@ -154,11 +155,11 @@ void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gra
                                r.model.gradient_views);
   };
   r.batch.output = Tensor();
-  if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::backward);
   setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
                                   std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
                                   pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views,
-                                  in_buckets ? Sequential::GradientsBegin(begin) : nullptr, used_by(r));
+                                  in_buckets ? Sequential::GradientsBegin(begin) : nullptr,
+                                  used_by(r, GatheredParameters::Direction::backward));
   if (r.gathered) r.gathered->release();
 }
 
@@ -169,14 +170,13 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
     const PhaseScope phase(r.compute(), Phase::reduce);
     zero_unwritten_gradients(r);
   }
-  const Sequential::ParametersUsed used = used_by(r);
+  const Sequential::ParametersUsed used = used_by(r, GatheredParameters::Direction::backward);
   if (!used && !pass.sums_over_devices()) {
     const PhaseScope phase(r.compute(), Phase::reduce);
     gradients_ready(0);
     return;
   }
   const PhaseScope phase(r.compute(), Phase::backward);
-  if (r.gathered) r.gathered->begin_pass(GatheredParameters::Direction::backward);
   setup_.model.net->backward_empty({r.compute(), setup_.model.input_shape(1), pass, r.model.buffer_views},
                                    gradients_ready, recomputed_, used);
   if (r.gathered) r.gathered->release();
@@ -207,6 +207,11 @@ UpdateCount ModelPasses::update_count(const Replica& r) const {
 void ModelPasses::decide(Replica& r) {
   r.scaler->decide_step(r.compute(), static_cast<double>(setup_.nominal_targets()), r.parameter_gradients(), r.totals(),
                         setup_.config.non_finite(), update_count(r), r.reducer->squared());
+}
+
+void ModelPasses::begin_updates(Replica& r) {
+  r.reduction.control = r.scaler->step();
+  if (r.gathered) r.gathered->begin_updates();
 }
 
 void ModelPasses::run_optimizer(Replica& r) {
@@ -247,6 +252,7 @@ std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, co
   std::vector<int32_t> found(static_cast<size_t>(replicas_.size()), -1);
   searches_non_finite_ = true;
   begin_step(step, samples);
+  replicas_.finish_gathering(step);
   for (const MicroBatch& micro_batch : part.micro_batches) {
     stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
     replicas_.for_each_at_once([&](Replica& r) { stager_.prepare_input(r); });

@@ -42,15 +42,15 @@ class ModelPasses {
   /// Updates the replica's shard.
   void run_optimizer(Replica& r);
   /// EngineConfig::update_in_backward: the step is decided, and backward may update parameters.
-  static void begin_updates(Replica& r) { r.reduction.control = r.scaler->step(); }
+  static void begin_updates(Replica& r);
 
   /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
   /// empty when all outputs are finite.
   std::string find_first_non_finite(int64_t step, int64_t samples, const HostBatch& batch, const ProcessPart& part);
 
  private:
-  /// Gathers parameters that are sharded.
-  Sequential::ParametersUsed used_by(Replica& r);
+  /// Begins a pass. Returns what gathers its parameters, null if there is nothing to gather.
+  Sequential::ParametersUsed used_by(Replica& r, GatheredParameters::Direction direction);
   Pass pass_of(const Replica& r, bool training) const;
   UpdateCount update_count(const Replica& r) const;
   void update(Replica& r, const ShardPiece& piece, const View& gradients);

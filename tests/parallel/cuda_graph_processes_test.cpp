@@ -38,8 +38,8 @@ EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer
 
 class CudaGraphProcesses : public GraphProcesses {
  protected:
-  /// Trains with another learning rate and other data in each step, one step with fewer samples, and evaluates in
-  /// between.
+  /// Trains with another learning rate and other data in each step, one step with fewer samples, and compares the
+  /// replicas before the first capture and between replays, so that sharded states leave nothing to gather.
   static std::vector<Training> train(const Model& model, EngineConfig config, bool cuda_graph, int processes) {
     config.cuda_graph = cuda_graph;
     const RendezvousPlace place;
@@ -53,6 +53,7 @@ class CudaGraphProcesses : public GraphProcesses {
         const int64_t samples = step == 4 ? config.batch_size - 1 : config.batch_size;
         engine.train_step(
             part_of(random_batch(model, samples, static_cast<uint32_t>(step), 0.1), config, process.devices));
+        if (step == 1 || step == 6) engine.parameters().verify();
       }
       for (const StepResult& step : engine.take_step_results(true)) {
         result.losses.push_back(step.loss_sum);
@@ -104,6 +105,21 @@ TEST_F(CudaGraphProcesses, ReplayEachMicroBatchOfAStep) {
   config.precision.clip_norm = 0.1;
   config.ema_decay = 0.9;
   expect_same_bits(model, config);
+}
+
+TEST_F(CudaGraphProcesses, ReplayShardedStates) {
+  const Model model = random_model(1), with_batch_norm = tiny_resnet();
+  for (const char* mode : {"zero1", "zero2", "zero3"}) {
+    SCOPED_TRACE(mode);
+    EngineConfig config = with(small_config(model, 12), DType::f16, "adamw");
+    config.scheme = scheme_preset(mode);
+    config.accumulate = 2;
+    config.bucket_bytes = config.first_bucket_bytes = 512;
+    expect_same_bits(model, config);
+    config = with(small_config(with_batch_norm, 3), DType::f32, "sgd");
+    config.scheme = scheme_preset(mode);
+    expect_same_bits(with_batch_norm, config, 4);
+  }
 }
 
 TEST_F(CudaGraphProcesses, ReplayARankWithoutSamples) {

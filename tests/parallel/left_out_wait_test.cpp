@@ -26,7 +26,7 @@ TEST_P(LeftOutWait, IsFoundOnEveryBackendEveryTime) {
   EXPECT_GE(2 * found, waits) << found << " of " << waits << " are found";
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion", "ddp"),
+INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion", "ddp", "zero1", "zero3"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -59,9 +59,11 @@ struct Traced {
   std::unique_ptr<Engine> engine;  // spans point to names that it owns
   std::vector<std::vector<SpanRecord>> compute, communication;
 
-  explicit Traced(Reduce reduce, TraceLevel level = TraceLevel::phase) : group(options(level)) {
+  explicit Traced(const char* mode, TraceLevel level = TraceLevel::phase) : group(options(level)) {
     EngineConfig config = small_config(model, kBatch);
-    config.scheme.reduce = reduce;
+    config.scheme = scheme_preset(mode);
+    config.scheme.staging = Staging::host;
+    config.scheme.loss_at = LossAt::parallel;
     config.first_bucket_bytes = config.bucket_bytes = 16 * 16 * 4;
     engine = std::make_unique<Engine>(model, group, config, Workload{{kBatch}, {}});
     for (uint32_t step = 0; step < kSteps; ++step) engine->train_step(random_batch(model, kBatch, step, 0.0).view());
@@ -103,7 +105,7 @@ int64_t begin_of(const SpanRecord& bucket, const std::vector<SpanRecord>& commun
 }
 
 TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
-  const Traced traced(Reduce::allreduce);
+  const Traced traced("ddp");
   for (size_t d = 0; d < kDevices; ++d) {
     for (int64_t step = 1; step < kSteps; ++step) {
       const auto backward = std::find_if(
@@ -122,7 +124,7 @@ TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
 }
 
 TEST(Overlap, CollectivesHaveTheNameOfTheirBucket) {
-  const Traced traced(Reduce::allreduce, TraceLevel::operation);
+  const Traced traced("ddp", TraceLevel::operation);
   for (const auto& spans : traced.communication) {
     int64_t collectives = 0;
     for (const SpanRecord& span : spans) {
@@ -134,8 +136,34 @@ TEST(Overlap, CollectivesHaveTheNameOfTheirBucket) {
   }
 }
 
+TEST(Overlap, EveryLayerWaitsForItsOwnUpdatedParametersOnly) {
+  for (const char* mode : {"zero1", "zero2"}) {
+    const Traced traced(mode, TraceLevel::operation);
+    for (size_t d = 0; d < kDevices; ++d) {
+      for (int64_t step = 0; step < kSteps; ++step) {
+        std::string seen;  // before each layer's product the wait for its bucket; nothing is updated before step 0
+        for (const SpanRecord& span : traced.compute[d]) {
+          if (span.info.step != step) continue;
+          const std::string layer = span.info.layer;
+          if (span.info.phase == Phase::forward && layer.starts_with("fc") && *span.info.operation != '\0')
+            seen += layer + " ";
+          if (span.info.phase == Phase::wait && std::string(span.info.cause) == "broadcast" && layer.starts_with("fc"))
+            seen += "wait ";
+        }
+        EXPECT_EQ(seen, step == 0 ? "fc1 fc2 fc3 " : "wait fc1 wait fc2 wait fc3 ") << mode << ", step " << step;
+        const auto gathers =
+            std::count_if(traced.communication[d].begin(), traced.communication[d].end(), [&](const SpanRecord& span) {
+              return span.info.step == step && std::string(span.info.operation) == "all_gather" &&
+                     span.info.phase == Phase::broadcast;
+            });
+        EXPECT_EQ(gathers, step == 0 ? 0 : 3) << mode << ", step " << step;
+      }
+    }
+  }
+}
+
 TEST(Overlap, OnDevice0GradientsAreReducedAtOnce) {
-  const Traced traced(Reduce::gpu0);
+  const Traced traced("dp");
   for (const auto& spans : traced.communication) {
     for (int64_t step = 0; step < kSteps; ++step) {
       const auto buckets = reductions(spans, step);

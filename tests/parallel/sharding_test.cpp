@@ -8,6 +8,7 @@
 
 #include "nn/parallel/plan/memory_plan.h"
 #include "nn/parallel/reduce/reducer.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
@@ -81,16 +82,20 @@ struct Numbers {
   double loss_sum = 0;  // of an evaluation
 };
 
+using Change = std::function<void(EngineConfig&)>;
+
 /// The bits of what a mode trains and evaluates.
-Numbers numbers_of(const Model& model, const char* mode, const std::function<void(EngineConfig&)>& change) {
+///   waits  after each step, so that no forward pass gathers what the others have updated
+Numbers numbers_of(const Model& model, const char* mode, const Change& change, bool waits = false) {
   EngineConfig config = config_of(model, mode, 2048);
   change(config);
   DeviceGroup group(test_group(3));
   constexpr int64_t kShort = 7, kEvaluated = 5;
   Engine engine(model, group, config, {{kBatch, kShort}, {kEvaluated}});
-  for (uint32_t step = 0; step < 6; ++step)
+  for (uint32_t step = 0; step < 6; ++step) {
     engine.train_step(random_batch(model, step == 3 ? kShort : kBatch, 40 + step, 0.1).view());
-  engine.take_step_results(true);
+    if (waits) engine.take_step_results(true);
+  }
   const StepResult evaluated = engine.evaluate(random_batch(model, kEvaluated, 77, 0.2).view());
   engine.parameters().verify();
   Numbers numbers{engine.parameters().values(), engine.parameters().working_values(), evaluated.loss_sum};
@@ -98,33 +103,113 @@ Numbers numbers_of(const Model& model, const char* mode, const std::function<voi
   return numbers;
 }
 
-TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
-  using Change = std::function<void(EngineConfig&)>;
-  const auto no_samples_on_one = [](EngineConfig& config) {
-    config.scheme.split.kind = Split::Kind::weights;
-    config.scheme.split.weights = {3, 0, 2};
+void no_samples_on_one(EngineConfig& config) {
+  config.scheme.split.kind = Split::Kind::weights;
+  config.scheme.split.weights = {3, 0, 2};
+}
+
+Change mixed(DType dtype) {
+  return [dtype](EngineConfig& config) {
+    config.precision.compute = dtype;
+    if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   };
-  const auto mixed = [](DType dtype) {
-    return [dtype](EngineConfig& config) {
-      config.precision.compute = dtype;
-      if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+}
+
+std::vector<std::pair<const char*, Change>> changes() {
+  return {{"as it is", [](EngineConfig&) {}},
+          {"a device without samples", no_samples_on_one},
+          {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
+          {"segments, a device without samples, micro-batches",
+           [&](EngineConfig& config) {
+             no_samples_on_one(config);
+             config.recompute_segments = 2;
+             config.accumulate = 3;
+           }},
+          {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
+          {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
+          {"f16", mixed(DType::f16)},
+          {"bf16", mixed(DType::bf16)}};
+}
+
+TEST(Sharding, UpdatesReachTheNextForwardPassBitForBit) {
+  const Model model = random_model(3), with_batch_norm = tiny_resnet();
+  for (const char* mode : {"zero1", "zero2"}) {
+    const auto expect_same = [&](const char* name, const Model& of, const Change& change) {
+      SCOPED_TRACE(std::string(mode) + ", " + name);
+      const Numbers beside = numbers_of(of, mode, change), before = numbers_of(of, mode, change, true);
+      EXPECT_EQ(beside.parameters, before.parameters);
+      EXPECT_EQ(beside.working, before.working);
+      EXPECT_EQ(beside.loss_sum, before.loss_sum);
     };
+    for (const auto& [name, change] : changes()) expect_same(name, model, change);
+    expect_same("batch norm, a device without samples", with_batch_norm, no_samples_on_one);
+    expect_same("batch norm, bf16", with_batch_norm, mixed(DType::bf16));
+  }
+}
+
+/// The identity, which fails on a device when it is armed: on the host, or in its stream.
+class Fails final : public Layer {
+ public:
+  struct Trigger {
+    int device = -1;
+    bool in_stream = false;
   };
-  const std::vector<std::pair<const char*, Change>> changes = {
-      {"as it is", [](EngineConfig&) {}},
-      {"a device without samples", no_samples_on_one},
-      {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},
-      {"segments, a device without samples, micro-batches",
-       [&](EngineConfig& config) {
-         no_samples_on_one(config);
-         config.recompute_segments = 2;
-         config.accumulate = 3;
-       }},
-      {"small buckets", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 64; }},
-      {"one bucket", [](EngineConfig& config) { config.bucket_bytes = config.first_bucket_bytes = 1 << 24; }},
-      {"f16", mixed(DType::f16)},
-      {"bf16", mixed(DType::bf16)}};
-  for (const auto& [name, change] : changes) {
+  explicit Fails(const Trigger& trigger) : trigger_(trigger) {}
+  std::string describe() const override { return "planted"; }
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (call.ctx.backend() != Backend::meta && call.ctx.ordinal() == trigger_.device) {
+      if (!trigger_.in_stream) throw DataError("planted failure");
+      call.ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
+    }
+    copy(call.ctx, call.x, call.y);
+    return {};
+  }
+  void backward(const BackwardCall& call) const override {
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
+  }
+
+ private:
+  const Trigger& trigger_;
+};
+
+TEST(Sharding, AFailureBeforeUpdatesHaveReachedAllLosesNone) {
+  Fails::Trigger trigger;
+  const Model model = planted_model(std::make_unique<Fails>(trigger));
+  for (const char* mode : {"zero1", "zero2"}) {
+    for (const bool in_stream : {false, true}) {
+      if (in_stream && on_gpu()) continue;  // kernels of a GPU throw nothing
+      for (int culprit = 0; culprit < 3; ++culprit) {
+        SCOPED_TRACE(std::string(mode) + ", device " + std::to_string(culprit) + (in_stream ? ", in its stream" : ""));
+        std::vector<std::vector<float>> trained;
+        for (const bool fails : {false, true}) {
+          DeviceGroup group(test_group(3));
+          Engine engine(model, group, config_of(model, mode, 512), {{kBatch}, {}});
+          const OwnedBatch batch = random_batch(model, kBatch, 1, 0);
+          for (int step = 0; step < 2; ++step) engine.train_step(batch.view());
+          group.synchronize();  // no one asks for the parameters
+          trigger = {fails ? culprit : -1, in_stream};
+          const auto step_and_wait = [&] {
+            engine.train_step(batch.view());
+            engine.take_step_results(true);
+          };
+          if (fails) {
+            EXPECT_THROW(step_and_wait(), DataError);
+          }
+          trigger = {};
+          for (int d = 0; d < 3; ++d) trained.push_back(engine.parameters().values(d));
+          step_and_wait();
+          trained.push_back(engine.parameters().values());
+        }
+        for (size_t d = 0; d < 3; ++d) EXPECT_EQ(trained[4 + d], trained[0]) << "device " << d;
+        EXPECT_EQ(trained[7], trained[3]) << "after another step";
+      }
+    }
+  }
+}
+
+TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
+  for (const auto& [name, change] : changes()) {
     for (const uint32_t seed : {3U, 8U}) {
       SCOPED_TRACE(std::string(name) + ", model " + std::to_string(seed));
       const Model model = random_model(seed);

@@ -182,6 +182,7 @@ TEST_P(UpdateInBackward, ANonFiniteLossChangesNothing) {
   engine.train_step(random_batch(model, kBatch, 1, 0).view());
   const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
   EXPECT_NE(text.find("the loss of step 1 is not finite"), std::string::npos) << text;
+  EXPECT_EQ(text.find("clip"), std::string::npos) << "it is refused: " << text;
   EXPECT_EQ(engine.parameters().values(), before);
 }
 

@@ -69,6 +69,12 @@ TEST(LessonPage, HasACommandAndSections) {
   EXPECT_EQ(plain_text(lesson.answer), "Done:\n\n    $ vitrine info");
 }
 
+TEST(LessonPage, ACommandMayHaveSeveralLines) {
+  std::string page = kPage;
+  page.replace(page.find("$ vitrine info\n"), 15, "$ for n in 1 2; do \\\n    vitrine info; \\\n  done\nprinted\n");
+  EXPECT_EQ(parse_lesson(page).answer_command.line, "for n in 1 2; do vitrine info; done");
+}
+
 TEST(LessonPage, SaysWhatItLacks) {
   const auto without = [](const std::string& part) {
     std::string page = kPage;
@@ -89,6 +95,7 @@ TEST(LessonPage, SaysWhatItLacks) {
 }
 
 TEST(LessonPage, KeepsCodeAndTablesAsTheyAre) {
+  EXPECT_EQ(plain_text("a\n\n<!-- b\n c -->\nd\n"), "a\n\nd");
   EXPECT_EQ(plain_text("a\n\n| x | y |\n| z | w |\n\n```\n[i](j) **\n  k\n```\nb"),
             "a\n\n| x | y |\n| z | w |\n\n    [i](j) **\n      k\nb");
 }

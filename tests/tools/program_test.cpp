@@ -192,6 +192,8 @@ TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   expect_contains(result.error, "training has diverged: the test loss after step 1 is not finite",
                   "lower the learning rate, or clip the gradient's norm");
   EXPECT_EQ(result.error.find("compute in"), std::string::npos) << "the run is in f32: " << result.error;
+  expect_lacks(run_vitrine(with(with({"train"}, kQuick), words("--steps 1 --lr 1e30 --update-in-backward"))).error,
+               "clip");
   expect_contains(result.output, "test loss nan", "The last finite weights are in " + weights);
   const std::string page = content(report);
   expect_contains(page, "training has diverged: the test loss");

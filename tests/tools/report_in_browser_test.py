@@ -25,7 +25,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
                   ["Test accuracy", "Training loss", "Time of training in each configuration", "dp fp16:none", "equal to the byte"]),
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 7, ["samples/s", "The device that holds most", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
-    "lab": (["lab"], 12, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
+    "lab": (["lab"], 14, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }
 
 # Problems of the page, and the number of its charts.

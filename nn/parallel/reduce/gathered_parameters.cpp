@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cast.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -23,7 +24,20 @@ GatheredParameters::GatheredParameters(const ReducerContext& replica, const Flat
 
 void GatheredParameters::reset() {
   ready_ = replica_.device.compute().stream().make_event();
-  for (Unit& unit : units_) unit.gathered = replica_.device.compute().stream().make_event();
+  for (Unit& unit : units_) {
+    unit.gathered = replica_.device.compute().stream().make_event();
+    unit.waits = false;
+  }
+  set_due(!complete_);
+}
+
+bool GatheredParameters::begin_pass(Direction direction) {
+  direction_ = direction;
+  if (frees()) return true;
+  // Updates during backward make parameters due that no layer of this step reads again.
+  if (!due_ || direction == Direction::backward) return false;
+  replica_.device.compute().record(*ready_);
+  return true;
 }
 
 void GatheredParameters::begin_use(int first, int end) {
@@ -40,11 +54,18 @@ void GatheredParameters::begin_use(int first, int end) {
     Unit& next = units_[forward ? low - 1 : high + 1];
     int64_t bytes = bytes_of(next);
     for (size_t k = low; k <= high; ++k) bytes += bytes_of(units_[k]);
-    if (bytes <= 2 * replica_.config.bucket_bytes) gather(next);
+    if (!frees() || bytes <= 2 * replica_.config.bucket_bytes) gather(next);
   }
-  for (size_t k = low; k <= high; ++k) {
-    if (std::exchange(units_[k].waits, false)) replica_.device.compute().wait(*units_[k].gathered, "broadcast");
-  }
+  for (size_t k = low; k <= high; ++k) wait(units_[k]);
+}
+
+void GatheredParameters::wait(Unit& unit) {
+  if (!std::exchange(unit.waits, false)) return;
+  ExecContext& compute = replica_.device.compute();
+  compute.wait(*unit.gathered, "broadcast");
+  if (frees() || !replica_.half_parameters) return;
+  const PhaseScope phase(compute, Phase::cast);
+  cast(compute, unit.shards.all(replica_.parameters), unit.shards.all(replica_.half_parameters));
 }
 
 void GatheredParameters::end_use(int first, int end) {
@@ -55,7 +76,50 @@ void GatheredParameters::end_use(int first, int end) {
   }
 }
 
+void GatheredParameters::set_due(bool due) {
+  if (frees()) return;
+  due_ = due;
+  for (Unit& unit : units_) unit.due = due && unit.shards.size > 0;
+}
+
+void GatheredParameters::set_complete(bool complete) {
+  ExecContext& compute = replica_.device.compute();
+  if (compute.backend() != Backend::cpu) {
+    complete_ = false;
+    return;
+  }
+  compute.dispatch({"set_complete", {}, {}}, [this, complete] { complete_ = complete; });
+}
+
+void GatheredParameters::begin_updates() {
+  if (frees()) return;
+  set_due(true);
+  set_complete(false);
+}
+
+void GatheredParameters::finish() {
+  if (!due_) return;
+  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.due; }))
+    replica_.device.compute().record(*ready_);
+  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) gather(*unit);
+  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) wait(*unit);
+  due_ = false;
+  set_complete(true);
+}
+
+void GatheredParameters::gather_in_place(Unit& unit) {
+  if (!std::exchange(unit.due, false)) return;
+  ExecContext& communication = replica_.device.communication();
+  const PhaseScope phase(communication, Phase::broadcast, unit.bucket.name.c_str());
+  communication.wait(*ready_, "compute");
+  replica_.communicator->all_gather(communication, unit.shards.of(replica_.rank, replica_.parameters),
+                                    unit.shards.all(replica_.parameters));
+  communication.record(*unit.gathered);
+  unit.waits = true;
+}
+
 void GatheredParameters::gather(Unit& unit) {
+  if (!frees()) return gather_in_place(unit);
   if (unit.memory) return;
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
@@ -95,8 +159,7 @@ void GatheredParameters::release() {
 
 void GatheredParameters::release(Unit& unit) {
   if (!unit.memory) return;
-  // Memory is used again in the order of the compute stream.
-  if (std::exchange(unit.waits, false)) replica_.device.compute().wait(*unit.gathered, "broadcast");
+  wait(unit);  // memory is used again in the order of the compute stream
   for (const int i : unit.parameters) views_[static_cast<size_t>(i)] = View();
   unit.memory = {};
   unit.masters = {};

@@ -96,8 +96,9 @@ class Reducer {
   /// A step begins.
   virtual void begin_step(int64_t /*step*/) {}
   /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters,
-  /// as f32 and as 16-bit copy where the replica holds them, and the updated state of the loss scaler. Also called
-  /// between steps, when averages of parameters take their place or give it back (Engine::AverageScope).
+  /// as f32 and as 16-bit copy where the replica holds them (with Scheme::shard its own shard; GatheredParameters
+  /// brings the others), and the updated state of the loss scaler. Also called between steps, when averages of
+  /// parameters take their place or give it back (Engine::AverageScope).
   virtual void distribute() {}
   /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed
   /// stream would fail their waiters.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/sharded_reducer.h"
 
-#include "kernels/cast.h"
 #include "kernels/elementwise.h"
 #include "runtime/copy.h"
 #include "runtime/square_sums.h"
@@ -34,7 +33,7 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica
 }
 
 void ShardedReducer::reset() {
-  for (auto* event : {&ready_, &reduced_, &updated_, &gathered_})
+  for (auto* event : {&ready_, &reduced_, &updated_, &shared_})
     *event = replica_.device.compute().stream().make_event();
   for (Part& part : parts_) part.memory = {};
 }
@@ -186,28 +185,19 @@ void ShardedReducer::share_decisions() {
 }
 
 void ShardedReducer::distribute() {
-  if (!replica_.shards_states()) return;  // every replica has made the same update
+  // Without shards every replica has made the same update; before the first one nothing is decided.
+  if (!replica_.shards_states() || !replica_.control) return;
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
   compute.record(*updated_);
   {
-    const PhaseScope phase(communication, Phase::broadcast, "parameters");
+    const PhaseScope phase(communication, Phase::broadcast, "decisions");
     communication.wait(*updated_, "optimizer");
-    for (const Part& part : parts_) {
-      if (part.shards.size == 0 || replica_.shards_parameters()) continue;
-      replica_.communicator->all_gather(communication, part.shards.of(replica_.rank, replica_.parameters),
-                                        part.shards.all(replica_.parameters));
-    }
-    if (replica_.control) share_decisions();  // empty before the first update
+    share_decisions();
   }
-  communication.record(*gathered_);
-  {
-    const PhaseScope phase(compute, Phase::broadcast);
-    compute.wait(*gathered_, "broadcast");
-  }
-  if (!replica_.half_parameters || replica_.shards_parameters()) return;
-  const PhaseScope phase(compute, Phase::cast);
-  cast(compute, replica_.parameters, replica_.half_parameters);
+  communication.record(*shared_);
+  const PhaseScope phase(compute, Phase::broadcast);
+  compute.wait(*shared_, "broadcast");
 }
 
 }  // namespace vitrine

@@ -11,8 +11,8 @@
 namespace vitrine {
 
 /// Each replica updates its shard of every bucket (make_shard()). Gradients are reduced to their owners while backward
-/// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are all-gathered, or
-/// with Sharding::parameters left to GatheredParameters. A bucket moves the bytes of its all-reduce.
+/// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are left to
+/// GatheredParameters. A bucket moves the bytes of its all-reduce.
 ///   source  Rajbhandari et al., "ZeRO", SC 2020
 ///
 /// Where gradients are sharded (stages 2 and 3) a bucket has memory from when backward begins it until the next bucket
@@ -71,7 +71,7 @@ class ShardedReducer final : public Reducer {
   std::unique_ptr<Event> ready_;     // compute: the gradients of a bucket are final
   std::unique_ptr<Event> reduced_;   // communication: all buckets so far are reduced
   std::unique_ptr<Event> updated_;   // compute: this replica's shard is updated
-  std::unique_ptr<Event> gathered_;  // communication: all shards are there
+  std::unique_ptr<Event> shared_;    // communication: the decisions of all are there
 };
 
 }  // namespace vitrine

@@ -167,6 +167,12 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
   attempt([&] {  // a lost GPU makes no events; nothing will run on it again
     for (auto& r : replicas_) r->make_events();
   });
+  // What one replica has not received, all gather again.
+  const bool due = std::any_of(replicas_.begin(), replicas_.end(),
+                               [](const auto& r) { return r->gathered && r->gathered->is_due(); });
+  for (auto& r : replicas_) {
+    if (r->gathered) r->gathered->set_due(due);
+  }
   if (lost_.empty()) attempt([&] { equalize_buffers(); });
   if (aborts) attempt([&] { reopen_communicators(); });
   if (setup_.devices.checker() != nullptr) setup_.devices.checker()->forget_accesses();

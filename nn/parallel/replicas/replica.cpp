@@ -69,6 +69,8 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     }
   } else {
     model.parameter_views = layout.views(model.working_parameters(), model.parameters);
+    if (reduction.shards_states() && !config.forward_only)
+      gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
   }
   const int64_t kept = setup.buffer_layout.saved().parameter_elements(),
                 transient = setup.buffer_layout.transient().parameter_elements();

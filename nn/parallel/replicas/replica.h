@@ -113,7 +113,7 @@ struct Replica {
   /// Null where the model has no buffers, or there is one replica, or it only evaluates.
   std::unique_ptr<BatchExchange> exchange;
   std::unique_ptr<Reducer> reducer;
-  std::unique_ptr<GatheredParameters> gathered;  // null unless it shards_parameters()
+  std::unique_ptr<GatheredParameters> gathered;  // null unless it shards_states()
   ExactReducer* exact = nullptr;                 // the reducer, in exact mode
   ReplicaBatch batch;
   /// Steps that the compute stream has begun and finished, where a lost device is survived. The stream writes them.

@@ -58,6 +58,15 @@ bool ReplicaGroup::all_update() const {
   return std::all_of(replicas_.begin(), replicas_.end(), [](const auto& r) { return r->updates(); });
 }
 
+void ReplicaGroup::finish_gathering(int64_t step) {
+  for_each_at_once([&](Replica& r) {
+    if (!r.gathered) return;
+    r.communication().set_step(step);
+    const PhaseScope phase(r.compute(), Phase::broadcast);
+    r.gathered->finish();
+  });
+}
+
 void ReplicaGroup::for_each_updating(const std::function<void(Replica&)>& work) {
   for_each_at_once([&](Replica& r) {
     if (r.updates()) work(r);

@@ -52,6 +52,9 @@ class ReplicaGroup {
   /// The same on a thread for each replica, all at once, where there are such threads; else in order. For work that
   /// touches no other replica. When it fails on one, aborts the collectives of the others and throws the root cause.
   void for_each_at_once(const std::function<void(Replica&)>& work);
+  /// Gathers the parameters that other replicas have updated, where that is due, as part of `step`. With several
+  /// processes all call it.
+  void finish_gathering(int64_t step);
   /// for_each_at_once() on the replicas that run the optimizer.
   void for_each_updating(const std::function<void(Replica&)>& work);
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/nn/parallel/engine_config.h>
+
 namespace vitrine {
 
 /// Steps that may be skipped in a row before training counts as diverged.
@@ -39,5 +41,8 @@ struct StepResult {
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
 };
+
+/// What keeps values finite and the configuration allows, after "To continue, ".
+std::string divergence_remedies(const EngineConfig& config);
 
 }  // namespace vitrine

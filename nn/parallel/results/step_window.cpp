@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "kernels/step_control.h"
 #include "nn/parallel/state/host_copies.h"
@@ -39,14 +40,16 @@ std::string parameter_at(const FlatLayout& layout, int64_t element) {
   return {};
 }
 
-std::string remedies(const EngineConfig& config) {
-  const DType compute = config.precision.compute;
-  if (compute == DType::f32) return "lower the learning rate, or clip the gradient's norm";
-  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}",
-                     compute == DType::f16 ? "bf16 or f32" : "f32");
-}
-
 }  // namespace
+
+std::string divergence_remedies(const EngineConfig& config) {
+  std::vector<std::string> remedies{"lower the learning rate"};
+  if (!config.update_in_backward) remedies.emplace_back("clip the gradient's norm");
+  if (config.precision.mixed())
+    remedies.emplace_back(config.precision.compute == DType::f16 ? "compute in bf16 or f32" : "compute in f32");
+  if (remedies.size() > 1) remedies.back().insert(0, "or ");
+  return fmt::format("{}", fmt::join(remedies, ", "));
+}
 
 void StepResult::add_totals(const StepResult& other) {
   loss_sum += other.loss_sum;
@@ -108,6 +111,7 @@ void StepWindow::add(int slot, const HostBatch& batch, int64_t samples) {
 
 void StepWindow::drain() {
   while (!in_flight_.empty()) finish_oldest();
+  replicas_.issue_or_recover([&] { replicas_.finish_gathering(progress_.steps); });
 }
 
 void StepWindow::finish_oldest() {
@@ -246,7 +250,8 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
                 "the {} of step {} is not finite, first {}; the parameters are those of the step before",
                 std::isfinite(result.loss_sum) ? "gradient" : "loss", issued.step + 1,
                 result.overflow == "the loss" ? "the loss itself, whose logits are finite" : "in " + result.overflow);
-  throw DivergedError(fmt::format("training has diverged: {}. To continue, {}", what, remedies(setup_.config)));
+  throw DivergedError(
+      fmt::format("training has diverged: {}. To continue, {}", what, divergence_remedies(setup_.config)));
 }
 
 void StepWindow::throw_if_diverged(const StepResult& result) {
@@ -265,7 +270,7 @@ void StepWindow::throw_if_diverged(const StepResult& result) {
                   skipped,
                   at_floor ? fmt::format("at loss scale {}, the lowest that is tried", result.loss_scale)
                            : fmt::format("at loss scale {}", result.loss_scale),
-                  result.overflow, remedies(setup_.config)));
+                  result.overflow, divergence_remedies(setup_.config)));
 }
 
 }  // namespace vitrine

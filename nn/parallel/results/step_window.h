@@ -52,7 +52,8 @@ class StepWindow {
   void read_step(int slot);
   /// The next step has been issued.
   void add(int slot, const HostBatch& batch, int64_t samples);
-  /// Waits for all steps in flight and records their results. throws what has failed.
+  /// Waits for all steps in flight and records their results, and makes the parameters of all replicas those of the
+  /// last one (ReplicaGroup::finish_gathering). throws what has failed.
   void drain();
   /// The results that were recorded since the last call.
   std::vector<StepResult> take() { return std::exchange(finished_, {}); }

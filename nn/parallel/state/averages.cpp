@@ -15,6 +15,7 @@ namespace vitrine {
 
 void Averages::exchange() {
   replicas_.for_each_updating([&](Replica& r) {
+    if (r.gathered) r.gathered->begin_updates();
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
       for (const ShardPiece& piece : r.optimizer.shard)

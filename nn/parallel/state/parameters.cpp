@@ -138,7 +138,8 @@ BufferValues Parameters::buffers(int device) {
 
 std::vector<float> Parameters::read(int device, View (*flat)(const Replica&)) {
   window_.drain();
-  if (!replicas_[device].gathered) return read_flat(setup_.devices, replicas_[device], flat(replicas_[device]));
+  if (!replicas_[device].reduction.shards_parameters())
+    return read_flat(setup_.devices, replicas_[device], flat(replicas_[device]));
   std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
   read_frozen(setup_, replicas_[device], flat(replicas_[device]), values);
   read_shards(setup_, replicas_, device, "the parameters", values,

@@ -12,7 +12,9 @@
 namespace vitrine {
 
 /// The parameters and saved buffers on the devices of an engine, read and set by the host. All functions wait for the
-/// steps in flight, and throw what these throw.
+/// steps in flight, and throw what these throw. With several processes and Scheme::shard the first call after a step
+/// gathers what the replicas have updated, so all make it, unless Engine::take_step_results(true) or evaluate() came
+/// before.
 class Parameters {
  public:
   Parameters(EngineSetup& setup, ReplicaGroup& replicas, StepWindow& window);

@@ -180,7 +180,7 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
   if (options.save.empty()) return;
   ProcessGroup* const process_group = processes.process_group().get();
   if (!processes.leads()) {
-    if (engine.config().scheme.shards(Sharding::parameters)) engine.parameters().values();  // rank 0 reads the shards
+    if (engine.config().scheme.shards(Sharding::optimizer)) engine.parameters().values();  // rank 0 reads the shards
     while (process_group->broadcast(kSavingWeights, {}) != "saved") {
     }
     return;
@@ -198,6 +198,7 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
                "continue from the last checkpoint (--resume)\n");
     return;
   }
+  const bool in_shards = processes.process_group() != nullptr && engine.config().scheme.shards(Sharding::optimizer);
   const std::string success =
       fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
@@ -211,7 +212,10 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
       saving.throw_if_failed();
     }
   } catch (const std::exception& error) {
-    fmt::print(stderr, "vitrine: training failed, and its weights could not be saved: {}\n", error.what());
+    fmt::print(stderr, "vitrine: training failed, and its weights could not be saved: {}{}\n", error.what(),
+               in_shards ? "; each process may hold updates of its shard that the others have not received; continue "
+                           "from the last checkpoint (--resume)"
+                         : "");
   }
 }
 

@@ -71,8 +71,8 @@ int run_train(const Options& asked, const Processes& processes) {
   attempts.rethrow();
   if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
     if (processes.leads()) {
-      fmt::print(stderr, "vitrine: {} (--lr, --clip-norm, --precision); --allow-non-finite continues with NaN\n",
-                 diverged);
+      fmt::print(stderr, "vitrine: {} (--lr, {}--precision); --allow-non-finite continues with NaN\n", diverged,
+                 options.update_in_backward ? "" : "--clip-norm, ");
     }
     return kExitFailure;
   }

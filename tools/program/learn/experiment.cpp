@@ -19,10 +19,10 @@ bool Result::as_stated() const {
 }
 
 const std::vector<Experiment>& experiments() {
-  static const std::vector<Experiment> all = {average_of_averages(),  micro_batch_means(),   divided_twice(),
-                                              kept_outputs(),         same_epoch_seed(),     padded_evaluation(),
-                                              batch_norm_per_shard(), clip_before_unscale(), skip_on_one_rank(),
-                                              repeated_dropout(),     l2_under_adam(),       missing_event()};
+  static const std::vector<Experiment> all = {
+      average_of_averages(), micro_batch_means(), divided_twice(),     kept_outputs(),         gathered_at_once(),
+      loaded_on_device_0(),  same_epoch_seed(),   padded_evaluation(), batch_norm_per_shard(), clip_before_unscale(),
+      skip_on_one_rank(),    repeated_dropout(),  l2_under_adam(),     missing_event()};
   return all;
 }
 

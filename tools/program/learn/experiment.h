@@ -51,6 +51,8 @@ Experiment average_of_averages();   // averages.cpp
 Experiment micro_batch_means();     // averages.cpp
 Experiment divided_twice();         // averages.cpp
 Experiment kept_outputs();          // memory.cpp
+Experiment gathered_at_once();      // memory.cpp
+Experiment loaded_on_device_0();    // memory.cpp
 Experiment same_epoch_seed();       // samples.cpp
 Experiment padded_evaluation();     // samples.cpp
 Experiment batch_norm_per_shard();  // layers.cpp

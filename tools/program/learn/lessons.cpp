@@ -69,6 +69,9 @@ LessonCommand read_command(int lesson, const char* section, const std::string& t
         fmt::format("lesson {}: '{}' has no block of '```console' with a line '$ COMMAND'", lesson, section));
   }
   LessonCommand command{block[1].substr(2)};
+  for (auto line = block + 2; line < lines.end() && command.line.ends_with('\\'); ++line)
+    command.line.replace(command.line.size() - 1, 1,
+                         line->substr(std::min(line->find_first_not_of(' '), line->size())));
   const size_t status = block->find("exit=");
   if (status != std::string::npos) {
     const std::optional<int> number = parse_number<int>(std::string_view(*block).substr(status + 5));
@@ -131,14 +134,18 @@ Lesson parse_lesson(std::string_view page) {
 
 std::string plain_text(std::string_view markdown) {
   std::string text;
-  bool in_code = false, in_paragraph = false;
+  bool in_code = false, in_paragraph = false, in_comment = false;
   for (const std::string& line : page_lines(markdown)) {
     if (line.starts_with(kCodeFence)) {
       in_code = !in_code;
       in_paragraph = false;
       continue;
     }
-    if (!in_code && line.starts_with("<!--")) continue;
+    in_comment = in_comment || (!in_code && line.starts_with("<!--"));
+    if (in_comment) {
+      in_comment = line.find("-->") == std::string::npos;
+      continue;
+    }
     const bool starts_anew = in_code || line.empty() || line.starts_with("* ") || line.starts_with("| ");
     if (!text.empty()) text += in_paragraph && !starts_anew ? " " : "\n";
     const size_t indentation = in_paragraph && !starts_anew ? std::min(line.find_first_not_of(' '), line.size()) : 0;

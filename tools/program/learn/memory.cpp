@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bug of memory: outputs that are gathered on device 0 and kept.
+// Bugs of memory: outputs that are kept on device 0, weights that every process loads there, parameters that are
+// gathered all at once.
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "nn/layers/linear.h"
 #include "nn/parallel/engine.h"
+#include "runtime/copy.h"
 #include "tools/program/learn/experiment.h"
 #include "tools/program/learn/problem.h"
 
@@ -35,14 +42,9 @@ TrainingStep gathering_step(bool keeps_outputs) {
   };
 }
 
-/// The measured peak of device 0 in steps of that many micro-batches.
-double peak_bytes(int micro_batches, bool keeps_outputs) {
-  const Model model = make_perceptron({16}, 16, kClasses);
-  EngineConfig config = small_config(micro_batches * kSamplesOfMicroBatch);
-  config.scheme = scheme_preset("dp");
-  config.accumulate = micro_batches;
-  config.step = gathering_step(keeps_outputs);
-  DeviceGroup group(cpu_devices(kDevices));
+/// The measured peak of device 0 in training.
+double peak_of_training(const Model& model, const EngineConfig& config, int devices) {
+  DeviceGroup group(cpu_devices(devices));
   Engine engine(model, group, config, {{config.batch_size}, {}});
   const HostBatch batch = batch_of(model, draw_samples(model, config.batch_size, 1));
   for (int step = 0; step < 2; ++step) engine.train_step(batch);
@@ -51,10 +53,65 @@ double peak_bytes(int micro_batches, bool keeps_outputs) {
   return static_cast<double>(group[0].pool().statistics().peak_bytes);
 }
 
+/// The same in steps of that many micro-batches.
+double peak_bytes(int micro_batches, bool keeps_outputs) {
+  const Model model = make_perceptron({16}, 16, kClasses);
+  EngineConfig config = small_config(micro_batches * kSamplesOfMicroBatch);
+  config.scheme = scheme_preset("dp");
+  config.accumulate = micro_batches;
+  config.step = gathering_step(keeps_outputs);
+  return peak_of_training(model, config, kDevices);
+}
+
 double measure_kept_outputs(size_t setting, bool planted) {
   constexpr std::array<int, 3> kMicroBatches = {2, 4, 8};
   const double one = peak_bytes(1, false);
   return (peak_bytes(kMicroBatches[setting], planted) - one) / one;
+}
+
+double measure_gathered_at_once(size_t setting, bool planted) {
+  constexpr std::array<int, 3> kDeviceCounts = {8, 4, 2};
+  constexpr int64_t kWidth = 512, kLayers = 8, kLayerBytes = kWidth * kWidth * 4;
+  std::vector<Sequential::Part> layers;
+  for (int64_t i = 0; i < kLayers; ++i)
+    layers.push_back({fmt::format("layer {}", i), std::make_unique<Linear>(LinearConfig{kWidth, kWidth, false, true})});
+  const Model model = make_small_model("layers", {kWidth}, kWidth, std::move(layers));
+  EngineConfig config = small_config(16);
+  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  config.bucket_bytes = config.first_bucket_bytes = planted ? kLayers * kLayerBytes : kLayerBytes;
+  const auto peak = [&](const char* mode) {
+    config.scheme = scheme_preset(mode);
+    return peak_of_training(model, config, kDeviceCounts[setting]);
+  };
+  const double below = peak("zero2");
+  return std::max(0.0, (peak("zero3") - below) / below);
+}
+
+/// Each rank loads the same weights, and copies them to its parameters. All are loaded when the first rank ends.
+double measure_loaded_on_device_0(size_t setting, bool planted) {
+  constexpr std::array<int, 3> kRanks = {2, 4, 8};
+  constexpr int64_t kElements = int64_t{1} << 20;
+  DeviceGroup devices(cpu_devices(kRanks[setting]));
+  const std::vector<float> file(kElements, 0.5F);
+  const ConstView weights(file.data(), {kElements}, DType::f32, DeviceId::host());
+  std::vector<Tensor> held;
+  std::vector<std::unique_ptr<Event>> loaded;
+  for (int rank = 0; rank < devices.size(); ++rank) {
+    ExecContext& loads = devices[planted ? 0 : rank].compute();
+    ExecContext& own = devices[rank].compute();
+    const auto allocate = [&](ExecContext& ctx, const char* name) {
+      return held.emplace_back(ctx.allocate({kElements}, DType::f32, Category::parameters, name));
+    };
+    const Tensor state = allocate(loads, "loaded weights"), parameters = allocate(own, "parameters");
+    copy(loads, weights, state);
+    Event& event = *loaded.emplace_back(loads.stream().make_event());
+    loads.record(event);
+    own.wait(event, "weights");
+    copy(own, state, parameters);
+  }
+  devices.synchronize();
+  const auto peak = [&](int rank) { return static_cast<double>(devices[rank].pool().statistics().peak_bytes); };
+  return (peak(0) - peak(1)) / peak(1);
 }
 
 }  // namespace
@@ -77,6 +134,47 @@ Experiment kept_outputs() {
               "for lists and sums that take outputs or losses (outputs.append(out), total += loss): take loss.item() "
               "or out.argmax(1).cpu() instead, which also lets go of the graph.",
           .link = "https://github.com/TRI-ML/packnet-sfm/issues/47"};
+}
+
+Experiment gathered_at_once() {
+  return {.name = "gathered-at-once",
+          .question = "Does the stage that shards more hold less?",
+          .bug =
+              "Parameters are sharded (ZeRO stage 3, FSDP), but the whole model is one unit: all of it is gathered "
+              "before the first layer, and freed after the last. At its peak a device holds the model and its shard "
+              "of it. Stage 2 holds the model only.",
+          .measures = "(peak under stage 3 - peak under stage 2) / peak under stage 2, at least 0",
+          .axis = "devices",
+          .settings = {"8", "4", "2"},
+          .wrongness = measure_gathered_at_once,
+          .harm = 0.1,
+          .noise = 0.0,
+          .notice =
+              "Compare torch.cuda.max_memory_allocated() of the stages, not what is allocated between steps, which "
+              "does fall. Make each block a unit: fully_shard(block) before fully_shard(model), or an "
+              "auto_wrap_policy; with DeepSpeed lower stage3_max_live_parameters.",
+          .link = "https://github.com/deepspeedai/DeepSpeed/issues/3734"};
+}
+
+Experiment loaded_on_device_0() {
+  return {.name = "loaded-on-device-0",
+          .question = "On which device does each process load the weights?",
+          .bug =
+              "Weights that were saved on GPU 0 return there when they are loaded, in every process. GPU 0 holds a "
+              "copy for each of them, until all have copied theirs to their own GPU, or as long as a variable names "
+              "it. The processes are devices of one process here, so only weights count; on GPUs every process also "
+              "opens a CUDA context on GPU 0, which stays.",
+          .measures = "(peak of device 0 - peak of device 1) / peak of device 1",
+          .axis = "processes",
+          .settings = {"2", "4", "8"},
+          .wrongness = measure_loaded_on_device_0,
+          .harm = 7.0,
+          .noise = 0.0,
+          .notice =
+              "nvidia-smi lists several processes on GPU 0. Call torch.cuda.set_device(local_rank) before anything "
+              "else touches CUDA, and load with torch.load(path, map_location=\"cpu\"), or "
+              "map_location=f\"cuda:{local_rank}\".",
+          .link = "https://github.com/pytorch/examples/issues/1078"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -124,10 +124,11 @@ std::optional<Finding> divergence(const RunRecord& run) {
                              run.steps.first_non_finite + 1)
                : fmt::format("The test loss of epoch {} is not finite: the weights are unusable.", evaluation->epoch);
   }
-  return Finding{
-      text,
-      "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16.",
-      1.0};
+  return Finding{text,
+                 fmt::format("A smaller `--lr`{} keeps values finite; so may `--precision fp32` or `bf16` in place of "
+                             "fp16.",
+                             run.update_in_backward ? "" : " or `--clip-norm 1`"),
+                 1.0};
 }
 
 std::optional<Finding> uneven_memory(const RunRecord& run) {

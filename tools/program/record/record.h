@@ -189,6 +189,7 @@ struct RunRecord {
   int workers = 1;
   bool host_preprocess = false;
   int64_t bucket_bytes = 0, first_bucket_bytes = 0;
+  bool update_in_backward = false;
   bool images_on_device = false;  // the host sends the index of each image only
   int64_t image_bytes = 0,
           label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented

@@ -112,6 +112,7 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
   record.host_preprocess = options.host_preprocess();
   record.bucket_bytes = config.bucket_bytes;
   record.first_bucket_bytes = config.first_bucket_bytes;
+  record.update_in_backward = config.update_in_backward;
   return record;
 }
 

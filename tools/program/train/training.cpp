@@ -155,14 +155,9 @@ void Training::run_epochs() {
 
 void Training::check_evaluation(const EpochRecord& result) const {
   if (options_.allow_non_finite || !result.test_loss || std::isfinite(*result.test_loss)) return;
-  const DType compute = engine_.config().precision.compute;
-  const char* const remedies = compute == DType::f32 ? "lower the learning rate, or clip the gradient's norm"
-                               : compute == DType::f16
-                                   ? "lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"
-                                   : "lower the learning rate, clip the gradient's norm, or compute in f32";
   throw DivergedError(fmt::format(
       "training has diverged: the test loss after step {} is not finite, although the weights are. To continue, {}",
-      engine_.steps_issued(), remedies));
+      engine_.steps_issued(), divergence_remedies(engine_.config())));
 }
 
 void Training::end_epoch_of_schedule(const EpochRecord& result) {
