@@ -27,6 +27,11 @@ int64_t f32::conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution) {
 namespace {
 
 void conv2d(ExecContext& ctx, const Conv2dCall& call) {
+  if (ctx.winograd()) {
+    const Reason refusal = onednn::winograd_conv2d(ctx, call);
+    note_choice(ctx, call.recorded(), refusal.empty() ? "Winograd" : "direct convolution", refusal);
+    if (refusal.empty()) return;
+  }
   if (call.y.dtype == DType::f32) return f32::conv2d(ctx, ctx.workspace(), call);
   if (!onednn::computes(call.y.dtype) || !onednn::conv2d(ctx, ctx.workspace(), call)) widened::conv2d(ctx, call);
 }

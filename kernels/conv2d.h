@@ -20,13 +20,14 @@ Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shap
 ///   x (N, H, W, C)   w (K, R, S, C)   bias (K) or empty   y (N, P, Q, K);  P = floor((H + 2*pad - R) / stride) + 1, Q
 ///     likewise
 /// requires  x, w, bias and y are all f32, all f16 or all bf16; y does not overlap x, w or bias
-/// ensures   sums in f32, rounded once; the same bits in every run
+/// ensures   sums in f32, rounded once; the same bits in every run. By Winograd's algorithm (ExecContext::winograd()),
+///           rounding errors are about six times as large, and a NaN or infinity spreads over tiles of 4 x 4 outputs
 /// stream    asynchronous, never synchronizes
 /// workspace ctx.workspace(), reserved by the caller: packed weights, scratch, and on the CPU f16 and bf16 images
 ///           widened to f32
 /// throws    ShapeError, DtypeError, DeviceError; from the stream OutOfMemory with the bytes needed when no algorithm
 ///           fits the workspace
-/// source    Chellapilla et al. 2006 (im2col); oneDNN's direct convolution if built in
+/// source    Chellapilla et al. 2006 (im2col); oneDNN's direct convolution if built in; Lavin & Gray 2015 (Winograd)
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 
 /// grad_x (N, H, W, C) from grad_y (N, P, Q, K), the gradient before ReLU (see relu_backward). Otherwise like

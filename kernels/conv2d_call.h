@@ -18,6 +18,9 @@ struct Conv2dCall {
   }
 };
 
+/// Remembers the first choice for an operation, for conv2d_choices().
+void note_choice(ExecContext& ctx, RecordedConv2d operation, const std::string& implementation, const Reason& reason);
+
 /// A tensor that a Conv2dCall only reads.
 inline View read_only(const ConstView& v) { return {const_cast<void*>(v.data), v.shape, v.dtype, v.device}; }
 

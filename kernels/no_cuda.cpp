@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces the CUDA sources in builds without CUDA. Operations do not refer to their CUDA implementations there, see
 // run.h.
-#include "kernels/conv2d_choice.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/libraries.h"
 #include "kernels/tuned_plans.h"
 #include "runtime/error.h"
 
 namespace vitrine {
-
-std::vector<Conv2dChoice> conv2d_choices(ExecContext&) { return {}; }
 
 TuneResult tune_plans(ExecContext& ctx, const std::vector<std::string>&, const TunedPlans&, int64_t, double, Setting) {
   throw UnsupportedError("tune_plans: " + ctx.device().str() + " is not a GPU, so its libraries have no plans to time");

@@ -58,6 +58,7 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   if (!options.threads_per_device.empty())
     parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
   parts.ordinal = ordinal;
+  parts.winograd = options.winograd;
   if (!options.names.empty()) parts.name = options.names[i];
   parts.pool =
       std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<MetaSlab>(ordinal), capacity);
@@ -70,18 +71,21 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   return parts;
 }
 
-Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker, const CoreShare& share,
-                        TraceLevel trace) {
+Device::Parts cpu_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker,
+                        const CoreShare& share) {
+  const DeviceId id = options.devices[i];
+  const int ordinal = static_cast<int>(i);
   Device::Parts parts;
   parts.id = parts.target = id;
   parts.ordinal = ordinal;
   parts.cores = share.cores;
   parts.thread_count = share.threads;
-  parts.trace = trace;
+  parts.trace = options.trace;
+  parts.winograd = options.winograd;
   parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CpuSlab>(ordinal, capacity), capacity);
   const auto stream = [&](StreamRole role, const std::vector<int>& cores, int threads) {
     return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker,
-                                       CpuStream::Options{cores, threads, trace});
+                                       CpuStream::Options{cores, threads, options.trace});
   };
   parts.compute = stream(StreamRole::compute, share.cores, share.threads);
   parts.copy = stream(StreamRole::copy, share.helper_cores, 1);
@@ -128,7 +132,7 @@ std::string logical_name(DeviceId id, size_t place) { return fmt::format("{}#{}"
 
 Device::Device(Parts parts) : parts_(std::move(parts)) {
   const bool for_gpu = parts_.target.backend == Backend::cuda;
-  const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32, for_gpu};
+  const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32, for_gpu, parts_.winograd};
   const ExecContext::Options single{parts_.trace, 1, parts_.tf32, for_gpu};
   compute_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.compute, parts_.pool, compute);
   copy_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.copy, parts_.pool, single);
@@ -213,7 +217,6 @@ void DeviceGroup::open() {
   for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i, share));
   for (size_t i = 0; i < count; ++i) {
     const DeviceId id = options_.devices[i];
-    const int ordinal = static_cast<int>(i);
     if (id.backend != options_.devices[0].backend)
       throw ConfigError("devices: all devices of a group must have the same backend");
     switch (id.backend) {
@@ -221,8 +224,7 @@ void DeviceGroup::open() {
         devices_.push_back(std::make_unique<Device>(meta_parts(options_, i, capacities[i], checker_.get())));
         break;
       case Backend::cpu:
-        devices_.push_back(
-            std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
+        devices_.push_back(std::make_unique<Device>(cpu_parts(options_, i, capacities[i], checker_.get(), shares[i])));
         break;
       case Backend::cuda:
         devices_.push_back(std::make_unique<Device>(cuda::make_parts(options_, i, capacities[i], checker_.get())));
@@ -280,6 +282,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.place = options.place.value_or(ProcessGroupPlace{0, {static_cast<int>(options.devices.size())}});
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
   twin.tf32 = options.tf32;
+  twin.winograd = options.winograd;
   check_list(options.threads_per_device, options.devices.size(), "threads per device");
   if (backend != Backend::cuda) twin.threads_per_device = threads_of(options, *twin.place);
   const int64_t share = cpu_share(options);
@@ -302,6 +305,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
   if (devices_[0]->id().backend == Backend::cuda) twin.place->gpus = true;
   twin.check_order = options_.check_order;
   twin.tf32 = options_.tf32;
+  twin.winograd = options_.winograd;
   for (size_t i = 0; i < devices_.size(); ++i) {
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
     twin.stand_for.push_back(devices_[i]->target());

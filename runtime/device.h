@@ -52,6 +52,9 @@ struct DeviceGroupOptions {
   std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
+  /// CPU devices only: lets convolutions of f32 run by Winograd's algorithm where it is faster: see conv2d_choices()
+  /// and winograd_refusal().
+  bool winograd = false;
 
   // CUDA devices only:
   bool tf32 = false;  // let matrix products and convolutions round their inputs to TF32
@@ -97,7 +100,7 @@ class Device {
     std::vector<int> cores;  // CPU devices
     int thread_count = 1;
     TraceLevel trace = TraceLevel::off;
-    bool tf32 = false;
+    bool tf32 = false, winograd = false;
     int64_t context_bytes = 0;  // GPUs: in use before the pool and libraries take memory
   };
   explicit Device(Parts parts);

@@ -50,9 +50,10 @@ class ExecContext {
  public:
   struct Options {
     TraceLevel trace = TraceLevel::off;
-    int thread_count = 1;  // of the device's team of threads, for CPU kernels
-    bool tf32 = false;     // CUDA: let matrix products and convolutions round their inputs to TF32
-    bool for_gpu = false;  // on a GPU, or on a meta device that stands for one
+    int thread_count = 1;   // of the device's team of threads, for CPU kernels
+    bool tf32 = false;      // CUDA: let matrix products and convolutions round their inputs to TF32
+    bool for_gpu = false;   // on a GPU, or on a meta device that stands for one
+    bool winograd = false;  // CPU: let convolutions of f32 run by Winograd's algorithm
   };
   ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options);
   ExecContext(const ExecContext&) = delete;
@@ -67,6 +68,7 @@ class ExecContext {
   Pool& pool() { return *pool_; }
   int thread_count() const { return options_.thread_count; }
   bool tf32() const { return options_.tf32; }
+  bool winograd() const { return options_.winograd; }
   TraceLevel trace_level() const { return options_.trace; }
 
   /// Allocates an uninitialized tensor from the device's pool, for this stream. throws OutOfMemory.

@@ -9,6 +9,7 @@ namespace vitrine::settings {
 
 inline constexpr Setting kMemoryBytes{"DeviceGroupOptions::memory_bytes"};
 inline constexpr Setting kTf32{"DeviceGroupOptions::tf32"};
+inline constexpr Setting kWinograd{"DeviceGroupOptions::winograd"};
 inline constexpr Setting kRendezvous{"ProcessGroupOptions::rendezvous"};
 inline constexpr Setting kTimeoutMs{"ProcessGroupOptions::timeout_ms"};
 inline constexpr Setting kRank{"ProcessGroupOptions::rank"};
@@ -19,7 +20,7 @@ inline constexpr Setting kLaunchLocalRank{"LaunchFlags::local_rank"};
 inline constexpr Setting kReserveWorkspace{"ExecContext::reserve_workspace"};
 
 inline constexpr Setting kRuntimeSettings[] = {
-    kMemoryBytes, kTf32,       kRendezvous,      kTimeoutMs,       kRank,
+    kMemoryBytes, kTf32,       kWinograd,        kRendezvous,      kTimeoutMs,       kRank,
     kSize,        kLaunchRank, kLaunchWorldSize, kLaunchLocalRank, kReserveWorkspace};
 
 }  // namespace vitrine::settings

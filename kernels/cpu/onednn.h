@@ -5,6 +5,7 @@
 
 #include "kernels/conv2d_call.h"
 #include "kernels/libraries.h"
+#include "runtime/reason.h"
 
 /// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per
 /// shape and kept in ctx.plans(); packed weights and scratch are taken from `workspace`. A function returns false and
@@ -40,6 +41,17 @@ bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstV
                     View y);
 
 bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& call);
+
+/// vitrine::winograd_refusal().
+Reason winograd_refusal();
+/// Computes a pass by Winograd's algorithm (Lavin & Gray 2015, tiles of 4 x 4 outputs) in ctx.workspace() and returns
+/// an empty reason; or does nothing and returns why. The shapes and the workspace decide: Winograd is for f32, 3 x 3
+/// windows with stride 1 and shapes where it is faster than conv2d(). Images are copied to the layout that oneDNN's
+/// implementation takes, some at a time.
+Reason winograd_conv2d(ExecContext& ctx, const Conv2dCall& call);
+/// Bytes of workspace that it needs; -1 when it declines whatever the workspace.
+int64_t winograd_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
+
 /// Bytes of workspace that a product takes, of `allowed_bytes`; -1 when there is no fast implementation, or gemm()
 /// declines.
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& product, int64_t allowed_bytes);

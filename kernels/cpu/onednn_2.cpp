@@ -7,13 +7,12 @@ namespace vitrine::cpu::onednn {
 namespace {
 
 constexpr auto kTraining = dnnl::prop_kind::forward_training;
-constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
 dnnl::convolution_forward::desc forward(const ConvolutionLayouts& c, bool with_bias) {
-  return with_bias
-             ? dnnl::convolution_forward::desc(kTraining, kDirect, c.x, c.w, c.bias, c.y, c.strides, c.pad_before,
-                                               c.pad_after)
-             : dnnl::convolution_forward::desc(kTraining, kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after);
+  return with_bias ? dnnl::convolution_forward::desc(kTraining, c.algorithm, c.x, c.w, c.bias, c.y, c.strides,
+                                                     c.pad_before, c.pad_after)
+                   : dnnl::convolution_forward::desc(kTraining, c.algorithm, c.x, c.w, c.y, c.strides, c.pad_before,
+                                                     c.pad_after);
 }
 
 /// The operation must outlive the descriptor created from it.
@@ -35,7 +34,8 @@ Described<dnnl::convolution_forward::primitive_desc> describe_forward(const dnnl
 Described<dnnl::convolution_backward_data::primitive_desc> describe_backward_data(
     const dnnl::engine& engine, const ConvolutionLayouts& c, const dnnl::convolution_forward::primitive_desc& hint,
     const dnnl::primitive_attr& attributes) {
-  const dnnl::convolution_backward_data::desc operation(kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after);
+  const dnnl::convolution_backward_data::desc operation(c.algorithm, c.x, c.w, c.y, c.strides, c.pad_before,
+                                                        c.pad_after);
   return described<dnnl::convolution_backward_data::primitive_desc>(operation, attributes, engine, hint);
 }
 
@@ -44,8 +44,8 @@ Described<dnnl::convolution_backward_weights::primitive_desc> describe_backward_
     const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attributes) {
   using Descriptor = dnnl::convolution_backward_weights::desc;
   const Descriptor operation =
-      with_bias ? Descriptor(kDirect, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before, c.pad_after)
-                : Descriptor(kDirect, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after);
+      with_bias ? Descriptor(c.algorithm, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before, c.pad_after)
+                : Descriptor(c.algorithm, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after);
   return described<dnnl::convolution_backward_weights::primitive_desc>(operation, attributes, engine, hint);
 }
 

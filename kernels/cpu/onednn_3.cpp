@@ -5,7 +5,6 @@ namespace vitrine::cpu::onednn {
 namespace {
 
 constexpr auto kTraining = dnnl::prop_kind::forward_training;
-constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
 }  // namespace
 
@@ -13,25 +12,25 @@ Described<dnnl::convolution_forward::primitive_desc> describe_forward(const dnnl
                                                                       const ConvolutionLayouts& c, bool with_bias,
                                                                       const dnnl::primitive_attr& attributes) {
   using Descriptor = dnnl::convolution_forward::primitive_desc;
-  return {nullptr, with_bias ? Descriptor(engine, kTraining, kDirect, c.x, c.w, c.bias, c.y, c.strides, c.pad_before,
-                                          c.pad_after, attributes)
-                             : Descriptor(engine, kTraining, kDirect, c.x, c.w, c.y, c.strides, c.pad_before,
+  return {nullptr, with_bias ? Descriptor(engine, kTraining, c.algorithm, c.x, c.w, c.bias, c.y, c.strides,
+                                          c.pad_before, c.pad_after, attributes)
+                             : Descriptor(engine, kTraining, c.algorithm, c.x, c.w, c.y, c.strides, c.pad_before,
                                           c.pad_after, attributes)};
 }
 
 Described<dnnl::convolution_backward_data::primitive_desc> describe_backward_data(
     const dnnl::engine& engine, const ConvolutionLayouts& c, const dnnl::convolution_forward::primitive_desc& hint,
     const dnnl::primitive_attr& attributes) {
-  return {nullptr, {engine, kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after, hint, attributes}};
+  return {nullptr, {engine, c.algorithm, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after, hint, attributes}};
 }
 
 Described<dnnl::convolution_backward_weights::primitive_desc> describe_backward_weight(
     const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
     const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attributes) {
   using Descriptor = dnnl::convolution_backward_weights::primitive_desc;
-  return {nullptr, with_bias ? Descriptor(engine, kDirect, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before,
+  return {nullptr, with_bias ? Descriptor(engine, c.algorithm, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before,
                                           c.pad_after, hint, attributes)
-                             : Descriptor(engine, kDirect, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after,
+                             : Descriptor(engine, c.algorithm, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after,
                                           hint, attributes)};
 }
 

@@ -9,12 +9,14 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the layout of the weights. Gradients of
-// weights and bias are f32.
+// Layouts and windows of one convolution. oneDNN chooses the layout of the weights. Gradients of weights and bias are
+// f32.
 struct Convolution : ConvolutionLayouts {
-  Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype)
-      : ConvolutionLayouts{.x = activations(x_shape, dtype),
-                           .y = activations(y_shape, dtype),
+  Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype,
+              dnnl::algorithm by)
+      : ConvolutionLayouts{.algorithm = by,
+                           .x = images(x_shape, layout_of(by), dtype),
+                           .y = images(y_shape, layout_of(by), dtype),
                            .w = weights(w_shape, Tag::any, dtype),
                            .bias = {{w_shape[0]}, data_type_of(dtype), Tag::x},
                            .grad_w = weights(w_shape, Tag::any, DType::f32),
@@ -23,17 +25,22 @@ struct Convolution : ConvolutionLayouts {
                            .pad_before = {config.pad, config.pad},
                            .pad_after = {(y_shape[1] - 1) * config.stride + w_shape[1] - x_shape[1] - config.pad,
                                          (y_shape[2] - 1) * config.stride + w_shape[2] - x_shape[2] - config.pad}},
+        plain_x(images(x_shape, Tag::nhwc, dtype)),
+        plain_y(images(y_shape, Tag::nhwc, dtype)),
         plain_w(weights(w_shape, Tag::ohwi, dtype)),
         plain_grad_w(weights(w_shape, Tag::ohwi, DType::f32)) {}
 
-  static memory::desc activations(const Shape& s, DType dtype) {
-    return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), Tag::nhwc};
+  static Tag layout_of(dnnl::algorithm by) {
+    return by == dnnl::algorithm::convolution_winograd ? Tag::nChw16c : Tag::nhwc;
+  }
+  static memory::desc images(const Shape& s, Tag tag, DType dtype) {
+    return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag};
   }
   static memory::desc weights(const Shape& s, Tag tag, DType dtype) {
     return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag};
   }
 
-  memory::desc plain_w, plain_grad_w;
+  memory::desc plain_x, plain_y, plain_w, plain_grad_w;
 };
 
 template <class Primitive, class Descriptor>
@@ -66,6 +73,23 @@ void set_weights(const OneDnnPlans& plans, ConvolutionPlan& plan, const memory::
   plan.weight_bytes = static_cast<int64_t>(layout.get_size());
   plan.reorder = make_reorder(plans, are_written ? layout : plain, are_written ? plain : layout, false);
   if (are_written) plan.reorder_accumulate = make_reorder(plans, layout, plain, true);
+}
+
+/// Sets how the pass holds its images, and the reorders between that and NHWC.
+void set_images(const OneDnnPlans& plans, ConvolutionPlan& plan, const Convolution& c, Conv2dPass pass) {
+  if (c.x == c.plain_x && c.y == c.plain_y) return;
+  const auto reorder = [&](const memory::desc& layout, const memory::desc& plain, bool is_written) {
+    return make_reorder(plans, is_written ? layout : plain, is_written ? plain : layout, false);
+  };
+  plan.reorder_x = reorder(c.x, c.plain_x, pass == Conv2dPass::backward_data);
+  plan.reorder_y = reorder(c.y, c.plain_y, pass == Conv2dPass::forward);
+  plan.x_bytes = static_cast<int64_t>(c.x.get_size());
+  plan.y_bytes = static_cast<int64_t>(c.y.get_size());
+}
+
+int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
+  return std::max({plan.pass.scratch_bytes, plan.reorder.scratch_bytes, plan.reorder_accumulate.scratch_bytes,
+                   plan.reorder_x.scratch_bytes, plan.reorder_y.scratch_bytes});
 }
 
 ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, bool with_bias, bool relu) {
@@ -127,58 +151,68 @@ ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution
   return plan;
 }
 
-ConvolutionPlan& plan_for(OneDnnPlans& plans, RecordedConv2d c) {
-  c.config.relu = c.config.relu && c.pass == Conv2dPass::forward;
-  c.accumulate = false;
-  const auto found = plans.convolutions.find(c.key());
-  if (found != plans.convolutions.end()) return found->second;
-  ConvolutionPlan plan;
+ConvolutionPlan make_convolution(const OneDnnPlans& plans, const RecordedConv2d& c, dnnl::algorithm algorithm) {
   try {
-    const Convolution convolution(c.config, c.x, c.w, conv2d_output_shape(c.config, c.x, c.w), c.dtype);
+    const Convolution convolution(c.config, c.x, c.w, conv2d_output_shape(c.config, c.x, c.w), c.dtype, algorithm);
+    ConvolutionPlan plan;
     if (c.pass == Conv2dPass::forward) plan = make_forward(plans, convolution, c.bias, c.config.relu);
     if (c.pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
     if (c.pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, c.bias);
+    if (!plan.pass) return {};
+    set_images(plans, plan, convolution, c.pass);
+    const int64_t bias = c.pass == Conv2dPass::backward_weight && c.bias ? c.w[0] * size_of(DType::f32) : 0;
+    plan.bytes = Arena::kAlignment;
+    for (const int64_t piece : {most_scratch_bytes(plan), plan.weight_bytes, bias, plan.x_bytes, plan.y_bytes})
+      plan.bytes += Arena::aligned(piece);
+    return plan;
   } catch (const dnnl::error&) {
-    plan = {};  // no implementation: the caller uses another one
+    return {};  // no implementation: the caller uses another one
   }
-  return plans.convolutions.emplace(c.key(), std::move(plan)).first->second;
-}
-
-int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
-  return std::max({plan.pass.scratch_bytes, plan.reorder.scratch_bytes, plan.reorder_accumulate.scratch_bytes});
 }
 
 }  // namespace
 
-bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
-  auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, c.recorded());
+ConvolutionPlan& convolution_plan(OneDnnPlans& plans, RecordedConv2d c, dnnl::algorithm algorithm) {
+  c.config.relu = c.config.relu && c.pass == Conv2dPass::forward;
+  c.accumulate = false;
+  const std::pair key(algorithm, c.key());
+  const auto found = plans.convolutions.find(key);
+  if (found != plans.convolutions.end()) return found->second;
+  return plans.convolutions.emplace(key, make_convolution(plans, c, algorithm)).first->second;
+}
+
+bool run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& c, bool weights_packed) {
   const bool writes_weights = c.pass == Conv2dPass::backward_weight, accumulate = c.mode == GradMode::accumulate;
   const bool in_place = plan.same_layout && !accumulate;
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
   const int64_t bias_bytes = accumulate && c.bias ? c.bias.bytes() : 0;
   Arena arena(workspace);
-  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
+  if (!arena.fits({most_scratch_bytes(plan), weight_bytes, bias_bytes, plan.x_bytes, plan.y_bytes})) return false;
   void* scratch = arena.take(most_scratch_bytes(plan));
   void* weights = in_place ? c.w.data : arena.take(weight_bytes);
   void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : c.bias.data;
-  if (!in_place && !writes_weights)
-    plans.run(plan.reorder, {{DNNL_ARG_FROM, c.w.data}, {DNNL_ARG_TO, weights}}, scratch);
+  void* x = plan.x_bytes > 0 ? arena.take(plan.x_bytes) : c.x.data;
+  void* y = plan.y_bytes > 0 ? arena.take(plan.y_bytes) : c.y.data;
+  const auto reorder = [&](Plan& by, const void* from, const void* to) {
+    if (from != to) plans.run(by, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, scratch);
+  };
+  if (!writes_weights && !weights_packed) reorder(plan.reorder, c.w.data, weights);
+  if (c.pass != Conv2dPass::backward_data) reorder(plan.reorder_x, c.x.data, x);
+  if (c.pass != Conv2dPass::forward) reorder(plan.reorder_y, c.y.data, y);
   // Each pass has some of these arguments.
   plans.run(plan.pass,
-            {{DNNL_ARG_SRC, c.x.data},
-             {DNNL_ARG_DIFF_SRC, c.x.data},
+            {{DNNL_ARG_SRC, x},
+             {DNNL_ARG_DIFF_SRC, x},
              {DNNL_ARG_WEIGHTS, weights},
              {DNNL_ARG_DIFF_WEIGHTS, weights},
              {DNNL_ARG_BIAS, bias},
              {DNNL_ARG_DIFF_BIAS, bias},
-             {DNNL_ARG_DST, c.y.data},
-             {DNNL_ARG_DIFF_DST, c.y.data}},
+             {DNNL_ARG_DST, y},
+             {DNNL_ARG_DIFF_DST, y}},
             scratch);
-  if (!in_place && writes_weights) {
-    plans.run(accumulate ? plan.reorder_accumulate : plan.reorder, {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, c.w.data}},
-              scratch);
-  }
+  if (c.pass == Conv2dPass::forward) reorder(plan.reorder_y, y, c.y.data);
+  if (c.pass == Conv2dPass::backward_data) reorder(plan.reorder_x, x, c.x.data);
+  if (writes_weights) reorder(accumulate ? plan.reorder_accumulate : plan.reorder, weights, c.w.data);
   if (bias_bytes > 0) {
     const auto* fresh = static_cast<const float*>(bias);
     for (int64_t k = 0; k < c.bias.numel(); ++k) c.bias.as<float>()[k] += fresh[k];
@@ -186,12 +220,16 @@ bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
   return true;
 }
 
+bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
+  auto& plans = ctx.plans().get<OneDnnPlans>();
+  ConvolutionPlan& plan = convolution_plan(plans, c.recorded(), dnnl::algorithm::convolution_direct);
+  return plan.pass && run(plans, plan, workspace, c);
+}
+
 int64_t conv2d_bytes(ExecContext& ctx, const RecordedConv2d& c) {
-  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), c);
-  if (!plan.pass) return -1;
-  const int64_t bias_bytes = c.pass == Conv2dPass::backward_weight && c.bias ? c.w[0] * size_of(DType::f32) : 0;
-  return Arena::kAlignment + Arena::aligned(most_scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) +
-         Arena::aligned(bias_bytes);
+  const ConvolutionPlan& plan =
+      convolution_plan(ctx.plans().get<OneDnnPlans>(), c, dnnl::algorithm::convolution_direct);
+  return plan.pass ? plan.bytes : -1;
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -16,6 +16,7 @@ namespace vitrine::cpu::onednn {
 
 /// A convolution in oneDNN's terms: layouts of its arguments, and its windows as {rows, columns}.
 struct ConvolutionLayouts {
+  dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
   dnnl::memory::desc x, y, w, bias, grad_w, grad_bias;
   dnnl::memory::dims strides, pad_before, pad_after;
 };

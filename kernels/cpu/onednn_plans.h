@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include <dnnl.hpp>
 
@@ -25,26 +26,38 @@ struct Plan {
   explicit operator bool() const { return static_cast<bool>(primitive); }
 };
 
-/// The primitive of one convolution pass, and the reorders between (K, R, S, C) and the layout of its weights.
+/// The primitive of one convolution pass, and the reorders between (K, R, S, C) and the layout of its weights, and
+/// between NHWC and the layout of its images. Empty when oneDNN has no fast implementation.
 struct ConvolutionPlan {
   Plan pass;
   Plan reorder;
   Plan reorder_accumulate;   // weight gradient: adds to the content
   bool same_layout = false;  // the pass works on (K, R, S, C)
   int64_t weight_bytes = 0;  // weights or their gradient in the pass's layout
+  Plan reorder_x, reorder_y;
+  int64_t x_bytes = 0, y_bytes = 0;  // in the pass's layout; 0: it works on NHWC
+  int64_t bytes = 0;                 // of workspace, for all of these
 };
 
 struct OneDnnPlans {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   std::map<Product, Plan> products;
-  std::map<RecordedConv2d::Key, ConvolutionPlan> convolutions;
+  std::map<std::pair<dnnl::algorithm, RecordedConv2d::Key>, ConvolutionPlan> convolutions;
 
   /// Adds an argument of this layout, whose address is set at each call.
   void add_argument(Plan& plan, int argument, const dnnl::memory::desc& layout) const;
   /// Runs the plan with its scratch at `scratch`. throws UnsupportedError with oneDNN's message when it fails
   void run(Plan& plan, std::initializer_list<std::pair<int, const void*>> addresses, void* scratch);
 };
+
+/// The plan of a pass, made when first needed. Direct convolutions take images as NHWC, Winograd's in blocks of 16
+/// channels.
+ConvolutionPlan& convolution_plan(OneDnnPlans& plans, RecordedConv2d convolution, dnnl::algorithm algorithm);
+/// Runs a plan that is not empty.   requires  the workspace has plan.bytes, or what Conv2dCall needs of them
+///   weights_packed  the same plan has run in this workspace since the weights changed
+bool run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& call,
+         bool weights_packed = false);
 
 /// Attributes of primitives whose scratch the caller provides, from the workspace.
 dnnl::primitive_attr workspace_attributes();

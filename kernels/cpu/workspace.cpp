@@ -35,7 +35,9 @@ struct Bytes {
 Bytes bytes_of(ExecContext& ctx, const RecordedConv2d& c) {
   const portable::Conv2dBytes own = c.dtype == DType::f32 ? portable::conv2d_bytes(c) : widened::conv2d_bytes(ctx, c);
   const int64_t bytes = onednn::computes(c.dtype) ? onednn::conv2d_bytes(ctx, c) : -1;
-  return {bytes >= 0 ? bytes : own.most, own.most, own.least};
+  const Bytes direct{bytes >= 0 ? bytes : own.most, own.most, own.least};
+  const int64_t winograd = ctx.winograd() ? onednn::winograd_bytes(ctx, c) : -1;
+  return winograd >= 0 ? Bytes{winograd, direct.best, direct.least} : direct;
 }
 Bytes bytes_of(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
   const int64_t bytes = onednn::product_bytes(ctx, p, allowed);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "kernels/conv2d_choice.h"
 #include "nn/parallel/reduce/leaf_plan.h"
 #include "nn/parallel/state/state_hash.h"
 #include "tests/parallel/random_model.h"
@@ -71,8 +72,10 @@ struct Result {
 };
 
 /// Trains three steps, the second one on a short batch, and evaluates.
-Result train(const Model& model, const EngineConfig& config, int devices) {
-  DeviceGroup group(test_group(devices));
+Result train(const Model& model, const EngineConfig& config, int devices, bool winograd = false) {
+  DeviceGroupOptions options = test_group(devices);
+  options.winograd = winograd;
+  DeviceGroup group(options);
   Engine engine(model, group, config, Workload{{kBatch, kShortBatch}, {kBatch}});
   for (const auto& [samples, seed] : {std::pair{kBatch, 1U}, {kShortBatch, 2U}, {kBatch, 3U}})
     engine.train_step(random_batch(model, samples, seed, 0.2).view());
@@ -117,6 +120,22 @@ TEST_P(OneHash, OfBatchNormOverGroups) { expect_one_hash(tiny_resnet(true), GetP
 
 INSTANTIATE_TEST_SUITE_P(Precisions, OneHash, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& instance) { return dtype_name(instance.param); });
+
+TEST(ExactWithWinograd, OneHash) {
+  if (on_gpu() || !winograd_refusal().empty()) GTEST_SKIP() << "for CPU devices: " << winograd_refusal().str();
+  const Model model = make_model("small-cnn", {.image_size = 96});  // leaves of 2 and 3 samples run by Winograd
+  const auto run = [&](int devices, const char* mode, bool winograd) {
+    return train(model, exact_config(model, {.devices = devices, .mode = mode}, DType::f32), devices, winograd);
+  };
+  const Result expected = run(1, "ddp", true);
+  EXPECT_NE(run(1, "ddp", false).state.hash, expected.state.hash) << "nothing ran by Winograd";
+  for (const auto& [devices, mode] : {std::pair{3, "ddp"}, {2, "dp"}}) {
+    const Result result = run(devices, mode, true);
+    EXPECT_EQ(result.state.parts, expected.state.parts);
+    EXPECT_EQ(result.state.hash, expected.state.hash) << devices << mode;
+    EXPECT_EQ(result.test_loss, expected.test_loss);
+  }
+}
 
 /// NCCL moves nodes in groups of sends and receives.
 void expect_one_hash_on_gpus(const Model& model) {

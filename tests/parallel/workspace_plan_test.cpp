@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "kernels/conv2d_choice.h"
 #include "kernels/libraries.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
@@ -35,8 +36,9 @@ const Workload kWorkload = {{kBatch}, {kBatch}};
 
 /// Trains and evaluates, and returns the parameters; the engine asserts that the measured peak is the planned one.
 std::vector<float> train(Engine& engine, const Model& model) {
-  for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
-  engine.evaluate(random_batch(model, kBatch, 5, 0).view());
+  const int64_t samples = engine.config().batch_size;
+  for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model, samples, step, 0).view());
+  engine.evaluate(random_batch(model, samples, 5, 0).view());
   engine.finish();
   EXPECT_EQ(engine.devices()[0].pool().statistics().peak_bytes, engine.facts().plans[0].peak_bytes);
   return engine.parameters().values();
@@ -137,6 +139,44 @@ TEST(WorkspacePlan, SixteenBitRunsWithinIt) {
     Engine least(model, small, config, kWorkload);
     train(least, model);
   }
+}
+
+TEST(WorkspacePlan, HasWhatWinogradTakesAndShrinksWithoutIt) {
+  if (!winograd_refusal().empty()) GTEST_SKIP() << winograd_refusal().str();
+  const Model model = wide_model();
+  constexpr int64_t kSamples = 8;  // enough for Winograd in the layers with 64 and 128 channels
+  const Workload workload = {{kSamples}, {kSamples}};
+  EngineConfig config = unsized(model);
+  config.batch_size = kSamples;
+  const auto options = [](int64_t memory_bytes) {
+    DeviceGroupOptions with = cpu_group(memory_bytes);
+    with.winograd = true;
+    return with;
+  };
+  const auto by_winograd = [](DeviceGroup& group) {
+    int64_t count = 0;
+    for (const Conv2dChoice& choice : conv2d_choices(group[0].compute())) count += choice.implementation == "Winograd";
+    return count;
+  };
+  DeviceGroup group(options(kPlenty));
+  Engine engine(model, group, config, workload);
+  const DevicePlan full = engine.facts().plans[0];
+  EXPECT_TRUE(full.workspace.shortages.empty());
+  EXPECT_LE(full.workspace.bytes, kMostWinogradWorkspace);
+  const std::vector<float> trained = train(engine, model);
+  EXPECT_EQ(by_winograd(group), 6) << "three passes of two shapes";
+  DeviceGroup again(options(kPlenty));
+  Engine second(model, again, config, workload);
+  EXPECT_EQ(train(second, model), trained);
+  // The direct convolutions need less, and other layers keep theirs.
+  DeviceGroup less(options(full.peak_bytes - 1));
+  Engine smaller(model, less, config, workload);
+  const WorkspacePlan& workspace = smaller.facts().plans[0].workspace;
+  EXPECT_FALSE(workspace.shortages.empty());
+  EXPECT_LT(workspace.bytes, full.workspace.bytes);
+  train(smaller, model);
+  EXPECT_LT(by_winograd(less), 6);
+  EXPECT_GT(by_winograd(less), 0);
 }
 
 TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {

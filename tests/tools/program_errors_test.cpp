@@ -103,6 +103,15 @@ TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
   }
 }
 
+TEST(ProgramErrors, WinogradIsRefusedWhereNothingWouldUseIt) {
+  for (const char* command : {"train", "plan"}) {
+    expect_failure(words("{} --winograd --precision bf16", command), 2,
+                   "--winograd is for convolutions of f32; leave it out, or use --precision fp32");
+  }
+  expect_failure(words("compare --winograd --precisions fp16,bf16"), 2, "--winograd is for convolutions of f32");
+  expect_failure(words("plan --winograd --devices cuda:0"), 2, "--winograd: cuDNN chooses the algorithms of GPUs");
+}
+
 TEST(ProgramErrors, SizesBeyondAPlanHaveRemedies) {
   expect_failure(words("plan --image-size 20000 --no-eval"), 1, "the most that a plan can represent");
   expect_failure(words("train --image-size 20000 --steps 1 --no-eval"), 1, "--image-size");

@@ -44,6 +44,28 @@ using Train = ProgramTest;
 using Eval = ProgramTest;
 using Compare = ProgramTest;
 
+TEST_F(Train, WinogradsConvolutionsAreListed) {
+  const Arguments run = words(
+      "train --model small-cnn --data synthetic:64 --batch-size 32 --steps 1 --no-eval "
+      "--threads-per-device 1 --winograd");
+  const ChildResult text = run_vitrine(run);
+  if (text.exit_code == 2) {
+    expect_contains(text.error, "--winograd: ");
+    expect_contains(text.error, "; leave it out");
+    GTEST_SKIP() << text.error;
+  }
+  expect_contains(text.output, ", Winograd allowed");
+  expect_contains(text.output, "Convolutions: 3 by Winograd; 2 by direct convolution");
+  const Json json = Json::parse(run_vitrine(with(run, words("--json"))).output);
+  EXPECT_EQ(json["config"]["winograd"], true);
+  ASSERT_EQ(json["convolutions"].size(), 5U);
+  for (const Json& convolution : json["convolutions"]) {
+    const bool first = convolution["operation"].get<std::string>().find("x (32, 32, 32, 3)") != std::string::npos;
+    EXPECT_EQ(convolution["implementation"], first ? "direct convolution" : "Winograd");
+    EXPECT_EQ(convolution["reason"], first ? "Winograd is for multiples of 16 channels, at least 32" : "");
+  }
+}
+
 TEST_F(Train, JsonHasTheResults) {
   const Json json = run_json("train", words("--epochs 2"));
   EXPECT_EQ(json["config"]["model"], "mlp");

@@ -32,9 +32,10 @@ struct WorkspacePlan {
   Reason unknown;                            // why cuDNN could not be asked
 };
 /// GPUs: what cuBLASLt's documentation recommends for compute capability 9.0. CPU devices get at most
-/// kMostCpuWorkspace.
+/// kMostCpuWorkspace, or kMostWinogradWorkspace if convolutions may run by Winograd's algorithm, which transforms the
+/// weights of 512 to 512 channels to 36 MiB and holds them twice in the pass of their gradient.
 inline constexpr int64_t kLeastGpuWorkspace = int64_t{32} << 20, kLeastCpuWorkspace = int64_t{1} << 20,
-                         kMostCpuWorkspace = int64_t{32} << 20;
+                         kMostCpuWorkspace = int64_t{32} << 20, kMostWinogradWorkspace = int64_t{160} << 20;
 /// For GPUs whose cuDNN cannot be asked.
 inline constexpr int64_t kUnaskedGpuWorkspace = int64_t{256} << 20;
 

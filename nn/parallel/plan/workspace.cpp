@@ -11,7 +11,8 @@ namespace {
 bool on_gpus(const DeviceGroup& devices) { return devices.target().backend == Backend::cuda; }
 
 int64_t most_allowed(const DeviceGroup& devices) {
-  return on_gpus(devices) ? std::numeric_limits<int64_t>::max() / 2 : kMostCpuWorkspace;
+  if (on_gpus(devices)) return std::numeric_limits<int64_t>::max() / 2;
+  return devices.options().winograd ? kMostWinogradWorkspace : kMostCpuWorkspace;
 }
 
 int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {

@@ -46,6 +46,7 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {settings::kStripPrefix, "--strip-prefix"},
     {settings::kMemoryBytes, "--device-memory"},
     {settings::kTf32, "--tf32"},
+    {settings::kWinograd, "--winograd"},
     {settings::kRendezvous, "--rendezvous"},
     {settings::kTimeoutMs, "--timeout"},
     {settings::kRank, "--rank"},

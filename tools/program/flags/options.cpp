@@ -82,11 +82,11 @@ void check_training(const Options& o) {
         "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get "
         "there; leave one of the two out");
   }
-  if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
-    resolve_compare_precisions(o);
-  } else {
-    resolve_precision(o);
-  }
+  const bool compares = o.command == Options::Command::compare || o.command == Options::Command::reproduce;
+  const auto precisions =
+      compares ? resolve_compare_precisions(o) : std::vector{std::pair(std::string(), resolve_precision(o))};
+  if (o.winograd && std::all_of(precisions.begin(), precisions.end(), [](const auto& p) { return p.second.mixed(); }))
+    throw ConfigError("--winograd is for convolutions of f32; leave it out, or use --precision fp32");
 }
 
 /// Two outputs must not name one file: the later would overwrite the earlier.

@@ -232,7 +232,7 @@ struct Options {
   std::vector<int64_t> device_memory;
   std::optional<int64_t> workspace;     // nothing: by backend and model
   std::vector<int> threads_per_device;  // one for all, or one for each
-  bool tf32 = false;
+  bool tf32 = false, winograd = false;
   bool nccl_defaults = false;
   bool cuda_graph = true;
   std::optional<std::string> autotune;  // train: the file of the plans; empty: none

@@ -218,6 +218,11 @@ SettingTable device_settings() {
                Ranks::local),
           flag("--tf32", kUsers, at(&Options::tf32),
                "Use TF32 in matrix products and convolutions on GPUs: faster, 10 bits of mantissa"),
+          // Checkpoints of versions without the flag continue.
+          flag("--winograd", kModels, at(&Options::winograd),
+               "Let f32 convolutions on CPU devices run by Winograd's algorithm: faster, six times the rounding error",
+               EffectIf{[](const SettingContext& c) { return c.options.exact ? Effect::result : Effect::rounding; }},
+               Compared{[](const SettingContext& c) { return c.options.winograd ? "on" : ""; }}),
           flag("--nccl-defaults", kUsers, at(&Options::nccl_defaults),
                "Let NCCL choose its algorithm and protocol: often faster, but last bits may differ from run to run",
                Effect::rounding),

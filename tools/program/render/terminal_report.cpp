@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -15,8 +16,8 @@ namespace vitrine::tools {
 
 namespace {
 
-/// How a GPU computes convolutions (the first one stands for all), and why cuDNN is not used where it is not. Empty on
-/// CPU devices.
+/// How the first device computes convolutions, and why some do not run by the preferred implementation: each reason
+/// with the first operation. Empty on CPU devices without Winograd.
 std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   if (choices.empty()) return {};
   std::map<std::string, int> by_implementation;
@@ -25,8 +26,13 @@ std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   for (const auto& [implementation, count] : by_implementation)
     text += fmt::format(" {} by {};", count, implementation);
   text.back() = '\n';
+  std::set<std::string> told;
   for (const Conv2dChoice& choice : choices) {
-    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, in_program_words(choice.reason));
+    if (choice.reason.empty() || !told.insert(choice.reason).second) continue;
+    const auto same = std::count_if(choices.begin(), choices.end(),
+                                    [&](const Conv2dChoice& other) { return other.reason == choice.reason.str(); });
+    text += fmt::format("  {}{}: {}\n", choice.operation, same > 1 ? fmt::format(" and {} more", same - 1) : "",
+                        in_program_words(choice.reason));
   }
   return text;
 }

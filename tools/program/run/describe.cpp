@@ -112,6 +112,7 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
                            run.devices->process_count() == 2 ? "process" : "processes", run.devices->world_size());
   }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
+  if (run.devices->options().winograd) devices += ", Winograd allowed";
   const Scheme& scheme = run.engine->config().scheme;
   std::string communicator = run.engine->facts().communicator;
   if (communicator.starts_with("NCCL") && !run.devices->options().nccl_defaults)

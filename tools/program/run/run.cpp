@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/conv2d_choice.h"
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
@@ -324,6 +325,10 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   }
   if (!on_gpus && options.tf32)
     throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (on_gpus && options.winograd)
+    throw ConfigError("--winograd: cuDNN chooses the algorithms of GPUs; leave it out, or use cpu devices");
+  if (const Reason refusal = options.winograd ? winograd_refusal() : Reason(); !refusal.empty())
+    throw ConfigError(fmt::format("--winograd: {}; leave it out", refusal.str()));
   if (!on_gpus && !options.cuda_graph)
     throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");
   if (!on_gpus && options.nccl_defaults)
@@ -335,6 +340,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   if (options.exact && !on_gpus) group.threads_per_device = {options.leaf_threads};
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
+  group.winograd = options.winograd;
   group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
   return join_processes(std::move(group), std::move(process_group));
