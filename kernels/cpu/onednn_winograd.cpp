@@ -16,7 +16,7 @@ constexpr int64_t kTile = 4;              // a tile has 4 x 4 outputs, computed 
 constexpr int64_t kChannelMultiple = 16;  // of the layout that oneDNN's implementation takes
 
 // Where Winograd was at least 1.1 times as fast as direct convolution in all passes, images reordered, on one core with
-// AVX-512 (bench/results/winograd-2026-11-26.txt).
+// AVX-512 (bench/results/winograd-2026-11-26.md).
 constexpr int64_t kLeastChannels = 32, kLeastTiles = 64, kLeastWork = 8192;  // the last: tiles times channels
 constexpr int64_t kLeastPercentUsed = 60;                                    // of the outputs of all tiles
 

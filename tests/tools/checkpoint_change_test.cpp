@@ -84,7 +84,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
   };
   EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
             "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=1 cpu; "
-            "threads-per-device=1; tf32=off; nccl-defaults=off; "
+            "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
             "mode=staging host, loss parallel, reduce allreduce; split=equal; update-in-backward=off; bucket-mb=25; "
             "first-bucket-mb=1; batch-size=20; accumulate=1; cuda-graph=on; recompute-segments=1; "
             "recompute=; batch-norm=; exact=off; leaves=; leaf-threads=; batch-norm-leaves=; survive-device-loss=; "
@@ -105,7 +105,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
           "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
           "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
       "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=2 cpu; "
-      "threads-per-device=1; tf32=off; nccl-defaults=off; "
+      "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
       "mode=staging device0, loss gathered, reduce gpu0; split=equal; update-in-backward=off; bucket-mb=25; "
       "first-bucket-mb=1; batch-size=20; accumulate=2; cuda-graph=on; recompute-segments=2; "
       "recompute=; batch-norm=; exact=off; leaves=; leaf-threads=; batch-norm-leaves=; survive-device-loss=; "
