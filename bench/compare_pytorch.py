@@ -73,6 +73,7 @@ def cpu_jobs():
         "small-cnn-b128": {**SMALL_CNN, **one, "batch": 128, "steps": 100},
         f"alexnet-{devices}x32": {**ALEXNET, **several, "batch": 32 * devices, "steps": 8},
         f"alexnet-{devices}x32-mpi": {**ALEXNET, **several, "batch": 32 * devices, "steps": 8, "mpi": True},
+        "resnet18-b16": {"model": "resnet18", "size": 224, "optimizer": "adamw", **one, "batch": 16, "steps": 6},
         "vgg16-b32": {"model": "vgg16", "size": 224, "optimizer": "adamw", **one, "batch": 32, "memory_only": True},
         "resnet18-b128": {"model": "resnet18", "size": 32, "optimizer": "adamw", **one, "batch": 128, "memory_only": True},
     }
@@ -221,6 +222,7 @@ def vitrine_command(program, subcommand, job):
         command += ["--precision", job["precision"]]
     if job.get("device") == "cuda":
         return command + ["--devices", "cuda:0", "--data-on-device", "on"] + ["--tf32"] * (job["precision"] == "tf32")
+    command += ["--winograd"] * job.get("winograd", False)
     several = job["devices"] > 1 and "mpi" not in job
     command += ["--devices", f"cpu:0-{job['devices'] - 1}" if several else "cpu:0", "--threads-per-device", str(job["threads"])]
     return ["mpirun", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-np", str(job["devices"]), *command] if "mpi" in job else command
@@ -478,6 +480,7 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--jobs", help=f"some of {', '.join(cpu_jobs())}; on a GPU of {', '.join(gpu_jobs())}")
     parser.add_argument("--precision", help="only the jobs in these: f32,bf16; on a GPU also tf32,fp16")
+    parser.add_argument("--winograd", action="store_true", help="Vitrine's side with --winograd; only the jobs in f32 on the CPU")
     parser.add_argument("--compile", action="store_true", help="torch.compile on the CPU too")
     parser.add_argument("--compiled-layouts", choices=[*LAYOUTS, "both"], default="both", help="of torch.compile, which takes long")
     parser.add_argument("--seconds", type=float, help="time for everything; what does not fit is named")
@@ -492,6 +495,10 @@ def main():
     jobs = gpu_jobs() if arguments.device == "cuda" else cpu_jobs()
     if arguments.rehearse:
         jobs = {name: {**job, "model": "lenet5", "size": 12, "batch": 4, "steps": 8} for name, job in jobs.items()}
+    if arguments.winograd:
+        if arguments.device == "cuda":
+            parser.error("--winograd is for the CPU")
+        jobs = {name: {**job, "winograd": True} for name, job in jobs.items() if job["precision"] == "f32"}
     names = arguments.jobs.split(",") if arguments.jobs else list(jobs)
     unknown = [name for name in names if name not in jobs]
     if unknown:
