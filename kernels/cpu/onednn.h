@@ -16,8 +16,9 @@ namespace vitrine::cpu::onednn {
 /// Version and use of oneDNN, if built in.
 std::optional<LibraryInfo> library();
 
-/// True for f32, and for bf16 on CPUs with AMX. With AVX-512 BF16 alone, oneDNN's convolutions and products of bf16
-/// take up to twice as long as with tensors widened to f32 (bench/results/notes-2026-11-23.md).
+/// True for f32, and for bf16 on CPUs with AMX and on AMD's with AVX-512 BF16 (Zen 4), where steps in bf16 take half
+/// the time of steps on tensors widened to f32. On Intel's with AVX-512 BF16 alone they take up to twice as long
+/// (bench/results/notes-2026-11-23.md).
 bool computes(DType dtype);
 
 /// Rows of c are c_stride elements apart. If a is not transposed, its rows are a_stride elements apart (0: k).

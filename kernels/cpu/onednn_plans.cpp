@@ -43,10 +43,20 @@ bool processor_has(dnnl::cpu_isa instructions) {
   return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
+bool made_by_amd() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 bool computes(DType dtype) {
-  return dtype == DType::f32 || (dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx));
+  if (dtype != DType::bf16) return dtype == DType::f32;
+  const auto wanted = made_by_amd() ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx512_core_amx;
+  return processor_has(wanted);
 }
 
 std::optional<LibraryInfo> library() {

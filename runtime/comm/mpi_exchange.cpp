@@ -27,9 +27,6 @@ constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
 // Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
-// Sizes of sums that messages carry although memory is shared: what lies in the last-level cache is copied once by
-// them, and twice through shared memory. Measured with two processes (docs/performance.md).
-constexpr int64_t kMessagesFromBytes = int64_t{2} << 20, kMessagesBelowBytes = int64_t{64} << 20;
 
 class MpiExchange final : public ProcessExchange {
  public:
@@ -99,14 +96,9 @@ class MpiExchange final : public ProcessExchange {
 
   bool direct() const { return size_ <= largest_direct_; }
   void share_memory(ProcessGroup& process_group);
-  /// Whether a direct sum of so many elements goes through shared memory.
-  bool shares(DType dtype, int64_t count) const {
-    const int64_t bytes = count * size_of(dtype);
-    return shared_ && (bytes < kMessagesFromBytes || bytes >= kMessagesBelowBytes);
-  }
   /// The most elements of a slice of a direct sum.
-  int64_t direct_slice(const SumBuffers& buffers, bool shares) const {
-    return shares ? shared_->slice_elements(buffers.dtype, 1) : buffers.scratch_elements / (2 * size_);
+  int64_t direct_slice(const SumBuffers& buffers) const {
+    return shared_ ? shared_->slice_elements(buffers.dtype, 1) : buffers.scratch_elements / (2 * size_);
   }
   /// A sum in rank order, to which every rank contributes once.
   SegmentedSum segmented(const SumBuffers& buffers) const;
@@ -301,8 +293,7 @@ void MpiExchange::gather_blocks(std::byte* whole, std::span<const int64_t> offse
 }
 
 void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) {
-  const bool through_memory = direct() && shares(buffers.dtype, count);
-  const int64_t part = direct() ? direct_slice(buffers, through_memory) : buffers.scratch_elements / (size_ / 2);
+  const int64_t part = direct() ? direct_slice(buffers) : buffers.scratch_elements / (size_ / 2);
   const int64_t segment = part * size_, segments = (count + segment - 1) / segment;
   const int64_t result_element = size_of(buffers.result_dtype);
   auto* const results = static_cast<std::byte*>(buffers.results);
@@ -317,7 +308,7 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
     sum.slice = slice;
     sum.result_at = result_at;
     sum.gets = [&](int r) { return !root || r == *root; };
-    return through_memory ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
+    return shared_ ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
   }
   std::vector<int64_t> offsets(static_cast<size_t>(size_) + 1), result_offsets(offsets.size());
   for (int64_t s = 0; s < segments; ++s) {
@@ -349,11 +340,10 @@ void MpiExchange::scatter_results(SegmentedSum& sum, const std::vector<int64_t>&
 void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) {
   const std::vector<int64_t> first = offsets_of(counts);
   if (!direct()) return reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), buffers.results, first, tag);
-  const bool through_memory = shares(buffers.dtype, first.back());
-  const int64_t part = direct_slice(buffers, through_memory);
+  const int64_t part = direct_slice(buffers);
   SegmentedSum sum = segmented(buffers);
   scatter_results(sum, first, part, buffers.results);
-  through_memory ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
+  shared_ ? shared_->add(sum) : add_by_messages(sum, buffers.scratch, part, tag);
 }
 
 void MpiExchange::tree_sum(const TreeBuffers& buffers, uint64_t tag) {
@@ -370,7 +360,7 @@ void MpiExchange::tree_sum(const TreeBuffers& buffers, uint64_t tag) {
     cpu::tree_sum(buffers.dtype, buffers.folds, inputs, outputs, elements);
   };
   const int most = *std::max_element(sum.counts.begin(), sum.counts.end());
-  const bool through_memory = shares(buffers.dtype, buffers.count) && shared_->slice_elements(buffers.dtype, most) > 0;
+  const bool through_memory = shared_ && shared_->slice_elements(buffers.dtype, most) > 0;
   const int64_t part = through_memory ? shared_->slice_elements(buffers.dtype, most)
                                       : buffers.scratch_elements / (2 * static_cast<int64_t>(buffers.processes.size()));
   const std::vector<int64_t> first = offsets_of(buffers.counts);

@@ -8,6 +8,7 @@
 
 #include <sched.h>
 
+#include "runtime/clock.h"
 #include "runtime/cpu/futex.h"
 #include "runtime/error.h"
 
@@ -16,9 +17,11 @@ namespace {
 
 // Large enough that waiting costs little, and small enough that what one core has written is still in its cache when
 // another reads it.
-constexpr int64_t kSegmentBytes = int64_t{256} << 10;
+constexpr int64_t kSegmentBytes = int64_t{1} << 20;
 constexpr int64_t kLine = 128;  // bytes that cores fetch together
-constexpr int kSpinsBeforeYield = 64;
+constexpr int kSpins = 64;
+constexpr int64_t kLongYieldNs = 50'000;  // other threads had the core meanwhile
+constexpr int64_t kSleepNs = 10'000'000;  // between two looks for a failure
 
 int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * kLine; }
 
@@ -33,7 +36,9 @@ struct SharedSums::Progress {
   alignas(kLine) std::atomic<int64_t> partials;  // segments whose partials it has written
   alignas(kLine) std::atomic<int64_t> sums;      // segments of which it has added its slice
   alignas(kLine) std::atomic<uint64_t> barriers;
-  std::atomic<uint64_t> tag;  // of the last barrier
+  std::atomic<uint64_t> tag;                     // of the last barrier
+  alignas(kLine) std::atomic<uint32_t> changes;  // of the counters above
+  std::atomic<uint32_t> sleepers;                // ranks that wait for the next change
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
@@ -69,18 +74,39 @@ std::unique_lock<std::mutex> SharedSums::enter() {
   return lock;
 }
 
-void SharedSums::pause(int64_t round) const {
-  poll_();
-  cpu::relax();
-  // The awaited process may need the core.
-  if (round >= kSpinsBeforeYield) sched_yield();
+void SharedSums::announce() {
+  Progress& mine = progress(rank_);
+  mine.changes.fetch_add(1, std::memory_order_seq_cst);
+  if (mine.sleepers.load(std::memory_order_seq_cst) != 0) cpu::futex_wake_all_between_processes(mine.changes);
 }
 
-void SharedSums::await(std::atomic<int64_t> Progress::*done, int64_t segment) const {
-  int64_t round = 0;
+template <class Done>
+void SharedSums::wait_for(int rank, const Done& done) {
+  for (int round = 0; round < kSpins; ++round) {
+    if (done()) return;
+    poll_();
+    cpu::relax();
+  }
+  Progress& awaited = progress(rank);
+  while (!done()) {
+    poll_();
+    if (!core_is_shared_) {
+      const int64_t before = steady_now_ns();
+      sched_yield();
+      core_is_shared_ = steady_now_ns() - before > kLongYieldNs;
+      continue;
+    }
+    awaited.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = awaited.changes.load(std::memory_order_seq_cst);
+    if (!done()) cpu::futex_wait_between_processes(awaited.changes, seen, kSleepNs);
+    awaited.sleepers.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+void SharedSums::await(std::atomic<int64_t> Progress::*done, int64_t segment) {
   for (int i = 1; i < processes_; ++i) {
-    const std::atomic<int64_t>& of_rank = progress((rank_ + i) % processes_).*done;
-    for (; of_rank.load(std::memory_order_acquire) <= segment; ++round) pause(round);
+    const int rank = (rank_ + i) % processes_;
+    wait_for(rank, [&] { return (progress(rank).*done).load(std::memory_order_acquire) > segment; });
   }
 }
 
@@ -95,6 +121,7 @@ void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_
                   sum.partial_at(p, slice.begin), static_cast<size_t>((slice.end - slice.begin) * size_of(sum.dtype)));
   }
   progress(rank_).partials.store(number + 1, std::memory_order_release);
+  announce();
 }
 
 void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t number) {
@@ -112,6 +139,7 @@ void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t num
   const std::array<void*, 2> outputs{sum.result_at(mine.begin), sums(number, rank_)};
   sum.add(inputs, std::span(outputs).first(shared ? 2 : 1), mine.end - mine.begin);
   progress(rank_).sums.store(number + 1, std::memory_order_release);
+  announce();
 }
 
 void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t number) {
@@ -128,6 +156,7 @@ void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t num
 
 void SharedSums::add(const SegmentedSum& sum) {
   const std::unique_lock<std::mutex> lock = enter();
+  core_is_shared_ = false;
   const int64_t first = segments_;
   segments_ += sum.segments;
   if (sum.segments > 0) write_partials(sum, 0, first);
@@ -147,26 +176,20 @@ int SharedSums::barrier(uint64_t tag) {
   const uint64_t number = ++barriers_;
   progress(rank_).tag.store(tag, std::memory_order_relaxed);
   progress(rank_).barriers.store(number, std::memory_order_release);
+  announce();
   // A rank that is further has found this one here.
   const auto arrived = [&](int rank) {
     const uint64_t reached = progress(rank).barriers.load(std::memory_order_acquire);
     return reached > number || (reached == number && progress(rank).tag.load(std::memory_order_relaxed) == tag);
   };
-  std::vector<int> missing;
-  for (int i = 1; i < processes_; ++i) missing.push_back((rank_ + i) % processes_);
   int last = rank_;
-  for (int64_t round = 0;; ++round) {
-    for (auto rank = missing.begin(); rank != missing.end();) {
-      if (!arrived(*rank)) {
-        ++rank;
-        continue;
-      }
-      if (round > 0) last = *rank;
-      rank = missing.erase(rank);
-    }
-    if (missing.empty()) return last;
-    pause(round);
+  for (int i = 1; i < processes_; ++i) {
+    const int rank = (rank_ + i) % processes_;
+    if (arrived(rank)) continue;
+    last = rank;
+    wait_for(rank, [&] { return arrived(rank); });
   }
+  return last;
 }
 
 }  // namespace vitrine::comm

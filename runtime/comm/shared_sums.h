@@ -58,9 +58,13 @@ class SharedSums {
   std::byte* partials(int64_t segment, int rank) const;
   std::byte* sums(int64_t segment, int rank) const { return partials(segment, rank) + processes_ * slice_bytes_; }
   int64_t partial_bytes(int partials) const;
+  /// Tells the others that this rank's progress has changed.
+  void announce();
+  /// Waits until done(), which depends on the rank's progress.
+  template <class Done>
+  void wait_for(int rank, const Done& done);
   /// Waits until all other ranks have done the segment.
-  void await(std::atomic<int64_t> Progress::*done, int64_t segment) const;
-  void pause(int64_t round) const;
+  void await(std::atomic<int64_t> Progress::*done, int64_t segment);
   std::unique_lock<std::mutex> enter();
 
   void write_partials(const SegmentedSum& sum, int64_t segment, int64_t number);
@@ -74,6 +78,7 @@ class SharedSums {
   std::mutex in_use_;
   int64_t segments_ = 0;  // added so far, by all ranks alike
   uint64_t barriers_ = 0;
+  bool core_is_shared_ = false;  // other threads run on this core, so waiting sleeps instead of spinning
 };
 
 }  // namespace vitrine::comm

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -20,6 +21,17 @@ inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected) noe
 
 inline void futex_wake_all(const std::atomic<uint32_t>& word) noexcept {
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+/// The same between processes, on a word in memory that they share; sleeps for at most so long.
+inline void futex_wait_between_processes(const std::atomic<uint32_t>& word, uint32_t expected,
+                                         int64_t most_ns) noexcept {
+  const timespec most{.tv_sec = most_ns / 1'000'000'000, .tv_nsec = most_ns % 1'000'000'000};
+  syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAIT, expected, &most, nullptr, 0);
+}
+
+inline void futex_wake_all_between_processes(const std::atomic<uint32_t>& word) noexcept {
+  syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
 /// Keeps a read-modify-write before it and a load after it in this order. On x86-64 they are always in order (and

@@ -148,12 +148,13 @@ TEST_P(OneDnn, ServesEveryConvolutionAndProductOfTheModels) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
 
-TEST(OneDnnDtypes, Bf16NeedsAmx) {
+TEST(OneDnnDtypes, Bf16NeedsFastInstructions) {
   EXPECT_TRUE(onednn::computes(DType::f32));
   EXPECT_FALSE(onednn::computes(DType::f16));
   std::ifstream file("/proc/cpuinfo");
   const std::string processor(std::istreambuf_iterator<char>(file), {});
-  EXPECT_TRUE(processor.find(" amx_bf16") != std::string::npos || !onednn::computes(DType::bf16));
+  const auto has = [&](const char* text) { return processor.find(text) != std::string::npos; };
+  EXPECT_TRUE(has(" amx_bf16") || (has("AuthenticAMD") && has(" avx512_bf16")) || !onednn::computes(DType::bf16));
 }
 
 TEST(OneDnnVersion, IsReported) {
