@@ -23,7 +23,7 @@ also runs a process for each device, started by mpirun.
 Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is what its allocator gave according to the memory profile, from before
 the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
 oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For Vitrine it is all memory
-that it takes from the device, including staging, library workspace and gaps between blocks, and again with --update-in-backward --bucket-mb 4. A data
+that it takes from the device, including staging, library workspace and gaps between blocks, and on the CPU again with --update-in-backward --bucket-mb 4. A data
 set on the GPU is not counted on either side. vgg16-b32 and resnet18-b128 are not timed; with --memory nothing is.
 
 The JSON file is written after every side of every job. A side that fails is named, and the others run; exit status 1. With --seconds, what there was no
@@ -291,7 +291,8 @@ def measure(result, side, torch, arguments, clock):
         peaks["vitrine"] = peak_vitrine(arguments.vitrine, job, clock.left()) if planned else result.get("vitrine_peak_bytes")
         if peaks["vitrine"] is None:
             raise Failed("Vitrine's peak was not measured")
-        peaks["vitrine, update in backward"] = peak_vitrine(arguments.vitrine, job, clock.left(), UPDATE_IN_BACKWARD)
+        if job.get("device") != "cuda":
+            peaks["vitrine, update in backward"] = peak_vitrine(arguments.vitrine, job, clock.left(), UPDATE_IN_BACKWARD)
         result["peak_bytes"], result["peak_ratio"] = peaks, peaks["vitrine"] / peaks["pytorch"]
     elif side == "vitrine":
         speed, result["vitrine_peak_bytes"], graphs = run_vitrine(arguments.vitrine, job, clock.left())
@@ -431,8 +432,9 @@ def print_tables(report):
     if sized:
         print(f"\n{'MB at the peak':24}{'PyTorch':>17}{'vitrine':>17}{'/ PyTorch':>12}{'updating in backward':>23}{'/ PyTorch':>12}")
         for name, result in sized.items():
-            torch_peak, peak, updating = result["peak_bytes"].values()
-            print(f"{name:24}{torch_peak / 1e6:17.1f}{peak / 1e6:17.1f}{result['peak_ratio']:12.3f}{updating / 1e6:23.1f}{updating / torch_peak:12.3f}")
+            torch_peak, peak, *updating = result["peak_bytes"].values()
+            more = "".join(f"{bytes_ / 1e6:23.1f}{bytes_ / torch_peak:12.3f}" for bytes_ in updating)
+            print(f"{name:24}{torch_peak / 1e6:17.1f}{peak / 1e6:17.1f}{result['peak_ratio']:12.3f}{more}")
     if report.get("all_reduce"):
         print(f"\n{'all-reduce, 2 ranks, us':24}{'Open MPI':>17}{'one process':>17}{'two processes':>17}")
         for size, ways in report["all_reduce"].items():
@@ -500,9 +502,9 @@ def main():
     jobs = gpu_jobs() if arguments.device == "cuda" else cpu_jobs()
     if arguments.rehearse:
         jobs = {name: {**job, "model": "lenet5", "size": 12, "batch": 4, "steps": 8} for name, job in jobs.items()}
+    if (arguments.winograd or arguments.memory) and arguments.device == "cuda":
+        parser.error("--winograd and --memory are for the CPU")
     if arguments.winograd:
-        if arguments.device == "cuda":
-            parser.error("--winograd is for the CPU")
         jobs = {name: {**job, "winograd": True} for name, job in jobs.items() if job["precision"] == "f32"}
     names = arguments.jobs.split(",") if arguments.jobs else list(jobs)
     unknown = [name for name in names if name not in jobs]
