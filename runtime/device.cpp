@@ -197,7 +197,7 @@ void DeviceGroup::open() {
   const auto before = place_.devices.begin() + place_.process;
   first_rank_ = std::accumulate(place_.devices.begin(), before, 0);
   world_size_ = std::accumulate(before, place_.devices.end(), first_rank_);
-  if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
+  if (options_.check_order && checker_ == nullptr) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
     cpu::instruction_set();  // throws if the environment names one that is not there
@@ -245,7 +245,8 @@ void DeviceGroup::close() noexcept {
 }
 
 DeviceGroupOptions DeviceGroup::options_without(const std::vector<int>& lost) const {
-  VITRINE_ASSERT(target().backend == Backend::cpu, "only CPU devices are opened again");
+  VITRINE_ASSERT(options_.cuda_compute_streams.empty() && options_.nccl_communicators.empty(),
+                 "streams and communicators of the caller are not opened again");
   DeviceGroupOptions rest = options_;
   rest.devices.clear();
   rest.memory_bytes.clear();
@@ -264,6 +265,7 @@ DeviceGroupOptions DeviceGroup::options_without(const std::vector<int>& lost) co
 void DeviceGroup::reopen_without(const std::vector<int>& lost) {
   options_ = options_without(lost);
   close();
+  if (checker_ != nullptr) checker_->forget_accesses();  // others refer to the checker, such as loaders
   warnings_.clear();
   open();
 }

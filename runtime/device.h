@@ -177,8 +177,8 @@ class DeviceGroup {
   static constexpr int64_t kUnlimitedBytes = int64_t{1} << 43;
   /// Options of a group without the devices `lost` (ordinals, ascending): the others keep threads and capacity.
   DeviceGroupOptions options_without(const std::vector<int>& lost) const;
-  /// Closes all devices and opens those that are not lost again, with new ordinals. CPU devices only.
-  /// requires that no tensor, event or context of the devices is in use
+  /// Closes all devices and opens those that are not lost again, with new ordinals.
+  /// requires that no tensor, event or context of the devices is in use, and that the current GPU is not lost
   void reopen_without(const std::vector<int>& lost);
   void synchronize();
 

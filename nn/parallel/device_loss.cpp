@@ -3,6 +3,10 @@
 // changes it only after the reduction, by itself: a replica whose streams are idle has either finished a step or not
 // begun its update. The replica that has finished most steps holds the state of a run without the loss. The engine is
 // made again over the devices that are left, continues from that state, and repeats the steps after it.
+//
+// On GPUs an aborted collective looks as if it had succeeded. There the host waits for the reduction of all devices
+// before it issues any update, and then issues the rest of the step on all that are not lost
+// (StepWindow::await_reduction).
 #include <algorithm>
 #include <utility>
 
@@ -23,10 +27,10 @@ Replica& most_advanced(ReplicaGroup& replicas, const std::vector<int>& lost) {
   return *most;
 }
 
-std::vector<HostBuffer> copy_lasting(Replica& from) {
+std::vector<HostBuffer> copy_lasting(Replica& from, HostMemory memory) {
   std::vector<HostBuffer> copies;
   for (const View& view : from.lasting()) {
-    copies.emplace_back(view.bytes());
+    copies.emplace_back(view.bytes(), memory);
     copy(from.compute(), view, copies.back().view(view.shape, view.dtype));
   }
   from.compute().stream().synchronize();
@@ -46,14 +50,14 @@ void Engine::survive_in(const std::function<void()>& work) {
     try {
       issue_undone();
       return work();
-    } catch (const DeviceError& error) {
+    } catch (const Error& error) {
       const std::vector<int> lost = state_->replicas.lost();
-      if (lost.empty()) throw;
+      if (lost.empty() || (error.kind() != ErrorKind::device && error.kind() != ErrorKind::cuda)) throw;
       std::vector<DevicePlan> plans;
       try {
         if (static_cast<int>(lost.size()) < devices().size()) plans = plan_without(*state_->setup, lost);
       } catch (const OutOfMemory& why) {
-        state_->replicas.equalize_buffers();
+        if (!state_->setup->on_gpus()) state_->replicas.equalize_buffers();
         state_->window.undone().clear();
         throw OutOfMemory(error.reason() + "\nThe other devices cannot go on: " + why.reason(), why.shortage());
       }
@@ -86,7 +90,8 @@ void Engine::go_on_without(const std::vector<int>& lost, std::vector<DevicePlan>
   State& old = *state_;
   DeviceGroup& group = devices();
   Replica& from = most_advanced(old.replicas, lost);
-  const std::vector<HostBuffer> lasting = copy_lasting(from);
+  from.compute().stream().enter();  // the current GPU may be the lost one
+  const std::vector<HostBuffer> lasting = copy_lasting(from, group.host_memory());
   StepWindow::Rest rest = old.window.take_rest(from);
   const bool averages_in_place = old.parameters.averages().in_place(), votes_to_stop = old.passes.votes_to_stop();
   std::vector<DeviceLoss> losses = std::move(old.facts.losses);

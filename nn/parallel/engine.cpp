@@ -98,7 +98,10 @@ void Engine::drain() {
 
 void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
   State& s = *state_;
-  const auto end_step = [&s](const ProcessPart*) { s.issued_part = nullptr; };
+  const auto end_step = [&s](const ProcessPart*) {
+    s.issued_part = nullptr;
+    s.replicas.end_commit();
+  };
   s.passes.begin_step(s.window.progress().steps, samples);
   s.issued_part = &s.batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(s.issued_part, end_step);

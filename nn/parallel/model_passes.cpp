@@ -66,7 +66,8 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
     if (setup_.config.survive_device_loss) {
       const PhaseScope phase(r.compute(), Phase::replicate);
       if (r.model.buffers) copy(r.compute(), r.model.buffers, r.model.buffers_before);
-      r.compute().dispatch({"begin_step", {}, {}}, [&begun = r.steps_begun, step] { begun = step + 1; });
+      const auto count = [&begun = r.steps_begun, step] { begun = step + 1; };
+      r.compute().dispatch({"begin_step", {}, {}}, count, count);
     }
     const PhaseScope phase(r.compute(), Phase::loss);
     zero(r.compute(), r.reduction.tail());

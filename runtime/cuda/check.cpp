@@ -105,7 +105,8 @@ void avoid_unused_gpu() noexcept {
 
 void set_device_back(int device) noexcept {
   int current = 0;
-  if (cudaGetDevice(&current) == cudaSuccess && current != device && is_in_use(device)) cudaSetDevice(device);
+  if (cudaGetDevice(&current) != cudaSuccess || current == device || !is_in_use(device)) return;
+  if (cudaSetDevice(device) != cudaSuccess) cudaGetLastError();  // it is lost
 }
 
 }  // namespace vitrine::cuda

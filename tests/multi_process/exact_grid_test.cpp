@@ -41,17 +41,22 @@ std::vector<Value> drawn(const std::vector<Value>& values, size_t count, std::mt
   return all;
 }
 
-Command configuration(const Command& job, const Place& place, const std::string& mode, const std::string& split,
-                      const std::string& accumulate, const std::string& bucket, const std::string& threads) {
-  Command command =
-      with(job, {"--mode", mode, "--accumulate", accumulate, "--bucket-mb", bucket, "--threads-per-device", threads,
-                 "--devices", place.devices == 1 ? "cpu:0" : fmt::format("cpu:0-{}", place.devices - 1)});
-  const int devices = place.processes * place.devices;
-  if (mode == "balanced") return with(command, {"--split", devices == 1 ? "equal" : "gpu0=6"});
-  std::string weights;
-  for (int d = 0; d < devices; ++d) weights += fmt::format("{}{}", d > 0 ? "," : "", 1 + d % 3);
-  return with(command, {"--split", split == "equal" ? split : weights});
-}
+/// A value of each axis.
+struct Configuration {
+  Place place;
+  std::string mode, split, precision, accumulate, bucket, threads;
+
+  Command command(const Command& job) const {
+    const Command all = with(job, {"--precision", precision, "--mode", mode, "--accumulate", accumulate, "--bucket-mb",
+                                   bucket, "--threads-per-device", threads, "--devices",
+                                   place.devices == 1 ? "cpu:0" : fmt::format("cpu:0-{}", place.devices - 1)});
+    const int devices = place.processes * place.devices;
+    if (mode == "balanced") return with(all, {"--split", devices == 1 ? "equal" : "gpu0=6"});
+    std::string weights;
+    for (int d = 0; d < devices; ++d) weights += fmt::format("{}{}", d > 0 ? "," : "", 1 + d % 3);
+    return with(all, {"--split", split == "equal" ? split : weights});
+  }
+};
 
 Json train(const Place& place, const Command& command) {
   const Command program = vitrine_command(command);
@@ -64,7 +69,7 @@ Json train(const Place& place, const Command& command) {
   return result.exit_code == 0 ? Json::parse(result.output) : Json();
 }
 
-void expect_one_hash_for_each_precision(const Command& job, const std::vector<Place>& some, size_t count) {
+std::vector<Configuration> drawn_configurations(const std::vector<Place>& some, size_t count) {
   std::mt19937 random(kSeed);
   const auto places = drawn(some, count, random);
   // Processes train with ddp; dp and criterion are those of one process, and balanced has its own split.
@@ -80,16 +85,22 @@ void expect_one_hash_for_each_precision(const Command& job, const std::vector<Pl
   }
   const auto precisions = drawn(kPrecisions, count, random), accumulate = drawn(kAccumulate, count, random),
              buckets = drawn(kBuckets, count, random), threads = drawn(kThreads, count, random);
+  std::vector<Configuration> all;
+  for (size_t i = 0; i < count; ++i)
+    all.push_back({places[i], modes[i], splits[i], precisions[i], accumulate[i], buckets[i], threads[i]});
+  return all;
+}
+
+void expect_one_hash_for_each_precision(const Command& job, const std::vector<Place>& some, size_t count) {
   std::map<std::string, std::pair<Json, Json>> expected;  // hash and test loss, by precision
-  for (size_t i = 0; i < count; ++i) {
-    const Command command = configuration(with(job, {"--precision", precisions[i]}), places[i], modes[i], splits[i],
-                                          accumulate[i], buckets[i], threads[i]);
-    SCOPED_TRACE(fmt::format("configuration {}, {} processes: {}", i, places[i].processes, fmt::join(command, " ")));
-    const Json json = train(places[i], command);
+  for (const Configuration& drawn : drawn_configurations(some, count)) {
+    const Command command = drawn.command(job);
+    SCOPED_TRACE(fmt::format("{} processes: {}", drawn.place.processes, fmt::join(command, " ")));
+    const Json json = train(drawn.place, command);
     ASSERT_TRUE(json.is_object());
     const std::pair found{json["state_hash"], json["epochs"].back()["test_loss"]};
     ASSERT_TRUE(found.first.is_string() && found.second.is_number());
-    const auto [entry, is_first] = expected.emplace(precisions[i], found);
+    const auto [entry, is_first] = expected.emplace(drawn.precision, found);
     if (is_first) continue;
     EXPECT_EQ(found.first, entry->second.first);
     EXPECT_EQ(found.second, entry->second.second);
@@ -97,19 +108,45 @@ void expect_one_hash_for_each_precision(const Command& job, const std::vector<Pl
   EXPECT_EQ(expected.size(), kPrecisions.size());
 }
 
+constexpr size_t kOfSmallCnn = 60, kOfResnet = 12;
+
+TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
+  for (const auto& [places, count] : {std::pair{&kPlaces, kOfSmallCnn}, {&kFewPlaces, kOfResnet}}) {
+    std::map<std::string, int> found;
+    for (const Configuration& c : drawn_configurations(*places, count)) {
+      for (const std::string& value :
+           {fmt::format("{} x {}", c.place.processes, c.place.devices), "mode " + c.mode, "split " + c.split,
+            "precision " + c.precision, "accumulate " + c.accumulate, "bucket " + c.bucket, "threads " + c.threads})
+        ++found[value];
+      if (c.place.processes == 1 && c.mode == "ddp") ++found["ddp in one process"];
+    }
+    std::vector<std::string> expected{"ddp in one process"};
+    for (const Place& place : *places) expected.push_back(fmt::format("{} x {}", place.processes, place.devices));
+    for (const auto& [axis, values] : {std::pair{"mode", &kModes},
+                                       {"split", &kSplits},
+                                       {"precision", &kPrecisions},
+                                       {"accumulate", &kAccumulate},
+                                       {"bucket", &kBuckets},
+                                       {"threads", &kThreads}}) {
+      for (const std::string& value : *values) expected.push_back(fmt::format("{} {}", axis, value));
+    }
+    for (const std::string& value : expected) EXPECT_GE(found[value], 2) << value << " of " << count;
+  }
+}
+
 class ExactGrid : public MpirunTest {};
 
 TEST_F(ExactGrid, SmallCnn) {
   expect_one_hash_for_each_precision({"train", "--exact", "--model", "small-cnn", "--data", "synthetic:124",
                                       "--batch-size", "24", "--steps", "200", "--image-size", "16", "--json"},
-                                     kPlaces, 60);
+                                     kPlaces, kOfSmallCnn);
 }
 
 TEST_F(ExactGrid, Resnet18InGroupsOfFourLeaves) {
   expect_one_hash_for_each_precision(
       {"train", "--exact", "--batch-norm-leaves", "4", "--model", "resnet18-cifar", "--data", "synthetic:60",
-       "--batch-size", "16", "--steps", "8", "--image-size", "16", "--json"},
-      kFewPlaces, 12);
+       "--batch-size", "16", "--steps", "20", "--image-size", "16", "--json"},
+      kFewPlaces, kOfResnet);
 }
 
 }  // namespace

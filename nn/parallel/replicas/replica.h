@@ -116,7 +116,8 @@ struct Replica {
   std::unique_ptr<GatheredParameters> gathered;  // null unless it shards_states()
   ExactReducer* exact = nullptr;                 // the reducer, in exact mode
   ReplicaBatch batch;
-  /// Steps that the compute stream has begun and finished, where a lost device is survived. The stream writes them.
+  /// Steps that the compute stream has begun and finished, where a lost device is survived. A CPU device's stream
+  /// writes them; on GPUs the host counts what it has issued, all of which an idle stream without error has done.
   int64_t steps_begun = 0, steps_finished = 0;
 };
 

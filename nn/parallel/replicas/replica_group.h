@@ -45,6 +45,7 @@ class ReplicaGroup {
       try {
         work(*r);
       } catch (...) {
+        if (is_left_behind(*r)) continue;
         rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
       }
     }
@@ -65,6 +66,10 @@ class ReplicaGroup {
   /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel
   /// raised is neither.
   bool is_stuck() const;
+  /// Until end_commit(), a GPU that is lost does not keep the others from their part: what its work throws is left
+  /// out, because the next wait finds that it is lost.
+  void begin_commit() { commits_ = true; }
+  void end_commit() { commits_ = false; }
 
   // recovery.cpp
   /// Calls `issue`. When it throws, recovers and throws the root cause.
@@ -95,6 +100,7 @@ class ReplicaGroup {
   ///          failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known);
+  bool is_left_behind(Replica& r) const { return commits_ && r.compute().stream().lost(); }
 
   const EngineSetup& setup_;
   std::vector<std::unique_ptr<Replica>> replicas_;
@@ -104,6 +110,7 @@ class ReplicaGroup {
   std::vector<std::shared_ptr<Communicators>> retired_;
   std::vector<std::function<void()>> recovery_handlers_;
   std::vector<int> lost_;
+  bool commits_ = false;
 };
 
 /// Reports a failure of this process to the other ones, unless they know or soon find another cause.

@@ -20,6 +20,7 @@ namespace vitrine {
 namespace {
 
 constexpr size_t kStepsInFlight = 2;
+constexpr int kReduced = kStepSlots;  // the place of the reduction's event
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
 
@@ -140,6 +141,7 @@ void StepWindow::wait_step_done(int slot) {
       if (replicas_.is_stuck()) return;
       std::this_thread::sleep_for(kPollInterval);
     }
+    if (polls && r->compute().stream().lost()) return;
     done.synchronize();
   }
 }
@@ -164,12 +166,24 @@ void StepWindow::read_step(int slot) {
     if (const View error = r.reducer->error())
       copy(r.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
     if (!all_read) return;
-    r.compute().dispatch({"finish_step", {}, {}},
-                         [&finished = r.steps_finished, steps = progress_.steps + 1] { finished = steps; });
+    const auto count = [&finished = r.steps_finished, steps = progress_.steps + 1] { finished = steps; };
+    r.compute().dispatch({"finish_step", {}, {}}, count, count);
   });
+  record_done(slot);
+}
+
+void StepWindow::record_done(int slot) {
   replicas_.for_each([&](Replica& r) {
     r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(slot)]);
   });
+}
+
+void StepWindow::await_reduction() {
+  if (!setup_.config.survive_device_loss || !replicas_.can_get_stuck()) return;
+  record_done(kReduced);
+  wait_step_done(kReduced);
+  if (replicas_.is_stuck()) throw CommError("a GPU was lost before all had the reduced gradients");
+  replicas_.begin_commit();
 }
 
 StepWindow::Rest StepWindow::take_rest(const Replica& from) {

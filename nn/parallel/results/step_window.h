@@ -48,6 +48,11 @@ class StepWindow {
 
   /// Waits until another step may be issued, and returns its slot. throws what has failed.
   int free_slot();
+  /// Where the loss of a GPU is survived: waits until all GPUs have the reduced gradients, before one of them changes
+  /// its state. A collective that was aborted ends with wrong bytes and without an error of its stream. From here to
+  /// the end of the step, what is issued is finished by all GPUs that are not lost. throws CommError if one is lost by
+  /// now
+  void await_reduction();
   /// Issues copies of the step's results from device 0, or if a lost device is survived from all.
   void read_step(int slot);
   /// The next step has been issued.
@@ -77,6 +82,7 @@ class StepWindow {
   /// Waits for the oldest step and records its result.
   void finish_oldest();
   void wait_step_done(int slot);
+  void record_done(int slot);
   /// What the host reads of the step in `slot` from a replica.
   View readout(int slot, int replica = 0) const;
   StepResult step_result(const Issued& issued);
@@ -90,7 +96,8 @@ class StepWindow {
   const PlannedBatches& batches_;
   const Search search_;
   HostBuffer readouts_;
-  std::vector<std::array<std::unique_ptr<Event>, kStepSlots>> step_done_;  // compute stream of each replica
+  /// Of each replica's compute stream: the steps in the slots are done, and the latest reduction.
+  std::vector<std::array<std::unique_ptr<Event>, kStepSlots + 1>> step_done_;
   std::deque<Issued> in_flight_, undone_;
   std::vector<StepResult> finished_;
   TrainingProgress progress_;
