@@ -23,7 +23,7 @@ also runs a process for each device, started by mpirun.
 Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is what its allocator gave according to the memory profile, from before
 the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
 oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For Vitrine it is all memory
-that it takes from the device, including staging, library workspace and gaps between blocks, and on the CPU again with --update-in-backward --bucket-mb 4. A data
+that it takes from the device, including staging, library workspace and gaps between blocks, and on the CPU again with --update-in-backward --bucket-mb 1. A data
 set on the GPU is not counted on either side. vgg16-b32 and resnet18-b128 are not timed; with --memory nothing is.
 
 The JSON file is written after every side of every job. A side that fails is named, and the others run; exit status 1. With --seconds, what there was no
@@ -59,7 +59,7 @@ TUNED = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-UPDATE_IN_BACKWARD = ["--update-in-backward", "--bucket-mb", "4"]
+UPDATE_IN_BACKWARD = ["--update-in-backward", "--bucket-mb", "1"]
 ALL_REDUCE_BYTES = [64 << 10, 1 << 20, 16 << 20, 256 << 20]
 
 
