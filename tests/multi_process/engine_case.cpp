@@ -146,6 +146,7 @@ std::vector<EngineCase> engine_cases() {
           {"zero1", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero1"},
           {"zero1_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero1"},
           {"zero1_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero1"},
+          {"zero1_fp16_batch_norm", 13, 12, 1, weights, fp16(), 0.2, 0.3, true, "zero1"},
           {"zero1_exact", 4, 16, 1, {}, {}, 0.2, 0.0, false, "zero1", 8},
           {"zero2_exact_accumulated", 4, 16, 3, weights, clipped(), 0.2, 0.0, false, "zero2", 8},
           {"zero3_exact", 4, 16, 1, {}, clipped(), 0.2, 0.0, false, "zero3", 8},

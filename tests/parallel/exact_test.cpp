@@ -135,6 +135,19 @@ TEST_P(OneHash, OfBatchNormOverAllLeaves) { expect_one_hash(tiny_resnet(), GetPa
 
 TEST_P(OneHash, OfBatchNormOverGroups) { expect_one_hash(tiny_resnet(true), GetParam(), 4, {1, 2}, 12, 4); }
 
+// Shards have whole tiles of squares and cut others.
+TEST(ExactSquares, ClipByOneNorm) {
+  const Model model = make_model("small-cnn", {.image_size = 16});
+  const auto run = [&](int devices, const char* mode) {
+    const Variant v{.devices = devices, .mode = mode, .bucket_bytes = int64_t{1} << 20};
+    return train(model, exact_config(model, v, DType::f32), devices).state.parts;
+  };
+  const auto expected = run(1, "ddp");
+  EXPECT_EQ(run(2, "zero1"), expected);
+  EXPECT_EQ(run(2, "zero2"), expected);
+  EXPECT_EQ(run(3, "zero3"), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions, OneHash, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& instance) { return dtype_name(instance.param); });
 

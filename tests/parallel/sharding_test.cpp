@@ -233,12 +233,13 @@ TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
 
 TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
   const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
-  const auto planned = [&](const char* mode, int leaves = 0, int accumulate = 1) {
+  const auto planned = [&](const char* mode, int leaves = 0, int accumulate = 1, DType dtype = DType::f32) {
     DeviceGroup group({.devices = {{Backend::meta, 0}, {Backend::meta, 1}, {Backend::meta, 2}, {Backend::meta, 3}},
                        .memory_bytes = std::vector<int64_t>(4, int64_t{1} << 40)});
     EngineConfig config = config_of(model, mode, int64_t{25} << 20);
     config.scheme.split.leaves = leaves;
     config.accumulate = accumulate;
+    config.precision.compute = dtype;
     return plan_memory(model, group, config, {{kBatch}, {}});
   };
   const auto ddp = planned("ddp"), zero1 = planned("zero1"), zero2 = planned("zero2"), zero3 = planned("zero3");
@@ -253,6 +254,12 @@ TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
     EXPECT_EQ(zero3[d].peak_by_category[states], zero1[d].peak_by_category[states]);
     EXPECT_LT(zero3[d].peak_bytes, zero2[d].peak_bytes);
   }
+  // In 16 bits layers read the whole copy, of half the bytes, and an owner its masters.
+  const auto half = planned("zero1", 0, 1, DType::bf16);
+  const auto parameters = static_cast<size_t>(Category::parameters);
+  const int64_t whole = ddp[0].peak_by_category[parameters];
+  for (const auto& device : half)
+    EXPECT_LT(device.peak_by_category[parameters], whole / 2 + whole / 4 + 20 * 1024 + 4096);
   // Exact mode: a device of zero1 holds a whole gradient for each of its nodes.
   for (const int accumulate : {1, 2}) {
     const auto exact1 = planned("zero1", 8, accumulate), exact2 = planned("zero2", 8, accumulate),
