@@ -52,6 +52,12 @@ FlatLayout::FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements)
   }
 }
 
+FlatLayout FlatLayout::staying_f32() const {
+  std::vector<ParamSpec> specs;
+  std::copy_if(specs_.begin(), specs_.end(), std::back_inserter(specs), [](const ParamSpec& s) { return s.stays_f32; });
+  return FlatLayout(std::move(specs), 0);
+}
+
 FlatLayout FlatLayout::trained() const {
   std::vector<ParamSpec> specs;
   std::copy_if(specs_.begin(), specs_.end(), std::back_inserter(specs), [](const ParamSpec& s) { return s.trained; });

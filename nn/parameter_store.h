@@ -25,6 +25,8 @@ class FlatLayout {
   FlatLayout trained() const;
   /// First element of parameter i (order of specs()).
   int64_t offset(int i) const { return offsets_[static_cast<size_t>(i)]; }
+  /// The layout of the parameters that stay f32, without a tail.
+  FlatLayout staying_f32() const;
   /// Elements of parameters and padding, without the tail; a multiple of kAlignmentElements.
   int64_t parameter_elements() const { return parameter_elements_; }
   /// Elements of the trained parameters, which come first.

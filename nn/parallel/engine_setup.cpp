@@ -28,8 +28,10 @@ EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workloa
       buffer_layout(*m.net),
       update_ranges(make_update_ranges(trained, config.parameter_groups, config.optimizer.weight_decay())) {
   if (!config.exact()) return;
+  const int ranks = devices.world_size();
+  const bool to_owners = config.scheme.shards(Sharding::gradients) && ranks > 1;
   for (const int64_t samples : workload.train_batches)
-    leaf_plans.emplace(samples, LeafPlan(config.scheme.split, samples, config.accumulate, devices.world_size()));
+    leaf_plans.emplace(samples, LeafPlan(config.scheme.split, samples, config.accumulate, ranks, to_owners));
 }
 
 void EngineSetup::require_training(const char* operation) const {

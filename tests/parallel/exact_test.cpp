@@ -38,9 +38,7 @@ Variant draw(std::mt19937& random, const std::vector<int>& accumulate) {
   Variant v;
   v.devices = one_of(std::vector{1, 2, 3, 5, 8});
   v.accumulate = one_of(accumulate);
-  std::vector<std::string> modes = scheme_names();
-  std::erase_if(modes, [](const std::string& mode) { return scheme_preset(mode).shards(Sharding::gradients); });
-  v.mode = one_of(modes);
+  v.mode = one_of(scheme_names());
   v.bucket_bytes = one_of(std::vector<int64_t>{512, 1 << 20});
   if (v.mode == "balanced") {
     v.split = fmt::format("gpu0={}", v.devices == 1 ? kBatch : 6);
@@ -115,9 +113,40 @@ TEST_P(OneHash, OfConvolutionsAndDropout) {
     expect_one_hash(random_model(kModels[i]), GetParam(), 0, {1, 2, 3}, kModels[i], 6);
 }
 
+// Micro-batches of 3, 3 and 2 leaves: an owner keeps [0,2) and [2,3), then [0,4) and [4,6).
+TEST_P(OneHash, OfShardedGradients) {
+  const Model model = random_model(2);
+  const auto run = [&](const Variant& v) { return train(model, exact_config(model, v, GetParam()), v.devices); };
+  const Result expected = run({});
+  for (const char* mode : {"zero2", "zero3"}) {
+    for (const int devices : {2, 3, 5}) {
+      for (const int accumulate : {1, 2, 3}) {
+        const Variant v{devices, accumulate, mode, devices == 3 ? "3,0,2" : "equal"};
+        SCOPED_TRACE(v.str());
+        const Result result = run(v);
+        EXPECT_EQ(result.state.parts, expected.state.parts);
+        EXPECT_EQ(result.test_loss, expected.test_loss);
+      }
+    }
+  }
+}
+
 TEST_P(OneHash, OfBatchNormOverAllLeaves) { expect_one_hash(tiny_resnet(), GetParam(), 0, {1}, 11, 4); }
 
 TEST_P(OneHash, OfBatchNormOverGroups) { expect_one_hash(tiny_resnet(true), GetParam(), 4, {1, 2}, 12, 4); }
+
+// Shards have whole tiles of squares and cut others.
+TEST(ExactSquares, ClipByOneNorm) {
+  const Model model = make_model("small-cnn", {.image_size = 16});
+  const auto run = [&](int devices, const char* mode) {
+    const Variant v{.devices = devices, .mode = mode, .bucket_bytes = int64_t{1} << 20};
+    return train(model, exact_config(model, v, DType::f32), devices).state.parts;
+  };
+  const auto expected = run(1, "ddp");
+  EXPECT_EQ(run(2, "zero1"), expected);
+  EXPECT_EQ(run(2, "zero2"), expected);
+  EXPECT_EQ(run(3, "zero3"), expected);
+}
 
 INSTANTIATE_TEST_SUITE_P(Precisions, OneHash, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& instance) { return dtype_name(instance.param); });
@@ -147,7 +176,8 @@ void expect_one_hash_on_gpus(const Model& model) {
     return train(model, exact_config(model, {.devices = devices, .mode = mode}, DType::f32), devices);
   };
   const Result expected = run(1, "ddp");
-  for (const auto& [devices, mode] : {std::pair{3, "ddp"}, {8, "ddp"}, {3, "zero1"}, {3, "criterion"}}) {
+  for (const auto& [devices, mode] :
+       {std::pair{3, "ddp"}, {8, "ddp"}, {3, "zero1"}, {3, "zero2"}, {3, "zero3"}, {3, "criterion"}}) {
     SCOPED_TRACE(fmt::format("{} devices, {}", devices, mode));
     const Result result = run(devices, mode);
     EXPECT_EQ(result.state.parts, expected.state.parts);
@@ -237,7 +267,7 @@ TEST(Exact, RefusesWhatItCannotPromise) {
 TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
   Split split;
   split.leaves = 8;
-  const LeafPlan plan(split, 80, 2, 2);  // device 0: leaves 0-1 and 4-5; device 1: 2-3 and 6-7
+  const LeafPlan plan(split, 80, 2, 2, false);  // device 0: leaves 0-1 and 4-5; device 1: 2-3 and 6-7
   const auto nodes = [](const std::vector<LeafNode>& held) {
     std::string text;
     for (const LeafNode& node : held)
@@ -245,10 +275,21 @@ TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
     return text;
   };
   EXPECT_EQ(nodes(plan.held(0, 0)), "[0,2)@0 ");
-  EXPECT_EQ(nodes(plan.roots(0)), "[0,2)@0 [4,6)@1 ");
-  EXPECT_EQ(nodes(plan.roots(1)), "[2,4)@0 [6,8)@1 ");
-  EXPECT_EQ(nodes(LeafPlan(split, 80, 2, 1).roots(0)), "[0,8)@0 ");
-  EXPECT_EQ(nodes(LeafPlan(split, 80, 1, 3).roots(0)), "[0,2)@0 [2,3)@1 ");  // leaves 0-2, 3-5, 6-7
+  EXPECT_EQ(nodes(plan.held(0, 1)), "[0,2)@0 [4,6)@1 ");
+  EXPECT_EQ(nodes(plan.held(1, 1)), "[2,4)@0 [6,8)@1 ");
+  EXPECT_EQ(plan.sent(0), 2);
+  EXPECT_EQ(nodes(LeafPlan(split, 80, 2, 1, false).held(0, 1)), "[0,8)@0 ");
+  EXPECT_EQ(nodes(LeafPlan(split, 80, 1, 3, false).held(0, 0)), "[0,2)@0 [2,3)@1 ");  // leaves 0-2, 3-5, 6-7
+
+  const LeafPlan to_owners(split, 80, 3, 2, true);  // device 0: leaves 0-1, 3-4 and 6; device 1: 2, 5 and 7
+  EXPECT_EQ(nodes(to_owners.held(0, 1)), "[3,4)@0 [4,5)@1 ");
+  EXPECT_EQ(nodes(to_owners.held(1, 1)), "[5,6)@0 ");
+  EXPECT_EQ(nodes(to_owners.owned(0)), "[0,2)@0 [2,3)@1 ");
+  EXPECT_EQ(to_owners.arriving(1), (std::vector<Subtree>{{3, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(to_owners.owned(1)), "[0,4)@0 [4,6)@1 ");
+  EXPECT_EQ(nodes(to_owners.owned(2)), "[0,8)@0 ");
+  EXPECT_EQ(to_owners.sent(0), 4);
+  EXPECT_EQ(to_owners.sent(1), 3);
 }
 
 }  // namespace

@@ -233,10 +233,14 @@ TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
 
 TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
   const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
-  const auto planned = [&](const char* mode) {
+  const auto planned = [&](const char* mode, int leaves = 0, int accumulate = 1, DType dtype = DType::f32) {
     DeviceGroup group({.devices = {{Backend::meta, 0}, {Backend::meta, 1}, {Backend::meta, 2}, {Backend::meta, 3}},
                        .memory_bytes = std::vector<int64_t>(4, int64_t{1} << 40)});
-    return plan_memory(model, group, config_of(model, mode, int64_t{25} << 20), {{kBatch}, {}});
+    EngineConfig config = config_of(model, mode, int64_t{25} << 20);
+    config.scheme.split.leaves = leaves;
+    config.accumulate = accumulate;
+    config.precision.compute = dtype;
+    return plan_memory(model, group, config, {{kBatch}, {}});
   };
   const auto ddp = planned("ddp"), zero1 = planned("zero1"), zero2 = planned("zero2"), zero3 = planned("zero3");
   const auto states = static_cast<size_t>(Category::optimizer);
@@ -249,6 +253,21 @@ TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
     EXPECT_LT(zero2[d].peak_bytes, zero1[d].peak_bytes);
     EXPECT_EQ(zero3[d].peak_by_category[states], zero1[d].peak_by_category[states]);
     EXPECT_LT(zero3[d].peak_bytes, zero2[d].peak_bytes);
+  }
+  // In 16 bits layers read the whole copy, of half the bytes, and an owner its masters.
+  const auto half = planned("zero1", 0, 1, DType::bf16);
+  const auto parameters = static_cast<size_t>(Category::parameters);
+  const int64_t whole = ddp[0].peak_by_category[parameters];
+  for (const auto& device : half)
+    EXPECT_LT(device.peak_by_category[parameters], whole / 2 + whole / 4 + 20 * 1024 + 4096);
+  // Exact mode: a device of zero1 holds a whole gradient for each of its nodes.
+  for (const int accumulate : {1, 2}) {
+    const auto exact1 = planned("zero1", 8, accumulate), exact2 = planned("zero2", 8, accumulate),
+               exact3 = planned("zero3", 8, accumulate);
+    for (size_t d = 0; d < 4; ++d) {
+      EXPECT_LT(exact2[d].peak_bytes, exact1[d].peak_bytes);
+      EXPECT_LT(exact3[d].peak_bytes, exact2[d].peak_bytes);
+    }
   }
 }
 
@@ -263,10 +282,6 @@ TEST(Sharding, WhatItCannotDoIsRefused) {
   refused([](EngineConfig& config) { config.scheme.reduce = Reduce::gpu0; });
   refused([](EngineConfig& config) { config.precision.reduce_dtype = DType::bf16; });
   refused([](EngineConfig& config) { config.reducer = make_reducer; });
-  refused([](EngineConfig& config) {
-    config.scheme.shard = Sharding::gradients;
-    config.scheme.split.leaves = 4;
-  });
 }
 
 }  // namespace

@@ -155,8 +155,9 @@ TEST(Choose, TheModeThatFits) {
   const ChildResult none = run_vitrine(with(plan, words("--mode auto --device-memory 100MiB")));
   EXPECT_EQ(none.exit_code, 1);
   expect_contains(none.error, "--mode auto: no mode fits", "zero3: does not fit");
-  expect_contains(run_vitrine(with(plan, words("--mode auto --exact --device-memory 4GiB"))).output,
-                  "--mode ddp, the first", "zero2: not possible: --shard gradients: exact mode keeps sums");
+  expect_contains(run_vitrine(with(plan, words("--mode auto --reduce-dtype f16 --device-memory 4GiB"))).output,
+                  "--mode ddp, the first",
+                  "zero2: not possible: --shard gradients: gradients are reduced to their owners");
 }
 
 TEST(Choose, TheModeIsMeasured) {

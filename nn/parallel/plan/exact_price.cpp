@@ -27,15 +27,16 @@ ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, cons
   const int64_t ranks = devices.world_size(),
                 bytes = FlatLayout(model.net->parameters(), 0).trained_elements() * size_of(DType::f32);
   if (ranks == 1) return price;
-  const LeafPlan leaves(config.scheme.split, config.batch_size, config.accumulate, devices.world_size());
-  int64_t nodes = 0;
-  for (int rank = 0; rank < devices.world_size(); ++rank)
-    nodes = std::max(nodes, static_cast<int64_t>(leaves.roots(rank).size()));
-  // A device sends its nodes to the owners of their parts, and an owner sends its sum to all.
-  price.sent_bytes = (nodes + 1) * bytes * (ranks - 1) / ranks;
   const Scheme& scheme = config.scheme;
+  const bool to_owners = scheme.shards(Sharding::gradients);
+  const LeafPlan leaves(scheme.split, config.batch_size, config.accumulate, devices.world_size(), to_owners);
+  int64_t nodes = 0;
+  for (int rank = 0; rank < devices.world_size(); ++rank) nodes = std::max(nodes, leaves.sent(rank));
+  // A device sends its nodes to the owners of their parts, and an owner of whole gradients sends its sum to all.
+  price.sent_bytes = (to_owners ? nodes : nodes + 1) * bytes * (ranks - 1) / ranks;
+  const int64_t micro_batches = to_owners ? std::min<int64_t>(config.accumulate, config.batch_size) : 1;
   price.ordinary_sent_bytes = scheme.reduce == Reduce::gpu0    ? bytes
-                              : scheme.shard != Sharding::none ? bytes * (ranks - 1) / ranks
+                              : scheme.shard != Sharding::none ? micro_batches * bytes * (ranks - 1) / ranks
                                                                : 2 * bytes * (ranks - 1) / ranks;
   return price;
 }

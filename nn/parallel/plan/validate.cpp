@@ -145,8 +145,6 @@ const char* sharding_obstacle(const EngineConfig& config) {
     return "device 0 makes the only update and needs all of the optimizer's states; reduce by all-reduce";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction to the owners; leave one of them out";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
-  if (config.scheme.shards(Sharding::gradients) && config.exact())
-    return "exact mode keeps sums of whole gradients on each device; shard the optimizer's states only";
   return nullptr;
 }
 

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/exact_squares.h"
 #include "nn/parallel/reduce/leaf_plan.h"
-#include "nn/parallel/reduce/reducer.h"
+#include "nn/parallel/reduce/sharded_reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
@@ -16,7 +17,10 @@ namespace vitrine {
 /// during backward; nodes whose siblings are elsewhere or come later are kept as whole gradients. Between devices only
 /// nodes travel, bucket by bucket, to the owner of a part of the bucket; it adds them along the rest of the tree. The
 /// norm is measured afterwards, in an order that depends only on the number of elements.
-class ExactReducer final : public Reducer, public LeafSums {
+///
+/// With sharded gradients nodes lie in the buckets of ShardedReducer, and travel after each micro-batch. An owner keeps
+/// what it cannot add yet.
+class ExactReducer final : public Reducer, public LeafSums, private BucketNodes {
  public:
   /// Allocates the nodes that do not lie in the gradients (Category::gradients).
   ///   plans  for the training batches, by samples; must outlive the reducer
@@ -35,17 +39,25 @@ class ExactReducer final : public Reducer, public LeafSums {
   void sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) override;
   void add_gradient(ExecContext& ctx, const View& by_leaf, const View& grad) override;
 
+  void begin_backward(bool first, bool last) override;
+  void begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) override;
   void add(int64_t finished_elements) override;
   void finish() override;
   bool updates() const override { return updating_ == nullptr || updating_->updates(); }
   void begin_step(int64_t step) override;
   void distribute() override;
   void reset() override;
+  SquaredElements squared() const override { return squares_.squared(); }
 
  private:
   bool alone() const { return replica_.world_size == 1; }
   View buffer(int index) const;
   void reduce(const Bucket& bucket);
+  int count() const override { return static_cast<int>(plan_->held(replica_.rank, micro_batch_).size()); }
+  void reduce(const ShardedBucket& bucket, const View& memory) override;
+  /// Reduces one node of the micro-batch to the owners.
+  ///   sum  what this replica owns of the bucket
+  void reduce(const ShardedBucket& bucket, const View& memory, const Subtree& node, const View& sum);
   void sum_totals();
   /// Runs a collective on the communication stream, between what is queued on the compute stream before and after.
   template <class Collective>
@@ -56,7 +68,9 @@ class ExactReducer final : public Reducer, public LeafSums {
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
   Tensor nodes_;                       // (buffers - 1, elements) f32; the first buffer is the gradients
   Tensor totals_;                      // (leaves, LossTotals::kCount) f32
+  const ExactSquares squares_;
   std::unique_ptr<Reducer> updating_;  // its distribute(), where not every replica updates all; else null
+  ShardedReducer* sharded_ = nullptr;  // the same, where it has the buckets of sharded gradients
   const LeafPlan* plan_ = nullptr;     // of the step
   int micro_batch_ = 0;
   const Leaves* leaves_ = nullptr;  // of the micro-batch

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cast.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -19,6 +18,7 @@ GatheredParameters::GatheredParameters(const ReducerContext& replica, const Flat
       unit.parameters.push_back(i);
       if (replica.config.precision.mixed() && all.specs()[static_cast<size_t>(i)].stays_f32) unit.stays_f32 = true;
     }
+    if (unit.stays_f32 && !frees()) stage_staying_f32(unit);
   }
 }
 
@@ -61,11 +61,7 @@ void GatheredParameters::begin_use(int first, int end) {
 
 void GatheredParameters::wait(Unit& unit) {
   if (!std::exchange(unit.waits, false)) return;
-  ExecContext& compute = replica_.device.compute();
-  compute.wait(*unit.gathered, "broadcast");
-  if (frees() || !replica_.half_parameters) return;
-  const PhaseScope phase(compute, Phase::cast);
-  cast(compute, unit.shards.all(replica_.parameters), unit.shards.all(replica_.half_parameters));
+  replica_.device.compute().wait(*unit.gathered, "broadcast");
 }
 
 void GatheredParameters::end_use(int first, int end) {
@@ -79,7 +75,7 @@ void GatheredParameters::end_use(int first, int end) {
 void GatheredParameters::set_due(bool due) {
   if (frees()) return;
   due_ = due;
-  for (Unit& unit : units_) unit.due = due && unit.shards.size > 0;
+  for (Unit& unit : units_) unit.due = due && (unit.shards.size > 0 || unit.stays_f32);
 }
 
 void GatheredParameters::set_complete(bool complete) {
@@ -112,10 +108,71 @@ void GatheredParameters::gather_in_place(Unit& unit) {
   ExecContext& communication = replica_.device.communication();
   const PhaseScope phase(communication, Phase::broadcast, unit.bucket.name.c_str());
   communication.wait(*ready_, "compute");
-  replica_.communicator->all_gather(communication, unit.shards.of(replica_.rank, replica_.parameters),
-                                    unit.shards.all(replica_.parameters));
+  if (unit.shards.size > 0) {
+    const View& whole = replica_.half_parameters ? replica_.half_parameters : replica_.parameters;
+    replica_.communicator->all_gather(communication, unit.shards.of(replica_.rank, whole), unit.shards.all(whole));
+  }
+  if (unit.stays_f32) gather_staying_f32(unit);
   communication.record(*unit.gathered);
   unit.waits = true;
+}
+
+template <class Use>
+void GatheredParameters::for_each_staying_f32(const Unit& unit, int64_t first, int64_t size, const Use& use) const {
+  for (const int i : unit.parameters) {
+    const ParamSpec& spec = layout_.specs()[static_cast<size_t>(i)];
+    const int64_t offset = layout_.offset(i), begin = std::max(offset, first),
+                  end = std::min(offset + spec.shape.numel(), first + size);
+    if (spec.stays_f32 && begin < end) use(i, begin, end);
+  }
+}
+
+void GatheredParameters::stage_staying_f32(Unit& unit) {
+  int64_t most = 0;
+  for (int rank = 0; rank < replica_.world_size; ++rank) {
+    int64_t owned = 0;
+    for_each_staying_f32(unit, unit.shards.begin + rank * unit.shards.size, unit.shards.size,
+                         [&](int, int64_t begin, int64_t end) { owned += end - begin; });
+    most = std::max(most, owned);
+  }
+  if (most == 0) return;
+  ExecContext& ctx = replica_.device.compute();
+  unit.staged =
+      ctx.allocate({replica_.world_size * most}, DType::f32, Category::communication, "parameters that stay f32");
+  zero(ctx, unit.staged);
+}
+
+void GatheredParameters::gather_staying_f32(const Unit& unit) {
+  ExecContext& communication = replica_.device.communication();
+  const BucketShards& shards = unit.shards;
+  const int64_t most = unit.staged ? unit.staged.numel() / replica_.world_size : 0;
+  const auto seen = [&](int i, int64_t begin, int64_t end) {
+    const View& view = views_[static_cast<size_t>(i)];
+    return view.reshape({view.numel()}).rows(begin - layout_.offset(i), end - layout_.offset(i));
+  };
+  int64_t at = replica_.rank * most;
+  const int64_t own = shards.begin + replica_.rank * shards.size;
+  for_each_staying_f32(unit, own, shards.size, [&](int, int64_t begin, int64_t end) {
+    copy(communication, replica_.parameters.rows(unit.own_at + begin - own, unit.own_at + end - own),
+         unit.staged.view().rows(at, at + end - begin));
+    at += end - begin;
+  });
+  if (most > 0) {
+    const View mine = unit.staged.view().rows(replica_.rank * most, (replica_.rank + 1) * most);
+    replica_.communicator->all_gather(communication, mine, unit.staged);
+  }
+  for (int rank = 0; rank < replica_.world_size; ++rank) {
+    at = rank * most;
+    for_each_staying_f32(unit, shards.begin + rank * shards.size, shards.size, [&](int i, int64_t begin, int64_t end) {
+      copy(communication, unit.staged.view().rows(at, at + end - begin), seen(i, begin, end));
+      at += end - begin;
+    });
+  }
+  for_each_staying_f32(unit, shards.rest, unit.bucket.parameters_end - shards.rest,
+                       [&](int i, int64_t begin, int64_t end) {
+                         const int64_t from = unit.rest_at - shards.rest;
+                         copy(communication, replica_.parameters.rows(from + begin, from + end), seen(i, begin, end));
+                       });
 }
 
 void GatheredParameters::gather(Unit& unit) {

@@ -14,8 +14,8 @@ namespace vitrine {
 /// gathered in the order in which a pass needs them, so all replicas must make the same calls.
 ///
 /// Sharding::parameters: a bucket has memory of its own, which is freed after the last part that reads it. Otherwise
-/// the replica holds all parameters, and those that others have updated are gathered once, by the first forward pass
-/// after the update, or by finish().
+/// the replica holds all parameters that layers see, and those that others have updated are gathered once, by the first
+/// forward pass after the update, or by finish().
 ///   source  Rajbhandari et al., "ZeRO", SC 2020
 class GatheredParameters {
  public:
@@ -50,6 +50,7 @@ class GatheredParameters {
     std::vector<int> parameters = {};      // ascending
     bool stays_f32 = false;                // one of them, beside a 16-bit copy
     Tensor memory = {}, masters = {};      // masters: f32, for parameters that stay f32 beside a 16-bit copy
+    Tensor staged = {};                    // (world size * n) f32: parameters that stay f32, of each replica's shard
     bool due = false;                      // others have updated it
     bool waits = false;                    // the compute stream does not wait for it yet
     std::unique_ptr<Event> gathered = {};  // communication
@@ -62,6 +63,12 @@ class GatheredParameters {
   void gather(Unit& unit);
   void gather(const Unit& unit, const View& from, const Tensor& to);
   void gather_in_place(Unit& unit);
+  /// What layers see in f32 beside a 16-bit copy.
+  void gather_staying_f32(const Unit& unit);
+  void stage_staying_f32(Unit& unit);
+  /// Calls use(parameter, begin, end) for those of its elements that are in [first, first + size).
+  template <class Use>
+  void for_each_staying_f32(const Unit& unit, int64_t first, int64_t size, const Use& use) const;
   void wait(Unit& unit);
   void release(Unit& unit);
   /// In the order of the compute stream.

@@ -6,16 +6,17 @@
 namespace vitrine {
 namespace {
 
-bool contains(const RowRange& node, const RowRange& other) {
-  return node.begin <= other.begin && other.end <= node.end;
-}
-
-/// Gives each node a buffer: that of the first node in it that was held before, else one that was not in use.
+/// Gives each node a buffer: that of the first node in it that was held before, else one that is not in use when the
+/// nodes before it are added.
 std::vector<LeafNode> place(const std::vector<RowRange>& nodes, const std::vector<LeafNode>& before) {
   std::vector<LeafNode> placed;
   const auto in_use = [&](int buffer) {
     const auto has_it = [&](const LeafNode& node) { return node.buffer == buffer; };
-    return std::any_of(before.begin(), before.end(), has_it) || std::any_of(placed.begin(), placed.end(), has_it);
+    const auto waits = [&](const LeafNode& node) {
+      const auto is_added = [&](const LeafNode& sum) { return contains(sum.leaves, node.leaves); };
+      return has_it(node) && std::none_of(placed.begin(), placed.end(), is_added);
+    };
+    return std::any_of(before.begin(), before.end(), waits) || std::any_of(placed.begin(), placed.end(), has_it);
   };
   for (const RowRange& node : nodes) {
     const auto inside =
@@ -33,14 +34,15 @@ std::vector<LeafNode> place(const std::vector<RowRange>& nodes, const std::vecto
 
 }  // namespace
 
-LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int world_size) : leaves_(split.leaves) {
+LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int world_size, bool to_owners)
+    : leaves_(split.leaves), world_size_(world_size), to_owners_(to_owners) {
   const BatchPlan batch = plan_batch(split, samples, accumulate, world_size);
   std::vector<bool> exists;
   for (int i = 0; i < leaves_; ++i)
     exists.push_back(leaf_begin(samples, leaves_, i) < leaf_begin(samples, leaves_, i + 1));
-  held_.resize(static_cast<size_t>(world_size));
+  const auto ranks = static_cast<size_t>(world_size);
+  held_.resize(ranks + 1, std::vector<std::vector<LeafNode>>(1));
   std::vector<std::vector<bool>> computed(held_.size(), std::vector<bool>(exists.size()));
-  for (auto& held : held_) held.emplace_back();
   for (int k = 0; k < batch.micro_batches(); ++k) {
     if (batch.micro_batch_size(k) == 0) continue;
     const std::vector<RowRange>& of_rank = batch.leaves[static_cast<size_t>(k)];
@@ -49,22 +51,44 @@ LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int worl
     for (int64_t i = ranges_.back().begin; i < ranges_.back().end; ++i) {
       if (exists[static_cast<size_t>(i)]) numbers.push_back(static_cast<int>(i));
     }
-    for (size_t rank = 0; rank < held_.size(); ++rank) {
-      for (int64_t i = of_rank[rank].begin; i < of_rank[rank].end; ++i)
-        computed[rank][static_cast<size_t>(i)] = exists[static_cast<size_t>(i)];
-      held_[rank].push_back(place(aligned_subtrees(computed[rank], exists), held_[rank].back()));
+    std::vector<bool> arrives(exists.size());
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      if (to_owners) computed[rank].assign(exists.size(), false);
+      for (int64_t i = of_rank[rank].begin; i < of_rank[rank].end; ++i) {
+        const auto leaf = static_cast<size_t>(i);
+        computed[rank][leaf] = computed[ranks][leaf] = arrives[leaf] = exists[leaf];
+      }
+      held_[rank].push_back(
+          place(aligned_subtrees(computed[rank], exists), held_[rank][to_owners ? 0 : held_[rank].size() - 1]));
     }
+    if (to_owners) {
+      held_[ranks].push_back(place(aligned_subtrees(computed[ranks], exists), held_[ranks].back()));
+      arriving_.push_back(aligned_subtrees(arrives, exists));
+    }
+    plan_contributions();
   }
-  for (size_t rank = 0; rank < held_.size(); ++rank) {
-    for (const LeafNode& node : held_[rank].back()) contributions_.push_back({node.leaves, static_cast<int>(rank)});
+}
+
+void LeafPlan::plan_contributions() {
+  if (!to_owners_ && !contributions_.empty()) contributions_.back().clear();
+  std::vector<Contribution>& sent = contributions_.emplace_back();
+  for (int rank = 0; rank < world_size_; ++rank) {
+    for (const LeafNode& node : held_[static_cast<size_t>(rank)].back()) sent.push_back({node.leaves, rank});
   }
-  std::sort(contributions_.begin(), contributions_.end(),
+  std::sort(sent.begin(), sent.end(),
             [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
+}
+
+int64_t LeafPlan::sent(int rank) const {
+  int64_t nodes = 0;
+  for (const auto& sent : contributions_)
+    nodes += std::count_if(sent.begin(), sent.end(), [&](const Contribution& one) { return one.rank == rank; });
+  return nodes;
 }
 
 int LeafPlan::buffers(int rank) const {
   int most = 0;
-  for (const auto& nodes : held_[static_cast<size_t>(rank)]) {
+  for (const auto& nodes : held_[static_cast<size_t>(to_owners_ ? world_size_ : rank)]) {
     for (const LeafNode& node : nodes) most = std::max(most, node.buffer + 1);
   }
   return most;

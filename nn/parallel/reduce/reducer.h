@@ -30,11 +30,11 @@ struct ReducerContext {
   View gradients = {};
 
   // Set once the Reducer exists:
-  /// (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy. If
-  /// shards_parameters(): its shard of them, as in half_parameters.
+  /// (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy. If shards_masters(): its
+  /// shard of them.
   View parameters = {};
   /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it
-  /// where the replica updates.
+  /// where the replica updates. If shards_parameters(): its shard of them.
   View half_parameters = {};
   View control = {};     // (StepControl::kCount) f32: decisions of the step
   View loss_scale = {};  // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
@@ -49,6 +49,10 @@ struct ReducerContext {
   bool shards_states() const { return config.scheme.shards(Sharding::optimizer) && world_size > 1; }
   bool shards_gradients() const { return config.scheme.shards(Sharding::gradients) && world_size > 1; }
   bool shards_parameters() const { return config.scheme.shards(Sharding::parameters) && world_size > 1; }
+  /// f32 parameters are sharded: where layers read a 16-bit copy, with the optimizer's states.
+  bool shards_masters() const {
+    return shards_parameters() || (shards_states() && config.precision.mixed() && !config.forward_only);
+  }
   /// Gradients have memory bucket by bucket, while backward writes and reduces them.
   bool has_gradient_buckets() const { return shards_gradients() || config.update_in_backward; }
 };

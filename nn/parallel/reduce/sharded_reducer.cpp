@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/sharded_reducer.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise.h"
 #include "runtime/copy.h"
+#include "runtime/error.h"
 #include "runtime/square_sums.h"
 
 namespace vitrine {
@@ -15,7 +18,7 @@ int64_t tiles_of(const Bucket& bucket, const BucketShards& shards, int ranks) {
 
 }  // namespace
 
-ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica) {
+ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes) : replica_(replica), nodes_(nodes) {
   const EngineConfig& config = replica.config;
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Part& part = parts_.emplace_back(Part{std::move(bucket)});
@@ -25,7 +28,7 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica) : replica_(replica
     part.rest_at = begin + part.shards.rest - part.shards.begin;
   }
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
-  // Exact mode sums squares in its own order; an update before all gradients are there knows no norm.
+  // ExactSquares does it in exact mode; an update before all gradients are there knows no norm.
   if (!checks || config.exact() || updates_in_backward()) return;
   int64_t tiles = 0;
   for (const Part& part : parts_) tiles += tiles_of(part.bucket, part.shards, replica.world_size);
@@ -71,11 +74,12 @@ void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, st
     for (int i = 0; i < all.size(); ++i) {
       const int64_t at = all.offset(i) - part.bucket.begin;
       const ParamSpec& spec = all.specs()[static_cast<size_t>(i)];
-      if (!spec.trained || at < 0 || at >= part.memory.numel()) continue;
+      if (!spec.trained || at < 0 || at >= part.elements()) continue;
       const int64_t end = at + spec.shape.numel(), step = FlatLayout::kAlignmentElements;
       views[static_cast<size_t>(i)] = part.memory.view().rows(at, end).reshape(spec.shape);
       const int64_t padded = (end + step - 1) / step * step;
-      if (end < padded) zero(compute, part.memory.view().rows(end, padded));
+      for (int64_t node = 0; node < nodes() && end < padded; ++node)
+        zero(compute, part.memory.view().rows(node * part.elements() + end, node * part.elements() + padded));
     }
   }
 }
@@ -83,6 +87,18 @@ void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, st
 void ShardedReducer::allocate(Part& part) {
   part.memory = replica_.device.compute().allocate({bytes_of(part) / size_of(DType::f32)}, DType::f32,
                                                    Category::gradients, part.bucket.name);
+}
+
+View ShardedReducer::in_node(const View& gradient, int number) const {
+  const auto offset = [&](const Part& part) {
+    return static_cast<const float*>(gradient.data) - static_cast<const float*>(part.memory.view().data);
+  };
+  const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) {
+    return one.memory && offset(one) >= 0 && offset(one) < one.elements();
+  });
+  VITRINE_ASSERT(part != parts_.end(), "the gradient lies in a bucket that backward has begun");
+  const int64_t first = number * part->elements() + offset(*part);
+  return part->memory.view().rows(first, first + gradient.numel());
 }
 
 void ShardedReducer::release() {
@@ -113,14 +129,17 @@ void ShardedReducer::reduce(Part& part) {
   const Bucket& bucket = part.bucket;
   const BucketShards& shards = part.shards;
   if (alone()) return;
-  if (replica_.has_gradient_buckets() && !part.memory) {  // this replica has no samples
+  if (replica_.has_gradient_buckets() && !part.memory && nodes() > 0) {  // this replica has no samples
     allocate(part);
     zero(replica_.device.compute(), part.memory);
   }
   replica_.device.compute().record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
-  if (replica_.has_gradient_buckets()) {
+  if (nodes_ != nullptr) {
+    nodes_->reduce(part, part.memory);
+    communication.record(*reduced_);
+  } else if (replica_.has_gradient_buckets()) {
     reduce_shards(part);
   } else {
     if (shards.size > 0)

@@ -10,6 +10,18 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
+/// Exact mode with sharded gradients: what differs in ShardedReducer. A bucket's memory has a row for each node of the
+/// tree over leaves that the replica computes in the micro-batch.
+class BucketNodes {
+ public:
+  virtual ~BucketNodes() = default;
+  /// Nodes of the micro-batch; without samples 0.
+  virtual int count() const = 0;
+  /// Queues the reduction to the owners on the communication stream.
+  ///   memory  (count() * bucket.elements()); empty without nodes
+  virtual void reduce(const ShardedBucket& bucket, const View& memory) = 0;
+};
+
 /// Each replica updates its shard of every bucket (make_shard()). Gradients are reduced to their owners while backward
 /// runs; the owners' squares are gathered, so that all replicas decide alike; updated parameters are left to
 /// GatheredParameters. A bucket moves the bytes of its all-reduce.
@@ -25,7 +37,8 @@ namespace vitrine {
 class ShardedReducer final : public Reducer {
  public:
   /// Allocates the sums of squares (Category::communication) where steps are checked. throws OutOfMemory.
-  explicit ShardedReducer(const ReducerContext& replica);
+  ///   nodes  null, or those of exact mode with sharded gradients
+  explicit ShardedReducer(const ReducerContext& replica, BucketNodes* nodes = nullptr);
 
   void begin_step(int64_t step) override;
   void begin_backward(bool first, bool last) override;
@@ -34,6 +47,8 @@ class ShardedReducer final : public Reducer {
   void finish() override;
   void distribute() override;
   void reset() override;
+  /// Where the values of node `number` lie that belong to a view which begin_gradients() has set.
+  View in_node(const View& gradient, int number) const;
   SquaredElements squared() const override {
     return tiles_ > 0 ? SquaredElements{replica_.gradient_elements(), squares_.view().rows(0, tiles_)}
                       : SquaredElements{};
@@ -50,7 +65,8 @@ class ShardedReducer final : public Reducer {
   View reduced(const Part& part) const { return updates_in_backward() ? part.memory.view() : replica_.gradients; }
   View own(const Part& part) const { return part.own_of(reduced(part)); }
   View rest(const Part& part) const { return part.rest_of(reduced(part)); }
-  static int64_t bytes_of(const Part& part) { return part.elements() * size_of(DType::f32); }
+  int nodes() const { return nodes_ != nullptr ? nodes_->count() : 1; }
+  int64_t bytes_of(const Part& part) const { return nodes() * part.elements() * size_of(DType::f32); }
   void allocate(Part& part);
   void reduce(Part& part);
   /// Reduces from the bucket's own memory.
@@ -63,6 +79,7 @@ class ShardedReducer final : public Reducer {
   void share_decisions();
 
   const ReducerContext& replica_;
+  BucketNodes* const nodes_;
   std::vector<Part> parts_;          // of all buckets
   Tensor squares_;                   // (tiles, 2) i32 of all buckets; empty where nothing is checked
   int64_t tiles_ = 0;                // of the buckets that have been squared

@@ -26,7 +26,7 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   const Precision& precision = config.precision;
   const bool gathers = reduction.shards_parameters();
   const int64_t all = layout.parameter_elements(), all_trained = setup.trained.parameter_elements();
-  model.held = gathers ? make_shard(reduction, nullptr) : Shard{{.end = all_trained}};
+  model.held = reduction.shards_masters() ? make_shard(reduction, nullptr) : Shard{{.end = all_trained}};
   const int64_t trained = elements_of(model.held), elements = trained + all - all_trained;
   if (all > all_trained) model.held.push_back({all_trained, all, trained});
   if (!config.forward_only) {
@@ -56,7 +56,8 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     model.parameters = allocate(elements, DType::f32, Category::parameters, "parameters");
   }
   if (precision.mixed())
-    model.half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
+    model.half_parameters =
+        allocate(gathers ? elements : all, precision.compute, Category::parameters, "parameter 16-bit copy");
   if (gathers) {
     model.parameter_views.resize(layout.specs().size());
     gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
@@ -68,7 +69,12 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
       model.parameter_views[static_cast<size_t>(i)] = flat.rows(at, at + spec.shape.numel()).reshape(spec.shape);
     }
   } else {
-    model.parameter_views = layout.views(model.working_parameters(), model.parameters);
+    if (reduction.shards_masters()) {
+      model.parameter_views = layout.views(model.half_parameters);
+      if (layout.any_stays_f32()) copy_staying_f32(setup.layout);
+    } else {
+      model.parameter_views = layout.views(model.working_parameters(), model.parameters);
+    }
     if (reduction.shards_states() && !config.forward_only)
       gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
   }
@@ -83,7 +89,8 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   if (!model.buffer_views.empty() && reduction.world_size > 1 && !config.forward_only)
     exchange = std::make_unique<BatchExchange>(reduction);
   if (model.parameters) reduction.parameters = model.parameters.view().rows(0, trained);
-  if (model.half_parameters) reduction.half_parameters = model.half_parameters.view().rows(0, trained);
+  if (model.half_parameters)
+    reduction.half_parameters = model.half_parameters.view().rows(0, gathers ? trained : all_trained);
   if (updates()) {
     const int states = config.optimizer.state_count();
     optimizer.shard = make_shard(reduction, setup.update_ranges);
@@ -99,6 +106,17 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
                         .reshape({parts, LossTotals::kCount});
   ctx.reserve_workspace(config.workspace_bytes.value(), settings::kWorkspaceBytes);
   make_events();
+}
+
+void Replica::copy_staying_f32(const FlatLayout& layout) {
+  const FlatLayout copied = layout.staying_f32();
+  model.f32_copies =
+      compute().allocate({copied.parameter_elements()}, DType::f32, Category::parameters, "parameters that stay f32");
+  zero(compute(), model.f32_copies);
+  const std::vector<View> views = copied.views(model.f32_copies);
+  for (size_t i = 0, next = 0; i < layout.specs().size(); ++i) {
+    if (layout.specs()[i].stays_f32) model.parameter_views[i] = views[next++];
+  }
 }
 
 void Replica::make_events() {
@@ -118,7 +136,8 @@ std::vector<View> Replica::lasting() const {
 void Replica::cast_parameters() {
   if (!model.half_parameters || !model.parameters) return;
   const PhaseScope phase(compute(), Phase::cast);
-  cast(compute(), model.parameters, model.half_parameters);
+  for (const ShardPiece& piece : model.held)
+    cast(compute(), parameters_of(piece, model.parameters), parameters_of(piece, model.half_parameters));
 }
 
 void Replica::start_average() {

@@ -23,10 +23,12 @@ inline constexpr int kStepSlots = 3;
 
 /// The model in a device's memory. An engine that only evaluates has no gradients and no transient buffers.
 struct ModelMemory {
-  // Of all parameters, or if ReducerContext::shards_parameters() of the replica's shard and the frozen parameters:
+  // Of all parameters, or if ReducerContext::shards_masters(), of the copy if shards_parameters(), of the replica's
+  // shard and the frozen parameters:
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
-  Shard held;                // what these two have of all parameters
+  Tensor f32_copies;         // flat, f32: what layers see of parameters that stay f32, if masters are sharded
+  Shard held;                // what `parameters` has of all parameters
   Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
@@ -85,7 +87,11 @@ struct Replica {
   }
   /// A piece of its shard in `flat`: its parameters, or their 16-bit copy.
   View parameters_of(const ShardPiece& piece, const View& flat) const {
-    return reduction.shards_parameters() ? piece.of_states(flat) : piece.of_parameters(flat);
+    return is_sharded(flat) ? piece.of_states(flat) : piece.of_parameters(flat);
+  }
+  /// Whether its parameters, or their 16-bit copy, are its shard and the frozen parameters.
+  bool is_sharded(const View& flat) const {
+    return flat.dtype == DType::f32 ? reduction.shards_masters() : reduction.shards_parameters();
   }
   /// Totals of the loss and votes to stop: the tail of the flat gradients, which is reduced with them.
   View totals() const { return reduction.tail().rows(0, LossTotals::kCount); }
@@ -119,6 +125,10 @@ struct Replica {
   /// Steps that the compute stream has begun and finished, where a lost device is survived. A CPU device's stream
   /// writes them; on GPUs the host counts what it has issued, all of which an idle stream without error has done.
   int64_t steps_begun = 0, steps_finished = 0;
+
+ private:
+  /// Allocates ModelMemory::f32_copies and sets their views.
+  void copy_staying_f32(const FlatLayout& layout);
 };
 
 }  // namespace vitrine

@@ -33,12 +33,22 @@ void Parameters::set_part(Replica& r, int64_t first, std::span<const float> valu
       copy(r.compute(), ConstView(values.data() + (begin - first), {end - begin}, DType::f32, DeviceId::host()),
            r.model.parameters.rows(piece.at + begin - piece.begin, piece.at + end - piece.begin));
     }
-  } else if (setup_.config.forward_only) {
+  }
+  if (r.model.parameters ? r.reduction.shards_masters() && !r.reduction.shards_parameters()
+                         : setup_.config.forward_only) {
     const DType dtype = r.model.half_parameters.dtype();
     const std::vector<std::byte> narrow = narrow_on_host(dtype, values);
     copy(r.compute(), ConstView(narrow.data(), {count}, dtype, DeviceId::host()),
          r.model.half_parameters.rows(first, first + count));
     r.device.synchronize();
+  }
+  for (int i = 0; r.model.f32_copies && i < setup_.layout.size(); ++i) {
+    const View& seen = r.model.parameter_views[static_cast<size_t>(i)];
+    const int64_t offset = setup_.layout.offset(i), begin = std::max(first, offset),
+                  end = std::min(first + count, offset + seen.numel());
+    if (seen.dtype != DType::f32 || begin >= end) continue;
+    copy(r.compute(), ConstView(values.data() + (begin - first), {end - begin}, DType::f32, DeviceId::host()),
+         seen.reshape({seen.numel()}).rows(begin - offset, end - offset));
   }
 }
 
@@ -52,7 +62,7 @@ void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) 
   if (averages_.in_place()) throw OrderError("set_parameters: an AverageScope is open; close it first");
   window_.drain();
   setup_.devices.synchronize();
-  const bool gathers = replicas_[0].reduction.shards_parameters();
+  const bool gathers = replicas_[0].reduction.shards_masters();
   const auto set = [&](int64_t first, std::span<const float> values) {
     replicas_.for_each([&](Replica& r) { set_part(r, first, values); });
     setup_.devices.synchronize();  // before the memory of the part is used again
@@ -138,7 +148,7 @@ BufferValues Parameters::buffers(int device) {
 
 std::vector<float> Parameters::read(int device, View (*flat)(const Replica&)) {
   window_.drain();
-  if (!replicas_[device].reduction.shards_parameters())
+  if (!replicas_[device].is_sharded(flat(replicas_[device])))
     return read_flat(setup_.devices, replicas_[device], flat(replicas_[device]));
   std::vector<float> values(static_cast<size_t>(setup_.layout.parameter_elements()));
   read_frozen(setup_, replicas_[device], flat(replicas_[device]), values);

@@ -29,7 +29,7 @@ class Parameters {
   /// The same from parts in host memory, so that no copy of all parameters exists: `give` calls its argument for each.
   void set_in_parts(const std::function<void(const TakePart&)>& give);
   /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values. With several processes and
-  /// Sharding::parameters all call it, and working_values().
+  /// Sharding::parameters all call it, and working_values(); with Scheme::shard and a 16-bit copy all call it.
   std::vector<float> values(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_values(int device = 0);

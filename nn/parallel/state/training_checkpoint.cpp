@@ -285,7 +285,7 @@ void Checkpointer::gather_states(TrainingState* into) {
   const std::vector<FlatState> flats = flat_states(setup_.config.optimizer, replicas_[0]);
   for (size_t i = 0; i < flats.size(); ++i) {
     const std::string& name = flats[i].name;
-    if (is_replicated(name) && !(name == kParameters && replicas_[0].reduction.shards_parameters())) continue;
+    if (is_replicated(name) && !(name == kParameters && replicas_[0].reduction.shards_masters())) continue;
     gather_shards(
         setup_, replicas_, "the state " + name, Receivers::rank0,
         [&](Replica& r, const ShardPiece& piece) {

@@ -55,7 +55,8 @@ std::string describe_difference(const std::vector<std::string>& names, const std
 std::vector<uint64_t> Parameters::hashes(Replica& r) {
   const bool all_hold_f32 = std::all_of(replicas_.begin(), replicas_.end(),
                                         [](const auto& other) { return static_cast<bool>(other->model.parameters); });
-  const View flat = all_hold_f32 ? r.model.parameters : r.model.half_parameters;
+  const bool copies = r.reduction.shards_masters() && !r.reduction.shards_parameters();
+  const View flat = all_hold_f32 && !copies ? r.model.parameters : r.model.half_parameters;
   setup_.devices.synchronize();
   std::vector<std::byte> chunk;
   std::vector<uint64_t> hashes;
@@ -85,7 +86,7 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
     }
   };
   const FlatLayout& saved = setup_.buffer_layout.saved();
-  add(setup_.layout, flat, r.model.held);
+  add(setup_.layout, flat, copies ? Shard{{.end = flat.numel()}} : r.model.held);
   add(saved, r.model.buffers, {{.end = saved.parameter_elements()}});
   return hashes;
 }

@@ -34,7 +34,9 @@ int64_t bytes_moved(const EngineConfig& config, int64_t elements, int64_t device
                 others = devices - 1;
   if (config.scheme.reduce == Reduce::gpu0) return others * (gradients + gathered);
   const int64_t micro_batches = config.scheme.shards(Sharding::gradients) ? config.accumulate : 1;
-  const int64_t gathers = config.scheme.shards(Sharding::parameters) ? 2 * config.accumulate * gathered : gradients;
+  const int64_t gathers = config.scheme.shards(Sharding::parameters)  ? 2 * config.accumulate * gathered
+                          : config.scheme.shards(Sharding::optimizer) ? gathered
+                                                                      : gradients;
   return 2 * others * (micro_batches * gradients + gathers) / devices;
 }
 
