@@ -153,8 +153,9 @@ double leaf_seconds_per_step(const RunRecord& run) {
 }
 
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
-  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes(run, device, phase);
   const DeviceRecord& figures = run.devices[device];
+  const bool samples = phase == Phase::stage || phase == Phase::scatter;
+  if (samples && figures.phases.wall_seconds > 0) return sample_bytes(run, device, phase);
   int64_t exact = 0;
   for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
   if (exact > 0) return per_step(exact, figures.communication);

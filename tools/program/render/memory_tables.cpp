@@ -269,6 +269,39 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   return table;
 }
 
+std::optional<Table> movement_table(const RunRecord& run) {
+  const std::vector<DeviceRecord>& devices = run.devices;
+  if (devices.size() < 2) return std::nullopt;
+  constexpr Phase kPhases[] = {Phase::stage,        Phase::scatter, Phase::replicate, Phase::gather,
+                               Phase::scatter_grad, Phase::reduce,  Phase::broadcast};
+  const auto agree = [&](size_t a, size_t b) {
+    return std::ranges::all_of(kPhases, [&](Phase p) { return moved_bytes(run, a, p) == moved_bytes(run, b, p); });
+  };
+  const std::vector<DeviceSet> sets = group_devices(devices.size(), agree);
+  const bool apart = sets.size() <= kGroupsApart;
+  std::vector<Table::Column> columns = {{"bytes per step", Table::Align::left}};
+  for (const DeviceSet& set : sets) {
+    if (apart) columns.push_back({set.name(names_of(devices)) + (set.single() ? "" : ", each")});
+  }
+  if (!apart) columns.insert(columns.end(), {{"min"}, {"median"}, {"max"}});
+  Table table(columns, "What moves in a step");
+  for (const Phase phase : kPhases) {
+    const auto moved = [&](size_t d) { return static_cast<double>(moved_bytes(run, d, phase)); };
+    const Spread all = spread_of(all_devices(devices.size()), moved);
+    if (all.most == 0) continue;
+    const auto text = [](double bytes) { return bytes_or_nothing(std::llround(bytes)); };
+    std::vector<std::string> cells = {phase_name(phase)};
+    if (!apart) cells.insert(cells.end(), {text(all.least), text(all.median), text(all.most)});
+    for (const DeviceSet& set : sets) {
+      if (apart) cells.push_back(bytes_or_nothing(moved_bytes(run, set.first(), phase)));
+    }
+    table.add_row(cells);
+  }
+  table.set_hint(
+      "Exact. A copy counts on the device that receives it, a collective with its buffers on every device.");
+  return table.is_empty() ? std::nullopt : std::optional(table);
+}
+
 std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
   const std::vector<Group> groups = plan_groups(devices);
   std::vector<std::string> layers, sum = {"total"};
@@ -305,7 +338,7 @@ std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
     table.add_row({run.name, "sent in a step to reduce gradients", format_bytes(price.sent_bytes),
                    format_bytes(price.ordinary_sent_bytes)});
     table.add_row({"", "peak memory", format_bytes(price.peak_bytes), format_bytes(price.ordinary_peak_bytes)});
-    if (measured_steps(run.devices) > 0)
+    if (!run.devices.empty() && run.devices.front().phases.wall_seconds > 0)
       table.add_row({"", "adding leaves' gradients (ms)", format_ms(leaf_seconds_per_step(run)), format_ms(0.0)});
   }
   table.set_hint("Each figure is the largest among the devices.");
