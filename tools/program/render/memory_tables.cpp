@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <functional>
@@ -261,8 +262,8 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
                         format_bytes(workspace.least_bytes));
   }
   if (!workspace.unknown.empty()) {
-    hint += fmt::format(" The workspace of {} is assumed, because cuDNN cannot be asked here.",
-                        format_bytes(workspace.bytes));
+    hint += fmt::format(" The workspace of {} is assumed, because {} cannot be asked here.",
+                        format_bytes(workspace.bytes), devices.front().device.starts_with("cpu:") ? "oneDNN" : "cuDNN");
   }
   if (fragmented) hint += " Lower bound: the largest sum of blocks in use at once; no placement needs less.";
   table.set_hint(hint);
@@ -271,9 +272,9 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
 
 std::optional<Table> movement_table(const RunRecord& run) {
   const std::vector<DeviceRecord>& devices = run.devices;
-  if (devices.size() < 2) return std::nullopt;
-  constexpr Phase kPhases[] = {Phase::stage,        Phase::scatter, Phase::replicate, Phase::gather,
-                               Phase::scatter_grad, Phase::reduce,  Phase::broadcast};
+  if (devices.size() < 2 && devices.front().communication.rows.empty()) return std::nullopt;
+  constexpr std::array kPhases = {Phase::stage,        Phase::scatter, Phase::replicate, Phase::gather,
+                                  Phase::scatter_grad, Phase::reduce,  Phase::broadcast};
   const auto agree = [&](size_t a, size_t b) {
     return std::ranges::all_of(kPhases, [&](Phase p) { return moved_bytes(run, a, p) == moved_bytes(run, b, p); });
   };
@@ -297,8 +298,9 @@ std::optional<Table> movement_table(const RunRecord& run) {
     }
     table.add_row(cells);
   }
-  table.set_hint(
-      "Exact. A copy counts on the device that receives it, a collective with its buffers on every device.");
+  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
+  table.set_hint(fmt::format("Exact. A copy counts on the device that receives it, a collective with {}.",
+                             sent ? "what the device sends" : "its buffers, on every device"));
   return table.is_empty() ? std::nullopt : std::optional(table);
 }
 

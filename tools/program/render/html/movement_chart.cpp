@@ -123,10 +123,9 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
                            s + 1 != columns.of(static_cast<size_t>(run.scheme.output_device));
     if ((!planned && !(seconds > 0)) || elsewhere) continue;
     const std::string time = planned ? std::string() : short_seconds(seconds);
-    boxes.push_back(
-        {{"column", s + 1},
-         {"text", time},
-         {"title", fmt::format("{} on {}{}{}", name, device.device, planned ? "" : ": ", time)}});
+    boxes.push_back({{"column", s + 1},
+                     {"text", time},
+                     {"title", fmt::format("{} on {}{}{}", name, device.device, planned ? "" : ": ", time)}});
   }
   return boxes.empty() ? Json() : Json{{"name", name}, {"paint", phase_paint(phase)}, {"boxes", boxes}};
 }
