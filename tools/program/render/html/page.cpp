@@ -103,7 +103,7 @@ std::vector<Bar> outside_bars(const std::vector<DeviceRecord>& devices) {
 Json memory_section(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::vector<Bar> bars = memory_bars(devices);
-  std::ranges::move(outside_bars(devices), std::back_inserter(bars));
+  for (Bar& bar : outside_bars(devices)) bars.push_back(std::move(bar));
   return blocks_of({text(all_as_planned(devices)
                              ? "Planned and measured are equal to the byte, on every device and in every category."
                              : "Planned and measured differ: the run did not cover the whole workload of the plan, or "
