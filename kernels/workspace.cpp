@@ -31,4 +31,10 @@ WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& targe
   return need;
 }
 
+void record_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes,
+                      WorkspaceRecord& record) {
+  VITRINE_ASSERT(recorded.backend() == Backend::meta, "only meta contexts record their operations");
+  cpu::record_workspace(recorded, recorded.plans().get<RecordedOperations>(), target, allowed_bytes, record);
+}
+
 }  // namespace vitrine

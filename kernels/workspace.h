@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/kernels/workspace_record.h>
 #include <vitrine/runtime/exec_context.h>
 #include <vitrine/runtime/reason.h>
 
@@ -14,6 +15,7 @@ struct WorkspaceTarget {
   DeviceId device;       // a GPU: cuDNN's plans for it, which nothing runs; any other: the CPU's libraries
   int thread_count = 1;  // of a CPU device: libraries need scratch for each thread
   bool tf32 = false;     // of a GPU: its convolutions may round f32 to TF32
+  const WorkspaceRecord* record = nullptr;  // of a CPU device: whom to ask instead of the libraries
 };
 
 /// An operation whose best algorithm needs more workspace than allowed.
@@ -28,7 +30,7 @@ struct WorkspaceNeed {
                             // operation needs a workspace
   int64_t least_bytes = 0;  // with less, an operation could not run at all
   std::vector<WorkspaceShortage> shortages;  // largest first
-  Reason unknown;                            // why cuDNN could not be asked; empty: it was, or the device is not a GPU
+  Reason unknown;                            // why cuDNN could not be asked, or what the record lacks; empty: nothing
 };
 
 /// The workspace that the convolutions and products issued to a meta context so far would use on a device, where
@@ -36,5 +38,9 @@ struct WorkspaceNeed {
 /// or GPU, its threads, and the libraries' versions.
 ///   recorded  a context of a meta device
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes);
+
+/// Adds what the CPU's libraries answer for these operations.   requires  a target that is a CPU device
+void record_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes,
+                      WorkspaceRecord& record);
 
 }  // namespace vitrine

@@ -58,6 +58,7 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   if (!options.threads_per_device.empty())
     parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
   parts.ordinal = ordinal;
+  parts.trace = options.trace;
   parts.winograd = options.winograd;
   if (!options.names.empty()) parts.name = options.names[i];
   parts.pool =

@@ -2,7 +2,10 @@
 #include "kernels/cpu/workspace.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include <fmt/format.h>
 #include <omp.h>
 
 #include "kernels/cpu/arena.h"
@@ -26,25 +29,40 @@ class TeamScope {
   int previous_;
 };
 
-/// Bytes of one operation: with `best` it runs at full speed; if these are too many it uses up to `other`, and at least
-/// `least`.
-struct Bytes {
-  int64_t best, other, least;
-};
+using Answer = WorkspaceRecord::Answer;
 
-Bytes bytes_of(ExecContext& ctx, const RecordedConv2d& c) {
+Answer ask(ExecContext& ctx, const RecordedConv2d& c, int64_t /*allowed*/) {
   const portable::Conv2dBytes own = c.dtype == DType::f32 ? portable::conv2d_bytes(c) : widened::conv2d_bytes(ctx, c);
   const int64_t bytes = onednn::computes(c.dtype) ? onednn::conv2d_bytes(ctx, c) : -1;
-  const Bytes direct{bytes >= 0 ? bytes : own.most, own.most, own.least};
+  const Answer direct{bytes >= 0 ? bytes : own.most, own.most, own.least};
   const int64_t winograd = ctx.winograd() ? onednn::winograd_bytes(ctx, c) : -1;
-  return winograd >= 0 ? Bytes{winograd, direct.best, direct.least} : direct;
+  return winograd >= 0 ? Answer{winograd, direct.best, direct.least} : direct;
 }
-Bytes bytes_of(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
+Answer ask(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
   const int64_t bytes = onednn::product_bytes(ctx, p, allowed);
-  if (bytes >= 0) return {bytes, bytes, 0};
+  if (bytes >= 0) return {bytes, -1, 0};  // with less, another implementation is chosen
   if (p.dtype == DType::f32) return {0, 0, 0};
   const int64_t widened = widened::gemm_bytes(p);
   return {widened, widened, kWidenedGemmWorkspaceBytes};
+}
+
+/// Where a record keeps an operation: what it is without the size that grows with the batch, and that size.
+struct Place {
+  std::string operation;
+  int64_t size;
+};
+Place place_of(RecordedConv2d c, const ExecContext& ctx, int threads) {
+  const int64_t images = c.x[0];
+  c.x = c.x.with_dim0(0);
+  RecordedOperations one;
+  one.add(c);
+  return {fmt::format("{}{} {}", threads, ctx.winograd() ? " winograd" : "", one.lines().front()), images};
+}
+Place place_of(RecordedProduct p, const ExecContext& /*ctx*/, int threads) {
+  const int64_t size = std::exchange(p.transpose_a ? p.k : p.m, 0);
+  RecordedOperations one;
+  one.add(p);
+  return {fmt::format("{} {}", threads, one.lines().front()), size};
 }
 
 }  // namespace
@@ -53,18 +71,48 @@ WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operati
                              int64_t allowed_bytes) {
   const TeamScope team(target.thread_count);
   WorkspaceNeed need;
-  const auto add = [&](const Bytes& bytes) {
+  // Adds what an operation needs. Returns its best, or nothing if the record has no answer.
+  const auto add = [&](const auto& operation) -> std::optional<int64_t> {
+    std::optional<Answer> bytes;
+    if (target.record == nullptr) {
+      bytes = ask(ctx, operation, allowed_bytes);
+    } else {
+      const Place place = place_of(operation, ctx, target.thread_count);
+      bytes = target.record->find(place.operation, place.size);
+      if (!bytes || (bytes->best > allowed_bytes && bytes->other < 0)) return std::nullopt;
+    }
     need.best_bytes =
-        std::max(need.best_bytes, bytes.best <= allowed_bytes ? bytes.best : std::min(bytes.other, allowed_bytes));
-    need.least_bytes = std::max(need.least_bytes, std::min(bytes.best, bytes.least));
+        std::max(need.best_bytes, bytes->best <= allowed_bytes ? bytes->best : std::min(bytes->other, allowed_bytes));
+    need.least_bytes = std::max(need.least_bytes, std::min(bytes->best, bytes->least));
+    return bytes->best;
+  };
+  const auto unknown = [&](const std::string& operation) {
+    WorkspaceNeed none;
+    none.unknown = fmt::format("{} was not asked for {} on {} thread{}", target.record->library(), operation,
+                               target.thread_count, target.thread_count == 1 ? "" : "s");
+    return none;
   };
   for (const auto& [key, convolution] : operations.convolutions) {
-    const Bytes bytes = bytes_of(ctx, convolution);
-    add(bytes);
-    if (bytes.best > allowed_bytes) need.shortages.push_back({convolution.str(), bytes.best});
+    const std::optional<int64_t> best = add(convolution);
+    if (!best) return unknown(convolution.str());
+    if (*best > allowed_bytes) need.shortages.push_back({convolution.str(), *best});
   }
-  for (const auto& [product, unused] : operations.products) add(bytes_of(ctx, product, allowed_bytes));
+  for (const auto& [product, unused] : operations.products) {
+    if (!add(product)) return unknown(fmt::format("a product of {} by {} by {}", product.m, product.k, product.n));
+  }
   return need;
+}
+
+void record_workspace(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                      int64_t allowed_bytes, WorkspaceRecord& record) {
+  const TeamScope team(target.thread_count);
+  const auto add = [&](const auto& operation) {
+    const Place place = place_of(operation, ctx, target.thread_count);
+    if (!record.find(place.operation, place.size))
+      record.add(place.operation, place.size, ask(ctx, operation, allowed_bytes));
+  };
+  for (const auto& [key, convolution] : operations.convolutions) add(convolution);
+  for (const auto& [product, unused] : operations.products) add(product);
 }
 
 }  // namespace vitrine::cpu

@@ -9,5 +9,8 @@ namespace vitrine::cpu {
 /// vitrine::workspace_need() of CPU devices.
 WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
                              int64_t allowed_bytes);
+/// vitrine::record_workspace().
+void record_workspace(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                      int64_t allowed_bytes, WorkspaceRecord& record);
 
 }  // namespace vitrine::cpu

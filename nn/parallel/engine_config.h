@@ -18,6 +18,7 @@ namespace vitrine {
 
 class Engine;
 class Reducer;
+class WorkspaceRecord;
 struct ReducerContext;
 
 /// Issues the work of one optimizer step by calling the engine's parts (see Engine).
@@ -163,6 +164,9 @@ struct EngineConfig {
   /// Arena of each compute stream, in which convolutions and products have their scratch. None: the plan sizes it (see
   /// WorkspacePlan).
   std::optional<int64_t> workspace_bytes = {};
+  /// Plans only, for CPU devices of another machine: its libraries' answers. What it lacks, the plan assumes, and says
+  /// so (WorkspacePlan::unknown). Null: this machine's libraries are asked.
+  std::shared_ptr<const WorkspaceRecord> workspace_record = nullptr;
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
   /// A process with one GPU captures the work of each micro-batch, with its collectives, as a CUDA graph after two

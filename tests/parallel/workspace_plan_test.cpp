@@ -5,6 +5,7 @@
 
 #include "kernels/conv2d_choice.h"
 #include "kernels/libraries.h"
+#include "kernels/workspace_record.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
@@ -177,6 +178,69 @@ TEST(WorkspacePlan, HasWhatWinogradTakesAndShrinksWithoutIt) {
   train(smaller, model);
   EXPECT_LT(by_winograd(less), 6);
   EXPECT_GT(by_winograd(less), 0);
+}
+
+TEST(WorkspacePlan, ARecordAnswersAsTheLibrariesDoAndNothingElse) {
+  const Model model = wide_model();
+  const auto group = [](int64_t bytes) { return DeviceGroup::planned(cpu_group(bytes)); };
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    EngineConfig config = unsized(model, compute);
+    config.accumulate = 2;
+    WorkspaceRecord asked("a library");
+    for (const int64_t samples : {1, 2, 3, 6}) {
+      config.batch_size = 2 * samples;
+      record_workspaces(model, *group(kPlenty), config, {{config.batch_size}, {samples}}, asked);
+    }
+    const std::string text = asked.text();
+    const auto record = std::make_shared<const WorkspaceRecord>(WorkspaceRecord::parse(text));
+    EXPECT_EQ(record->text(), text);
+    config.batch_size = 6;  // micro-batches of 3
+    const Workload workload = {{6}, {2}};
+    const auto expect_equal = [&](int64_t bytes) {
+      config.workspace_record = nullptr;
+      const WorkspacePlan here = plan_memory(model, *group(bytes), config, workload)[0].workspace;
+      config.workspace_record = record;
+      const WorkspacePlan there = plan_memory(model, *group(bytes), config, workload)[0].workspace;
+      EXPECT_EQ(there.unknown, "");
+      EXPECT_EQ(there.bytes, here.bytes);
+      EXPECT_EQ(there.least_bytes, here.least_bytes);
+      EXPECT_EQ(there.shortages, here.shortages);
+      return here.bytes;
+    };
+    const int64_t full = expect_equal(kPlenty);
+    config.workspace_bytes = full;
+    const int64_t peak = plan_memory(model, *group(kPlenty), config, workload)[0].peak_bytes;
+    config.workspace_bytes = std::nullopt;
+    expect_equal(peak - full / 2);
+    // Nobody has asked for four samples, or for two threads.
+    config.batch_size = 8;
+    const auto assumed = [&](int threads) {
+      const std::unique_ptr<DeviceGroup> devices = DeviceGroup::planned(cpu_group(kPlenty, threads));
+      return plan_memory(model, *devices, config, {{config.batch_size}, {}})[0].workspace;
+    };
+    EXPECT_EQ(assumed(1).bytes, kMostCpuWorkspace);
+    EXPECT_NE(assumed(1).unknown.str().find("a library was not asked for conv2d_forward x (4, "), std::string::npos)
+        << assumed(1).unknown.str();
+    config.batch_size = 6;
+    EXPECT_NE(assumed(2).unknown.str().find(" on 2 threads"), std::string::npos);
+    EXPECT_EQ(assumed(1).unknown, "");
+  }
+}
+
+TEST(WorkspaceRecord, IsReadAsItWasWrittenAndDamageIsNamed) {
+  WorkspaceRecord record("oneDNN");
+  for (int64_t size = 1; size <= 64; ++size) record.add("1 conv2d 0", size, {640, 128, 64});
+  for (int64_t size = 72; size <= 128; size += 8) record.add("1 conv2d 0", size, {size * 10, -1, 0});
+  const std::string text = record.text();
+  EXPECT_TRUE(text.starts_with("oneDNN\n1 conv2d 0: 1 64 1 640 128 64 72 72 1 720 -1 0 ")) << text;
+  const WorkspaceRecord read = WorkspaceRecord::parse(text);
+  EXPECT_EQ(read.text(), text);
+  EXPECT_EQ(read.find("1 conv2d 0", 64), (WorkspaceRecord::Answer{640, 128, 64}));
+  EXPECT_EQ(read.find("1 conv2d 0", 65), std::nullopt);
+  EXPECT_EQ(read.find("2 conv2d 0", 64), std::nullopt);
+  for (const char* damaged : {"", "oneDNN\nconv2d", "oneDNN\nconv2d 0: 1 2", "oneDNN\nconv2d 0: 2 1 1 0 0 0",
+                              "oneDNN\nconv2d 0: 1 2 0 0 0 0", "oneDNN\nconv2d 0: 1 2 1 0 0 x"})
+    EXPECT_THROW(WorkspaceRecord::parse(damaged), DataError) << damaged;
 }
 
 TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {

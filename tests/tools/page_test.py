@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,16 @@ import tempfile
 from browser import Browser, find_browser
 
 IN_BROWSER = 20
+RECORDED = 20
 MOST_BYTES = 3_000_000
-# Reads a request from each line and prints the answer in a line.
+# Reads a request from each line and prints the answer in a line; a text is the record of workspaces.
 DRIVER = """
 const wasmBinary = require('fs').readFileSync(process.argv[1].replace(/js$/, 'wasm'));  // emscripten 3.1.6 cannot read it where node has fetch()
 require(process.argv[1])({print() {}, printErr() {}, wasmBinary}).then((planner) => {
-  require('readline').createInterface({input: process.stdin}).on('line', (line) =>
-    process.stdout.write(planner.ccall('plan', 'string', ['string'], [line]) + '\\n'));
+  require('readline').createInterface({input: process.stdin}).on('line', (line) => {
+    if (line[0] === '"') return planner.ccall('use_workspaces', null, ['string'], [JSON.parse(line)]);
+    process.stdout.write(planner.ccall('plan', 'string', ['string'], [line]) + '\\n');
+  });
 });
 """
 # Does something, waits until the page has planned, and returns what it shows.
@@ -91,27 +95,49 @@ def draw(dice, modes):
     return flags
 
 
+def draw_recorded(dice, modes):
+    """The flags of a plan on CPU devices without --workspace, of which the page has a record if no device has more than 64 samples."""
+    model, count, mode = dice.choice(["mlp", "lenet5", "small-cnn", "resnet18-cifar", "alexnet", "resnet18"]), dice.randint(1, 8), dice.choice(modes)
+    batch = dice.randint(16, 64) if mode == "balanced" or dice.random() < 0.4 else dice.randint(16, 64 * count)
+    flags = ["--model", model, "--devices", f"cpu:0-{count - 1}" if count > 1 else "cpu:0", "--mode", mode, "--batch-size", str(batch),
+             "--threads-per-device", dice.choice(["1", "2"]), "--device-memory", dice.choice(["16GiB", "16GiB", "16GiB", "32MiB"]), "--steps", "3"]
+    if mode == "balanced":
+        flags += ["--split", f"gpu0={dice.randint(0, batch)}"]
+    elif batch <= 64 and dice.random() < 0.5:
+        flags += ["--split", ",".join(str(dice.randint(1, 9)) for _ in range(count))]
+    if dice.random() < 0.3:
+        flags += ["--accumulate", str(dice.randint(1, 4))]
+    if dice.random() < 0.3:
+        flags += ["--recompute-segments", dice.choice(["2", "3", "sqrt"])]
+    if dice.random() < 0.5:
+        flags += ["--no-eval"]
+    return flags
+
+
 def program_plans(program, flags):
     """What the program prints on stdout and stderr."""
     ended = subprocess.run([program, "plan", *flags, "--json"], check=False, capture_output=True, text=True)
     return ended.stdout, ended.stderr
 
 
-def compare(program, planner, drawn):
-    """Asserts that the planner in node returns what the program prints."""
-    requests = "".join(json.dumps({"arguments": ["plan", *flags, "--json"], "files": {}, "remedies": True}) + "\n" for flags in drawn)
+def compare(program, planner, drawn, workspaces):
+    """Asserts that the planner in node returns what the program prints. Returns how many plans were refused, and how many have a workspace that the page
+    assumes and says so."""
+    requests = json.dumps(workspaces) + "\n" + "".join(json.dumps({"arguments": ["plan", *flags, "--json"], "files": {}, "remedies": True}) + "\n" for flags in drawn)
     answers = subprocess.run(["node", "-e", DRIVER, planner], check=True, input=requests, capture_output=True, text=True).stdout.splitlines()
     assert len(answers) == len(drawn), f"{len(answers)} answers to {len(drawn)} requests"
-    refused = 0
+    refused = assumed = 0
     for flags, answer in zip(drawn, map(json.loads, answers)):
         out, err = program_plans(program, flags)
         if "error" in answer:
             refused += 1
             assert not out and answer["error"].strip() in err, f"{' '.join(flags)}\npage: {answer['error']}\nprogram: {out}{err}"
+        elif "The workspace of" in answer["assumption"] and "is an assumption" in answer["assumption"]:
+            assumed += 1
         else:
             assert answer["json"] + "\n" == out, f"{' '.join(flags)}\npage: {answer['json']}\nprogram: {out}{err}"
     assert refused < len(drawn) / 2, f"{refused} of {len(drawn)} were refused"
-    return refused
+    return refused, assumed
 
 
 def link(flags):
@@ -145,12 +171,20 @@ def shows(browser, program, action, flags):
 
 
 def assume(browser):
-    """Asserts that the page says what it assumes, and nothing of what it was told."""
-    for flags, words in (("--model mlp --devices cpu:0-1", ("capacity", "workspace")), ("--model mlp --devices cpu:0-1 --workspace 0", ("capacity",)),
-                         ("--model small-cnn --devices cuda:0", ("workspace",)), ("--model mlp --devices cpu:0 --device-memory 1GiB --workspace 0", ())):
+    """Asserts that the page says what it assumes and what is recorded, and nothing of what it was told."""
+    kinds = ("capacity assumed", "workspace assumed", "workspace recorded")
+    for flags, said in (("--model mlp --devices cpu:0-1 --threads-per-device 1", ("capacity assumed", "workspace recorded")),
+                        ("--model mlp --devices cpu:0-1 --workspace 0", ("capacity assumed",)),
+                        ("--model small-cnn --devices cpu:0 --device-memory 1GiB --threads-per-device 1 --no-eval", ("workspace recorded",)),
+                        ("--model small-cnn --devices cpu:0 --device-memory 1GiB --threads-per-device 7", ("workspace assumed",)),
+                        ("--model vgg16 --devices cpu:0 --device-memory 9GiB --threads-per-device 1", ("workspace assumed",)),
+                        ("--model small-cnn --devices cuda:0", ("workspace assumed",)),
+                        ("--model mlp --devices cpu:0 --device-memory 1GiB --workspace 0", ())):
         answer = browser.evaluate(SHOWN % link(flags))["answer"]
-        for word in ("capacity", "workspace"):
-            assert (f"The {word} of" in answer) == (word in words), f"{flags}: {answer}"
+        for kind in kinds:
+            what, how = kind.split()
+            found = re.search(f"The {what} of [^:]* is {'an assumption' if how == 'assumed' else 'recorded'}", answer)
+            assert bool(found) == (kind in said), f"{flags}: {answer}"
 
 
 def learn(browser, program, page):
@@ -163,6 +197,10 @@ def learn(browser, program, page):
     moved = shows(browser, program, move("mode", "ddp"), lesson.format("ddp").split())
     assert "reduce-scatter" in moved["lesson"], moved
     assert moved["link"] == "#" + lesson.format("ddp"), moved
+    browser.open("about:blank", 1400, False)
+    browser.open("file://" + page + moved["link"].replace(" ", "%20"), 1400, False)
+    processes = browser.evaluate(SHOWN % link("lesson-8"))
+    assert "a plan cannot show it" in processes["lesson"].lower() and "--processes 2" in processes["link"], processes
     browser.open("about:blank", 1400, False)
     browser.open("file://" + page + moved["link"].replace(" ", "%20"), 1400, False)
     again = shows(browser, program, move("batch size", "128"), lesson.format("ddp").replace("256", "128").split())
@@ -191,11 +229,40 @@ def use(browser, program, folder):
     shows(browser, program, choose % json.dumps(json.dumps(MODEL)), ["--model", path, *own.split()])
 
 
+def reach(browser):
+    """Asserts that Tab reaches every control, with a visible focus; that controls have names, and charts names and tables; and that nothing moves by itself."""
+    nameless = browser.evaluate("""[...document.querySelectorAll('select,input,button,a,summary')].filter(
+        (e) => !(e.ariaLabel || e.labels?.[0]?.firstChild.textContent.trim() || !e.labels?.length && !e.options && e.textContent.trim())).map((e) => e.outerHTML)""")
+    assert not nameless, nameless
+    browser.evaluate("document.activeElement.blur(); window.unseen = []; window.controls = [...document.querySelectorAll('select,input,button,a,summary')].filter((e) => e.checkVisibility())")
+    for _ in range(browser.evaluate("controls.length") + 20):
+        for kind in ("keyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        browser.evaluate("""(() => {
+          const focused = document.activeElement, style = getComputedStyle(focused);
+          controls = controls.filter((e) => e !== focused);
+          if (focused !== document.body && (style.outlineStyle === 'none' || parseFloat(style.outlineWidth) < 1)) unseen.push(focused.outerHTML);
+        })()""")
+    missed = browser.evaluate("[controls.map((e) => e.outerHTML.slice(0, 200)), unseen]")
+    assert missed == [[], []], missed
+    unread = browser.evaluate("""[...document.querySelectorAll('svg.chart')].filter((e) => e.getAttribute('role') !== 'img' || !e.ariaLabel ||
+        !e.closest('section').querySelector('table')).map((e) => e.closest('section').textContent.slice(0, 80))""")
+    assert not unread, unread
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+    moving = browser.evaluate("""document.getAnimations().length + [...document.querySelectorAll('*')].filter((e) => {
+      const style = getComputedStyle(e);
+      return style.animationName !== 'none' || parseFloat(style.transitionDuration) > 0 || style.scrollBehavior !== 'auto';
+    }).length""")
+    assert moving == 0, f"{moving} elements move"
+
+
 def look(browser, program, page, drawn):
     """Asserts that the page shows what the program prints and fits the screen, and prints the time of a change."""
     browser.open("file://" + page + "#--model%20mlp%20--workspace%200", 1400, False)
     for flags in drawn:
         shows(browser, program, link(" ".join(flags)), flags)
+    recorded = "--model resnet18-cifar --devices cpu:0-1 --threads-per-device 1 --device-memory 1GiB --batch-size 32 --steps 3"
+    shows(browser, program, link(recorded), recorded.split())
     use(browser, program, os.path.dirname(page))
     assume(browser)
     browser.evaluate(SHOWN % link("--model alexnet --devices cuda:0-7 --mode dp --batch-size 256 --workspace 64MiB"))
@@ -204,6 +271,7 @@ def look(browser, program, page, drawn):
     assert not complaints(browser), complaints(browser)
     learn(browser, program, page)
     assert not complaints(browser), complaints(browser)
+    reach(browser)
     for width in (1400, 800, 360):
         for dark in (False, True):
             browser.open("file://" + page, width, dark)
@@ -231,11 +299,18 @@ def main():
         if not shutil.which("node"):
             print("skipped: there is no node here; install it with: apt-get install nodejs")
             return 77
-        modes = next(row["words"] for row in controls(page) if row["flag"] == "--mode")
+        modes = next(row["words"] for row in data_of(page)["controls"] if row["flag"] == "--mode")
         dice = random.Random(32)
         drawn = [draw(dice, modes) for _ in range(count)]
-        refused = compare(program, planner, drawn)
+        workspaces = data_of(page)["workspaces"]
+        refused, assumed = compare(program, planner, drawn, workspaces)
+        assert not assumed, f"{assumed} plans with --workspace assume one"
         print(f"{count} drawn configurations: {count - refused} plans equal to the byte, {refused} refused in the same words")
+        recorded = [draw_recorded(dice, modes) for _ in range(max(RECORDED, count // 10))]
+        refused, assumed = compare(program, planner, recorded, workspaces)
+        assert assumed <= len(recorded) / 10, f"{assumed} of {len(recorded)} plans have a workspace of which the page has no record"
+        print(f"{len(recorded)} with recorded workspaces ({len(workspaces)} bytes of {workspaces.splitlines()[0]}): {len(recorded) - refused - assumed} plans equal to "
+              f"the byte, {refused} refused in the same words, {assumed} without a record")
         path = find_browser()
         if path is None:
             print("the page itself is not tried: there is no Chromium here; install it with: apt-get install chromium")
@@ -248,10 +323,10 @@ def main():
     return 0
 
 
-def controls(page):
-    """The controls that a page has, from its data."""
+def data_of(page):
+    """What a page was written with."""
     with open(page, encoding="utf-8") as file:
-        return json.loads(file.read().split('id="record">', 1)[1].split("</script>", 1)[0])["controls"]
+        return json.loads(file.read().split('id="record">', 1)[1].split("</script>", 1)[0])
 
 
 if __name__ == "__main__":

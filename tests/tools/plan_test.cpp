@@ -2,6 +2,7 @@
 // vitrine plan, and what train chooses with it.
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include <fmt/format.h>
@@ -52,6 +53,47 @@ TEST(Plan, EqualsWhatTrainMeasuresToTheByte) {
       EXPECT_EQ(planned["samples_per_step"], measured["samples_per_step"]);
       EXPECT_EQ(measured["planned_peak_bytes"], measured["peak_bytes"]);
       EXPECT_EQ(measured["planned_peak_bytes_by_category"], measured["peak_bytes_by_category"]);
+    }
+  }
+}
+
+/// {"reduce bucket 0 cpu:1": bytes}: what collectives of a plan or a run sum or send in a step.
+std::map<std::string, int64_t> collectives_of(const Json& json) {
+  std::map<std::string, int64_t> bytes;
+  for (const Json& row : json["communication"])
+    bytes[fmt::format("{} {} {}", row["phase"].get<std::string>(), row["name"].get<std::string>(),
+                      row["device"].get<std::string>())] = row["bytes_per_step"];
+  return bytes;
+}
+
+TEST(Plan, MovesTheBytesThatTrainMeasures) {
+  constexpr int64_t kTimedSteps = 5;  // steps after the first
+  for (const std::string& mode : words("dp criterion ddp zero1 zero2 zero3")) {
+    for (const char* model : {"small-cnn", "resnet18"}) {  // the second with batch norm
+      const Arguments command = words(
+          "--model {} --image-size 32 --data synthetic:96 --batch-size 16 --devices cpu:0-2 --threads-per-device "
+          "1 --mode {} --split 5,4,7 --accumulate 2 --steps 6 --no-eval --workspace 8MiB",
+          model, mode);
+      SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
+      const Json plan = json_of(with({"plan"}, command)), run = json_of(with({"train"}, command));
+      const std::map<std::string, int64_t> planned = collectives_of(plan);
+      EXPECT_FALSE(planned.empty());
+      EXPECT_EQ(planned, collectives_of(run));
+      std::map<std::string, int64_t> moved, measured;
+      const auto add = [&](auto& to, const Json& row, int64_t bytes) {
+        if (row["phase"] != "reduce" && row["phase"] != "broadcast")
+          to[fmt::format("{} {}", row["phase"].get<std::string>(), row["device"].get<std::string>())] = bytes;
+      };
+      for (const Json& row : plan["moved"]) add(moved, row, row["bytes_per_step"].get<int64_t>() * kTimedSteps);
+      for (const Json& row : run["phases"]) {
+        // A copy that runs ahead may lie outside the measured steps.
+        if (row["bytes"] > 0 && row["calls"].get<int64_t>() % kTimedSteps == 0) add(measured, row, row["bytes"]);
+      }
+      std::erase_if(moved, [&](const auto& row) {
+        const bool ahead = row.first.starts_with("stage ") || row.first.starts_with("scatter ");
+        return ahead && !measured.contains(row.first);
+      });
+      EXPECT_EQ(moved, measured);
     }
   }
 }
@@ -116,7 +158,7 @@ TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
   const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), words("--devices meta:0-3 --batch-size 64")));
   EXPECT_EQ(text.exit_code, 0);
   expect_contains(text.output, "meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters",
-                  "features.5", "total", "reached in");
+                  "features.5", "total", "reached in", "What moves in a step", "broadcast");
 }
 
 TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {

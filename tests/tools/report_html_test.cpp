@@ -315,6 +315,22 @@ TEST(MovementChart, TheHostSendsTheIndicesOfImagesThatLieOnTheDevices) {
   EXPECT_EQ(movement_chart(run)["rows"][0]["marks"][2]["text"], "1 KiB");
 }
 
+TEST(MovementChart, APlanHasBoxesWithoutTimesAndItsOwnBytesOfSamples) {
+  RunRecord run = moving_run(3);
+  for (DeviceRecord& device : run.devices) {
+    device.phases.wall_seconds = 0;
+    device.phases.steps = device.communication.steps = 1;
+    for (PhaseRow& row : device.phases.rows) row.seconds = 0;
+    device.phases.rows.push_back(phase_of(Phase::stage, 0, device.device == "cpu:0" ? 5 << 10 : 0, 1));
+  }
+  const Json rows = movement_chart(run)["rows"];
+  EXPECT_EQ(rows[0]["marks"], Json({{{"column", 1}, {"text", "5 KiB"}}}));
+  EXPECT_EQ(rows[1]["name"], "forward");
+  ASSERT_EQ(rows[1]["boxes"].size(), 3U);
+  EXPECT_EQ(rows[1]["boxes"][0]["text"], "");
+  EXPECT_EQ(rows[1]["boxes"][0]["title"], "forward on cpu:0");
+}
+
 TEST(MovementChart, ManyDevicesThatDoTheSameShareAColumn) {
   const Json chart = movement_chart(moving_run(64));
   ASSERT_EQ(chart["columns"].size(), 3U);

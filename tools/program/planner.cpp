@@ -4,9 +4,10 @@
 #include <fstream>
 
 #include <emscripten/emscripten.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
+#include "kernels/workspace_record.h"
 #include "runtime/units.h"
 #include "tools/program/commands/plan.h"
 #include "tools/program/flags/advice.h"
@@ -18,30 +19,40 @@ namespace vitrine::tools {
 
 namespace {
 
-/// What the plan assumes of the machine and of libraries, which cannot be asked here; empty if it needs nothing of
-/// them.
+/// What the libraries of a machine have answered.
+std::shared_ptr<const WorkspaceRecord>& workspace_record() {
+  static std::shared_ptr<const WorkspaceRecord> record = std::make_shared<const WorkspaceRecord>();
+  return record;
+}
+
+/// What the plan assumes of the machine and of libraries, which cannot be asked here, and what it has from a record;
+/// empty if it needs nothing of them.
 std::string assumption(const Options& options, const DeviceRecord& device) {
   const WorkspacePlan& workspace = device.plan.workspace;
   const bool on_cpus = parse_device_list(device.device, 0).front().backend == Backend::cpu;
-  std::string text;
+  std::vector<std::string> sentences;
   if (on_cpus && options.device_memory.empty()) {
-    text = fmt::format(
+    sentences.push_back(fmt::format(
         "The capacity of {} is an assumption: this page does not know the machine's memory. Give --device-memory.",
-        format_bytes(device.pool.capacity_bytes));
+        format_bytes(device.pool.capacity_bytes)));
   }
-  if (!options.workspace && (on_cpus || !workspace.unknown.empty())) {
-    text += fmt::format(
-        "{}The workspace of {} is an assumption: this page has no record of what {} asks for. Give --workspace, or run "
-        "the command on the machine.",
-        text.empty() ? "" : "\n", format_bytes(workspace.bytes), on_cpus ? "oneDNN" : "cuDNN");
+  if (!options.workspace && !workspace.unknown.empty()) {
+    sentences.push_back(
+        fmt::format("The workspace of {} is an assumption: {}. Give --workspace, or run the command on the machine.",
+                    format_bytes(workspace.bytes),
+                    on_cpus ? workspace.unknown.str() : "this page has no record of what cuDNN asks for"));
+  } else if (!options.workspace && on_cpus) {
+    sentences.push_back(fmt::format("The workspace of {} is recorded: {} asked for it where this page was written.",
+                                    format_bytes(workspace.bytes), workspace_record()->library()));
   }
-  return text;
+  return fmt::format("{}", fmt::join(sentences, "\n"));
 }
 
 Json answer(const Json& request) {
   for (const auto& [name, text] : request.at("files").items()) std::ofstream(name) << text.get<std::string>();
-  const CommandLine line = parse_command_line(request.at("arguments").get<std::vector<std::string>>());
+  CommandLine line = parse_command_line(request.at("arguments").get<std::vector<std::string>>());
   if (!line.options || line.options->command != Options::Command::plan) return {{"error", line.error + line.output}};
+  line.options->workspace_record = workspace_record();
   try {
     const Record record = plan_record(*line.options, request.at("remedies"));
     return {{"json", json_text(plan_json(record))},
@@ -62,6 +73,12 @@ Json answer(const Json& request) {
 extern "C" int sched_getaffinity(pid_t, size_t, cpu_set_t*) {
   errno = ENOSYS;
   return -1;
+}
+
+/// Plans without --workspace on CPU devices use what WorkspaceRecord::text() has told here.
+extern "C" EMSCRIPTEN_KEEPALIVE void use_workspaces(const char* text) {
+  using vitrine::WorkspaceRecord;
+  vitrine::tools::workspace_record() = std::make_shared<const WorkspaceRecord>(WorkspaceRecord::parse(text));
 }
 
 /// Plans {"arguments": ["plan", "--model", ...], "files": {"model.json": text}, "remedies": whether to search for what

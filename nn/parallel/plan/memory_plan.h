@@ -29,7 +29,7 @@ struct WorkspacePlan {
   int64_t bytes = 0;
   int64_t least_bytes = 0;  // the least size, on devices with less memory; `bytes` if that was given or cannot shrink
   std::vector<WorkspaceShortage> shortages;  // what runs by another algorithm than the best, because the arena shrank
-  Reason unknown;                            // why cuDNN could not be asked
+  Reason unknown;  // why cuDNN could not be asked, or what EngineConfig::workspace_record lacks
 };
 /// GPUs: what cuBLASLt's documentation recommends for compute capability 9.0. CPU devices get at most
 /// kMostCpuWorkspace, or kMostWinogradWorkspace if convolutions may run by Winograd's algorithm, which transforms the
@@ -68,6 +68,10 @@ void check_survivors(const Model& model, DeviceGroup& devices, const EngineConfi
 /// EngineConfig::workspace_bytes, or without it what plan_memory() makes it on devices with unlimited memory.
 int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                              const Workload& workload);
+
+/// Adds what the libraries of this machine's processor answer for a workload on CPU devices.
+void record_workspaces(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                       const Workload& workload, WorkspaceRecord& record);
 
 /// The form in which the devices write the model's input (EngineConfig::input_packing); empty: as the images are.
 ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config);

@@ -16,7 +16,7 @@ int64_t most_allowed(const DeviceGroup& devices) {
 }
 
 int64_t at_least(const DeviceGroup& devices, const Reason& unknown) {
-  if (!on_gpus(devices)) return kLeastCpuWorkspace;
+  if (!on_gpus(devices)) return unknown.empty() ? kLeastCpuWorkspace : kMostCpuWorkspace;
   return unknown.empty() ? kLeastGpuWorkspace : kUnaskedGpuWorkspace;
 }
 
@@ -39,7 +39,8 @@ WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, con
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];
     const WorkspaceNeed need = vitrine::workspace_need(
-        device.compute(), {device.target(), device.thread_count(), devices.options().tf32}, allowed_bytes);
+        device.compute(),
+        {device.target(), device.thread_count(), devices.options().tf32, config.workspace_record.get()}, allowed_bytes);
     all.best_bytes = std::max(all.best_bytes, need.best_bytes);
     all.least_bytes = std::max(all.least_bytes, need.least_bytes);
     for (const WorkspaceShortage& shortage : need.shortages) {
@@ -60,6 +61,18 @@ int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, con
   return std::max(at_least(devices, need.unknown), need.best_bytes);
 }
 
+void record_workspaces(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                       const Workload& workload, WorkspaceRecord& record) {
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  EngineConfig sized = config;
+  sized.workspace_bytes = kLeastCpuWorkspace;  // nothing runs in it
+  run_on_meta(model, *twin, sized, workload, {});
+  for (int d = 0; d < twin->size(); ++d) {
+    Device& device = (*twin)[d];
+    record_workspace(device.compute(), {device.target(), device.thread_count()}, most_allowed(devices), record);
+  }
+}
+
 std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                             const Workload& workload, PlanDetail detail) {
   const WorkspaceNeed full = workspace_need(model, devices, config, workload, most_allowed(devices));
@@ -78,6 +91,7 @@ std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGrou
     const int64_t room = std::max(workspace.least_bytes, workspace.bytes - lack);
     const WorkspaceNeed within = workspace_need(model, devices, config, workload, room);
     workspace.bytes = std::clamp(within.best_bytes, workspace.least_bytes, room);
+    workspace.unknown = within.unknown;
     workspace.shortages.clear();
     for (const WorkspaceShortage& shortage : within.shortages) {
       if (std::find(full.shortages.begin(), full.shortages.end(), shortage) == full.shortages.end())

@@ -2,14 +2,20 @@
 #include "tools/program/render/html/page.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
+#include "kernels/libraries.h"
+#include "kernels/workspace_record.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/setting.h"
 #include "tools/program/learn/lessons.h"
 #include "tools/program/page/planner_page.h"
+#include "tools/program/record/machine.h"
+#include "tools/program/run/run.h"
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
@@ -43,6 +49,22 @@ Json controls() {
   return all;
 }
 
+/// The arguments of a command that is started in several processes, with their number and a GPU for each: of "mpirun
+/// -np 2 sh -c '...; $freeze vitrine train --model lenet5'".
+std::vector<std::string> arguments_of_processes(const std::string& line) {
+  std::vector<std::string> arguments;
+  std::string previous, processes = "1";
+  bool of_program = false;
+  for (const std::string& word : split_text(line, ' ')) {
+    if (of_program) arguments.push_back(word.substr(0, word.find('\'')));
+    if (previous == "-np") processes = word;
+    of_program = of_program || word == "vitrine";
+    previous = word;
+  }
+  arguments.insert(arguments.end(), {"--devices", "cuda:0", "--processes", processes});
+  return arguments;
+}
+
 /// What a lesson's command trains, as flags of plan on GPUs, which need no workspace of a CPU library: the flags that
 /// plan has; of a list of schemes or precisions the first.
 std::string plan_flags(const std::vector<std::string>& arguments) {
@@ -62,17 +84,24 @@ std::string plan_flags(const std::vector<std::string>& arguments) {
   return flags;
 }
 
-/// [{"title", "question", "command", "explanation"}]: the lessons whose command trains or plans a model.
+/// [{"title", "question", "command", "explanation"}]: the lessons.
 Json lessons() {
   Json all = Json::array();
   for (const std::string_view page : lesson_pages()) {
     const Lesson lesson = parse_lesson(page);
-    const std::vector<std::string> arguments = lesson.command.arguments();
-    if (arguments.empty()) continue;
+    std::vector<std::string> arguments = lesson.command.arguments();
+    const bool in_processes = arguments.empty();
+    if (in_processes) arguments = arguments_of_processes(lesson.command.line);
     std::string question = plain_text(lesson.question);
-    if (arguments.front() != "plan")
+    if (in_processes) {
+      question += fmt::format(
+          "\n\nA plan cannot show it, because nothing runs here: vitrine lesson {} does. This is what the first of the "
+          "processes holds and moves.",
+          lesson.number);
+    } else if (arguments.front() != "plan") {
       question += fmt::format(
           "\n\nHere its memory is planned on GPUs. What is measured needs a run: vitrine lesson {}.", lesson.number);
+    }
     all.push_back({{"title", fmt::format("Lesson {}: {}", lesson.number, lesson.title)},
                    {"question", question},
                    {"command", plan_flags(arguments)},
@@ -81,12 +110,42 @@ Json lessons() {
   return all;
 }
 
+/// What this machine's CPU libraries answer, for the page, which cannot ask them: for each of these models in f32, in
+/// micro-batches of these samples on each device, on one thread and on two.
+WorkspaceRecord ask_libraries() {
+  std::vector<int64_t> samples(64);
+  std::iota(samples.begin(), samples.end(), 1);
+  for (int64_t more = 72; more <= 256; more += more < 128 ? 8 : 16) samples.push_back(more);
+  const LibraryInfo library = kernel_libraries(Backend::cpu).front();
+  WorkspaceRecord record(fmt::format("{} {} on {}", library.name, library.version, processor_name()));
+  for (const char* model : {"mlp", "lenet5", "small-cnn", "resnet18-cifar", "alexnet", "resnet18"}) {
+    for (const char* threads : {"1", "2"}) {
+      // Two micro-batches: the second adds to the gradients of the first.
+      const CommandLine line = parse_command_line(
+          {"plan", "--model", model, "--devices", "cpu:0", "--threads-per-device", threads, "--accumulate", "2"});
+      const Options& options = *line.options;
+      const std::vector<DeviceId> devices = resolve_devices(options, 0);
+      const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(options, devices));
+      const Job job = open_job(options);
+      EngineConfig config =
+          engine_config(options, job, resolve_scheme(options, devices, 1), resolve_precision(options));
+      for (const int64_t count : samples) {
+        config.batch_size = 2 * count;
+        record_workspaces(job.model, *group, config, {{config.batch_size}, {count}}, record);
+      }
+    }
+  }
+  return record;
+}
+
 }  // namespace
 
 int run_page(const Options& options) {
-  const Json data = {
-      {"title", "What each device of a training step holds"}, {"controls", controls()}, {"lessons", lessons()}};
   const std::string_view planner = planner_page();
+  const Json data = {{"title", "What each device of a training step holds"},
+                     {"controls", controls()},
+                     {"lessons", lessons()},
+                     {"workspaces", ask_libraries().text()}};
   write_output_file("--out", options.page, [&](std::ostream& file) { file << html::page_of(data, planner); });
   return kExitOk;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "nn/parallel/plan/movement_plan.h"
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
 #include "nn/parallel/plan/schedule.h"
@@ -65,6 +66,13 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   Record record;
   record.kind = Record::Kind::plan;
   RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
+  EngineConfig sized = config;
+  sized.workspace_bytes = plans.front().workspace.bytes;
+  const std::vector<PlannedMovement> movement = plan_movement(job.model, group, sized, workload);
+  for (size_t d = 0; d < movement.size(); ++d) {
+    run.devices[d].phases = movement[d].phases;
+    run.devices[d].communication = movement[d].communication;
+  }
   if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
   if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
   record.stage_below = plan_stage_below(options, job, config, batch, group);

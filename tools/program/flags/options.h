@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -230,8 +231,9 @@ struct Options {
 
   std::string devices;  // empty: the GPU of the local rank, else cpu:0
   std::vector<int64_t> device_memory;
-  std::optional<int64_t> workspace;     // nothing: by backend and model
-  std::vector<int> threads_per_device;  // one for all, or one for each
+  std::optional<int64_t> workspace;                         // nothing: by backend and model
+  std::shared_ptr<const WorkspaceRecord> workspace_record;  // of the planner's page
+  std::vector<int> threads_per_device;                      // one for all, or one for each
   bool tf32 = false, winograd = false;
   bool nccl_defaults = false;
   bool cuda_graph = true;

@@ -153,10 +153,14 @@ double leaf_seconds_per_step(const RunRecord& run) {
 }
 
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
-  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes(run, device, phase);
   const DeviceRecord& figures = run.devices[device];
+  const bool samples = phase == Phase::stage || phase == Phase::scatter;
+  if (samples && figures.phases.wall_seconds > 0) return sample_bytes(run, device, phase);
+  // The size of a buffer is known of all-reduce, reduce and broadcast only.
+  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
   int64_t exact = 0;
-  for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
+  for (const CommunicationRow& row : figures.communication.rows)
+    exact += row.phase != phase ? 0 : sent ? row.moved_bytes : row.buffer_bytes;
   if (exact > 0) return per_step(exact, figures.communication);
   return moved_per_step(phase_row(figures.phases, phase), figures.phases);
 }

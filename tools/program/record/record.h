@@ -36,7 +36,7 @@ struct DeviceRecord {
   /// "checkpoint" (the copy in host memory), "heap" (libraries, loader, threads), "code", "shared" (with other
   /// processes) and "released" (what was returned between the peak and the end).
   std::map<std::string, int64_t> outside_by_owner;
-  PhaseTable phases;
+  PhaseTable phases;  // in a plan without times, like communication
   CommunicationTable communication;
   // The step that charts show; only for devices of this process.
   std::optional<MemoryTimeline> memory;
@@ -63,7 +63,7 @@ bool all_fit(const std::vector<DeviceRecord>& devices);
 /// The index of the device with the largest or the smallest peak. requires a device
 size_t fullest(const std::vector<DeviceRecord>& devices);
 size_t emptiest(const std::vector<DeviceRecord>& devices);
-/// The steps whose phases were measured; 0 without devices.
+/// The steps in the devices' tables; 0 without devices.
 int64_t measured_steps(const std::vector<DeviceRecord>& devices);
 /// PhaseTable::named_share of the device on which least of the step is named.
 double named_share(const std::vector<DeviceRecord>& devices);
@@ -217,9 +217,9 @@ struct RunRecord {
 /// Exact mode: seconds of a step in which the device that takes longest adds the gradients of its leaves.
 double leaf_seconds_per_step(const RunRecord& run);
 
-/// Bytes that a device moves in a phase of a step. Those of samples follow from the batch, and those of collectives are
-/// exact; of other copies, the mean of the calls counts, because those of the first and the last step may lie outside
-/// the steps that were measured.
+/// Bytes that a device moves in a phase of a step. In a run those of samples follow from the batch, and those of
+/// collectives are exact; of other copies, the mean of the calls counts, because those of the first and the last step
+/// may lie outside the steps that were measured.
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
 /// Bytes of a whole step: work that runs ahead may lie outside the measured steps.
 int64_t moved_per_step(const PhaseRow& row, const PhaseTable& table);

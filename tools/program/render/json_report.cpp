@@ -244,6 +244,20 @@ Json plan_json(const Record& record) {
     device["held"] = Json::array();
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
+  json["communication"] = communication_json(devices);
+  for (Json& row : json["communication"]) {
+    for (const char* measured : {"seconds", "hidden_seconds", "exposed_seconds", "late_hidden_seconds",
+                                 "late_exposed_seconds", "algbw", "busbw"})
+      row.erase(measured);
+  }
+  json["moved"] = Json::array();
+  for (size_t d = 0; d < devices.size(); ++d) {
+    for (const PhaseRow& row : devices[d].phases.rows) {
+      if (const int64_t bytes = moved_bytes(record.run(), d, row.phase); bytes > 0)
+        json["moved"].push_back(
+            {{"phase", phase_name(row.phase)}, {"device", devices[d].device}, {"bytes_per_step", bytes}});
+    }
+  }
   json["exact_price"] = exact_price_json(record.run());
   json["frontier"] = frontier_json(record);
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <functional>
@@ -261,12 +262,46 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
                         format_bytes(workspace.least_bytes));
   }
   if (!workspace.unknown.empty()) {
-    hint += fmt::format(" The workspace of {} is assumed, because cuDNN cannot be asked here.",
-                        format_bytes(workspace.bytes));
+    hint += fmt::format(" The workspace of {} is assumed, because {} cannot be asked here.",
+                        format_bytes(workspace.bytes), devices.front().device.starts_with("cpu:") ? "oneDNN" : "cuDNN");
   }
   if (fragmented) hint += " Lower bound: the largest sum of blocks in use at once; no placement needs less.";
   table.set_hint(hint);
   return table;
+}
+
+std::optional<Table> movement_table(const RunRecord& run) {
+  const std::vector<DeviceRecord>& devices = run.devices;
+  if (devices.size() < 2 && devices.front().communication.rows.empty()) return std::nullopt;
+  constexpr std::array kPhases = {Phase::stage,        Phase::scatter, Phase::replicate, Phase::gather,
+                                  Phase::scatter_grad, Phase::reduce,  Phase::broadcast};
+  const auto agree = [&](size_t a, size_t b) {
+    return std::ranges::all_of(kPhases, [&](Phase p) { return moved_bytes(run, a, p) == moved_bytes(run, b, p); });
+  };
+  const std::vector<DeviceSet> sets = group_devices(devices.size(), agree);
+  const bool apart = sets.size() <= kGroupsApart;
+  std::vector<Table::Column> columns = {{"bytes per step", Table::Align::left}};
+  for (const DeviceSet& set : sets) {
+    if (apart) columns.push_back({set.name(names_of(devices)) + (set.single() ? "" : ", each")});
+  }
+  if (!apart) columns.insert(columns.end(), {{"min"}, {"median"}, {"max"}});
+  Table table(columns, "What moves in a step");
+  for (const Phase phase : kPhases) {
+    const auto moved = [&](size_t d) { return static_cast<double>(moved_bytes(run, d, phase)); };
+    const Spread all = spread_of(all_devices(devices.size()), moved);
+    if (all.most == 0) continue;
+    const auto text = [](double bytes) { return bytes_or_nothing(std::llround(bytes)); };
+    std::vector<std::string> cells = {phase_name(phase)};
+    if (!apart) cells.insert(cells.end(), {text(all.least), text(all.median), text(all.most)});
+    for (const DeviceSet& set : sets) {
+      if (apart) cells.push_back(bytes_or_nothing(moved_bytes(run, set.first(), phase)));
+    }
+    table.add_row(cells);
+  }
+  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
+  table.set_hint(fmt::format("Exact. A copy counts on the device that receives it, a collective with {}.",
+                             sent ? "what the device sends" : "its buffers, on every device"));
+  return table.is_empty() ? std::nullopt : std::optional(table);
 }
 
 std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
@@ -305,7 +340,7 @@ std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
     table.add_row({run.name, "sent in a step to reduce gradients", format_bytes(price.sent_bytes),
                    format_bytes(price.ordinary_sent_bytes)});
     table.add_row({"", "peak memory", format_bytes(price.peak_bytes), format_bytes(price.ordinary_peak_bytes)});
-    if (measured_steps(run.devices) > 0)
+    if (!run.devices.empty() && run.devices.front().phases.wall_seconds > 0)
       table.add_row({"", "adding leaves' gradients (ms)", format_ms(leaf_seconds_per_step(run)), format_ms(0.0)});
   }
   table.set_hint("Each figure is the largest among the devices.");

@@ -35,6 +35,8 @@ std::string describe_outside(const std::vector<DeviceRecord>& devices, int proce
 Table plan_table(const std::vector<DeviceRecord>& devices);
 /// What each layer of a plan holds from its forward to its backward pass; nothing without layers.
 std::optional<Table> held_table(const std::vector<DeviceRecord>& devices);
+/// What each device moves in a step, a row for each phase that moves something; nothing for a device alone.
+std::optional<Table> movement_table(const RunRecord& run);
 /// plan_table()'s peaks as bars of letters, for the terminal.
 std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& style);
 

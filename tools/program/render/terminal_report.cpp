@@ -141,6 +141,7 @@ std::string reproduction_report(const Record& record, const Style& style) {
 std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
+  if (const auto movement = movement_table(record.run())) text += fmt::format("\n{}", movement->str(style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));

@@ -375,6 +375,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = options.workspace;
+  config.workspace_record = options.workspace_record;
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   if (!ready_made) {

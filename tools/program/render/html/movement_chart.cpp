@@ -115,14 +115,17 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
   const char* name = phase == Phase::optimizer ? "update" : phase_name(phase);
   for (size_t s = 0; s < columns.sets.size(); ++s) {
     const DeviceRecord& device = run.devices[columns.sets[s].first()];
-    const double seconds = per_step(phase_row(device.phases, phase).seconds, device.phases);
+    const PhaseRow work = phase_row(device.phases, phase);
+    const double seconds = per_step(work.seconds, device.phases);
+    const bool planned = device.phases.wall_seconds == 0 && work.calls > 0;
     // Devices that send their outputs to another only clear their totals in this phase.
     const bool elsewhere = phase == Phase::loss && run.scheme.loss_at == LossAt::gathered &&
                            s + 1 != columns.of(static_cast<size_t>(run.scheme.output_device));
-    if (!(seconds > 0) || elsewhere) continue;
+    if ((!planned && !(seconds > 0)) || elsewhere) continue;
+    const std::string time = planned ? std::string() : short_seconds(seconds);
     boxes.push_back({{"column", s + 1},
-                     {"text", short_seconds(seconds)},
-                     {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
+                     {"text", time},
+                     {"title", fmt::format("{} on {}{}{}", name, device.device, planned ? "" : ": ", time)}});
   }
   return boxes.empty() ? Json() : Json{{"name", name}, {"paint", phase_paint(phase)}, {"boxes", boxes}};
 }

@@ -103,7 +103,7 @@ std::vector<Bar> outside_bars(const std::vector<DeviceRecord>& devices) {
 Json memory_section(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::vector<Bar> bars = memory_bars(devices);
-  std::ranges::move(outside_bars(devices), std::back_inserter(bars));
+  for (Bar& bar : outside_bars(devices)) bars.push_back(std::move(bar));
   return blocks_of({text(all_as_planned(devices)
                              ? "Planned and measured are equal to the byte, on every device and in every category."
                              : "Planned and measured differ: the run did not cover the whole workload of the plan, or "
@@ -223,6 +223,16 @@ Json comparison_speed(const Record& record) {
   return blocks_of({bar_chart("Samples per second under each scheme", {{"", bars}}), schemes_table(record).json()});
 }
 
+/// What moves where; nothing for one device.
+Json movement_section(const RunRecord& run, const std::string& boxes) {
+  Json movement = movement_chart(run);
+  if (movement.is_null()) return movement;
+  return blocks_of({text(fmt::format("One step from top to bottom. Arrows: bytes copied. Boxes: work{}. Samples are "
+                                     "those of a full batch.",
+                                     boxes)),
+                    movement});
+}
+
 using Sections = std::vector<std::pair<const char*, Json>>;
 
 Sections run_sections(const Record& record) {
@@ -234,15 +244,9 @@ Sections run_sections(const Record& record) {
                         which_devices(record)),
                    steps});
   }
-  Json movement = movement_chart(run);
-  if (!movement.is_null()) {
-    movement = blocks_of({text("One step from top to bottom. Arrows: bytes copied. Boxes: work, with its mean time. "
-                               "Samples are those of a full batch."),
-                          movement});
-  }
   return {
       {"Findings", blocks_of({findings(record)})},
-      {"What moves where", movement},
+      {"What moves where", movement_section(run, ", with its mean time")},
       {"Memory: planned and measured", memory_section(record)},
       {"Memory over one step",
        memory_over_time(
@@ -374,6 +378,7 @@ Sections plan_sections(const Record& record) {
       {"Memory over one step", memory_over_time(devices,
                                                 "A steady step. The axis is the order in which the host allocates and "
                                                 "frees memory, not time. Bands: phases.")},
+      {"What moves where", blocks_of({movement_section(record.run(), ""), table(movement_table(record.run()))})},
       {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})},
       {"Recomputation: bytes and time", frontier_section(record)},
       {"Held for backward", blocks_of({table(held_table(devices))})}};
