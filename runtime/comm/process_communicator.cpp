@@ -289,24 +289,28 @@ void ProcessCommunicator::run_broadcast(const Job& job) {
 
 void ProcessCommunicator::run_reduce_scatter(const Job& job) {
   const int64_t total = job.call.count * size();
-  const View output = job.view(job.call.output, job.call.count);
-  const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
-  sum_here(job, job.view(job.call.input, total), whole.view());
+  const View input = job.view(job.call.input, total), output = job.view(job.call.output, job.call.count);
+  // Direct sums leave their partials as they are.
+  const bool sums_input = has_one_device() && partial_dtype(job) == job.call.dtype &&
+                          group_->counts.size() <= size_t{comm::ProcessExchange::kLargestDirect};
+  const Tensor whole = leads() && !sums_input ? scratch(job, total, partial_dtype(job)) : Tensor();
+  if (!sums_input) sum_here(job, input, whole.view());
   Tensor rounded;
-  View mine;
+  View mine = has_one_device() ? output : View();
   if (leads()) {
+    const View partial = sums_input ? input : whole.view();
     const std::vector<int64_t> counts = process_parts(job.call);
     const int64_t here = local_size() * job.call.count, first = group_->first_rank(group_->process) * job.call.count;
-    if (whole.dtype() == job.call.dtype) {
-      mine = whole.view().rows(first, first + here);
-    } else {
-      if (!has_one_device()) rounded = scratch(job, here, job.call.dtype);
-      mine = has_one_device() ? output : rounded.view();
+    if (!sums_input && partial.dtype == job.call.dtype) {
+      mine = partial.rows(first, first + here);
+    } else if (!has_one_device()) {
+      rounded = scratch(job, here, job.call.dtype);
+      mine = rounded.view();
     }
-    const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
-    const comm::SumBuffers buffers{whole.dtype(),     whole.view().data, mine.dtype,        mine.data,
-                                   space.view().data, space.numel(),     job.call.reduction};
-    queue_exchange(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
+    const Tensor space = scratch(job, comm::scattered_scratch_elements(partial.dtype, counts), partial.dtype);
+    const comm::SumBuffers buffers{partial.dtype,     partial.data,  mine.dtype,        mine.data,
+                                   space.view().data, space.numel(), job.call.reduction};
+    queue_exchange(job, partial, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
       exchange.sum_scattered(buffers, counts, tag);
     });
   }

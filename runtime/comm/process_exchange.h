@@ -21,7 +21,7 @@ namespace comm {
 /// Buffers of a sum (or another reduction) over processes, in host memory.
 struct SumBuffers {
   DType dtype = DType::f32;         // of partial sums in messages
-  void* partials = nullptr;         // of this process; overwritten
+  void* partials = nullptr;         // of this process; overwritten by more than kLargestDirect processes
   DType result_dtype = DType::f32;  // dtype, or a 16-bit type if dtype is f32, rounded once at the end
   void* results = nullptr;          // may be the partials if the dtypes are equal
   void* scratch = nullptr;          // elements of dtype

@@ -27,9 +27,14 @@ struct Place {
 
 const std::vector<Place> kPlaces = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {1, 8}, {2, 1}, {3, 1}, {2, 2}},
                          kFewPlaces = {{1, 1}, {2, 1}, {1, 3}, {1, 5}, {1, 8}, {2, 2}};
-const std::vector<std::string> kModes = {"dp", "balanced", "criterion", "ddp"}, kPrecisions = {"fp32", "fp16", "bf16"},
+const std::vector<std::string> kModes = {"dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"},
+                               kFewModes = {"dp", "balanced", "ddp", "zero3"}, kPrecisions = {"fp32", "fp16", "bf16"},
                                kBuckets = {"0.05", "25"}, kAccumulate = {"1", "2"}, kThreads = {"1", "2"},
                                kSplits = {"equal", "unequal"};
+
+constexpr size_t kOfSmallCnn = 60, kOfResnet = 12;
+
+const std::vector<std::string>& modes_of(size_t count) { return count == kOfSmallCnn ? kModes : kFewModes; }
 
 /// `count` values, each of them as often as the others and at least twice, in random order.
 template <class Value>
@@ -70,13 +75,14 @@ Json train(const Place& place, const Command& command) {
 }
 
 std::vector<Configuration> drawn_configurations(const std::vector<Place>& some, size_t count) {
+  const std::vector<std::string>& some_modes = modes_of(count);
   std::mt19937 random(kSeed);
   const auto places = drawn(some, count, random);
-  // Processes train with ddp; dp and criterion are those of one process, and balanced has its own split.
+  // Processes train with ddp or zero3; dp and criterion are those of one process, and balanced has its own split.
   const auto alone = std::count_if(places.begin(), places.end(), [](const Place& p) { return p.processes == 1; });
-  auto modes = drawn(kModes, static_cast<size_t>(alone), random);
+  auto modes = drawn(some_modes, static_cast<size_t>(alone), random);
   for (size_t i = 0; i < count; ++i) {
-    if (places[i].processes > 1) modes.insert(modes.begin() + static_cast<int64_t>(i), "ddp");
+    if (places[i].processes > 1) modes.insert(modes.begin() + static_cast<int64_t>(i), i % 2 == 0 ? "ddp" : "zero3");
   }
   const auto balanced = std::count(modes.begin(), modes.end(), "balanced");
   auto splits = drawn(kSplits, count - static_cast<size_t>(balanced), random);
@@ -108,8 +114,6 @@ void expect_one_hash_for_each_precision(const Command& job, const std::vector<Pl
   EXPECT_EQ(expected.size(), kPrecisions.size());
 }
 
-constexpr size_t kOfSmallCnn = 60, kOfResnet = 12;
-
 TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
   for (const auto& [places, count] : {std::pair{&kPlaces, kOfSmallCnn}, {&kFewPlaces, kOfResnet}}) {
     std::map<std::string, int> found;
@@ -122,7 +126,7 @@ TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
     }
     std::vector<std::string> expected{"ddp in one process"};
     for (const Place& place : *places) expected.push_back(fmt::format("{} x {}", place.processes, place.devices));
-    for (const auto& [axis, values] : {std::pair{"mode", &kModes},
+    for (const auto& [axis, values] : {std::pair{"mode", &modes_of(count)},
                                        {"split", &kSplits},
                                        {"precision", &kPrecisions},
                                        {"accumulate", &kAccumulate},

@@ -162,9 +162,9 @@ TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {
 
 TEST_F(Reproduce, RefusesWhatMakesNoSense) {
   expect_usage_error(tiny() + out("x") + words("--devices cpu:0 --modes single,both"),
-                     {"--modes: expected single, dp, criterion, ddp, got 'both'"});
+                     {"--modes: expected single, dp, criterion, ddp, zero1, zero2, zero3, got 'both'"});
   expect_usage_error(tiny() + out("x") + words("--devices cpu:0 --modes single,"),
-                     {"--modes: expected single, dp, criterion, ddp, got ''"});
+                     {"--modes: expected single, dp, criterion, ddp, zero1, zero2, zero3, got ''"});
   expect_usage_error(tiny() + out("x") + words("--devices cpu:0 --modes dp,dp"), {"dp appears twice"});
   expect_usage_error(tiny() + out("x") + words("--devices cpu:0 --precisions fp16,fp16:dynamic"),
                      {"fp16 is fp16:dynamic"});

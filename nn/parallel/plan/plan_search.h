@@ -37,6 +37,8 @@ class PlanSearch {
   const EngineConfig& config() const { return config_; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
+  /// False where a process plans for its own devices only.
+  bool compares_schemes() const { return devices_.process_count() == 1; }
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
   /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
