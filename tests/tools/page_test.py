@@ -100,7 +100,8 @@ def draw_recorded(dice, modes):
     model, count, mode = dice.choice(["mlp", "lenet5", "small-cnn", "resnet18-cifar", "alexnet", "resnet18"]), dice.randint(1, 8), dice.choice(modes)
     batch = dice.randint(16, 64) if mode == "balanced" or dice.random() < 0.4 else dice.randint(16, 64 * count)
     flags = ["--model", model, "--devices", f"cpu:0-{count - 1}" if count > 1 else "cpu:0", "--mode", mode, "--batch-size", str(batch),
-             "--threads-per-device", dice.choice(["1", "2"]), "--device-memory", dice.choice(["16GiB", "16GiB", "16GiB", "32MiB"]), "--steps", "3"]
+             "--threads-per-device", dice.choice(["1", "2"]), "--steps", "3", "--device-memory",
+             "8MiB" if model == "small-cnn" and count < 4 and dice.random() < 0.5 else "16GiB"]
     if mode == "balanced":
         flags += ["--split", f"gpu0={dice.randint(0, batch)}"]
     elif batch <= 64 and dice.random() < 0.5:
@@ -177,7 +178,7 @@ def assume(browser):
                         ("--model mlp --devices cpu:0-1 --workspace 0", ("capacity assumed",)),
                         ("--model small-cnn --devices cpu:0 --device-memory 1GiB --threads-per-device 1 --no-eval", ("workspace recorded",)),
                         ("--model small-cnn --devices cpu:0 --device-memory 1GiB --threads-per-device 7", ("workspace assumed",)),
-                        ("--model vgg16 --devices cpu:0 --device-memory 9GiB --threads-per-device 1", ("workspace assumed",)),
+                        ("--model vgg16 --devices cpu:0 --device-memory 9GiB --threads-per-device 1 --batch-size 2 --optimizer sgd --no-eval", ("workspace assumed",)),
                         ("--model small-cnn --devices cuda:0", ("workspace assumed",)),
                         ("--model mlp --devices cpu:0 --device-memory 1GiB --workspace 0", ())):
         answer = browser.evaluate(SHOWN % link(flags))["answer"]
