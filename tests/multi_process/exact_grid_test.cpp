@@ -25,16 +25,19 @@ struct Place {
   int processes = 1, devices = 1;
 };
 
-const std::vector<Place> kPlaces = {{1, 1}, {1, 2}, {1, 3}, {1, 5}, {1, 8}, {2, 1}, {3, 1}, {2, 2}},
-                         kFewPlaces = {{1, 1}, {2, 1}, {1, 3}, {1, 5}, {1, 8}, {2, 2}};
-const std::vector<std::string> kModes = {"dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"},
-                               kFewModes = {"dp", "balanced", "ddp", "zero3"}, kPrecisions = {"fp32", "fp16", "bf16"},
-                               kBuckets = {"0.05", "25"}, kAccumulate = {"1", "2"}, kThreads = {"1", "2"},
-                               kSplits = {"equal", "unequal"};
+/// Configurations are drawn from these places and modes, and from the axes below.
+struct Grid {
+  std::vector<Place> places;
+  std::vector<std::string> modes;  // of one process
+  size_t count;                    // of configurations
+};
 
-constexpr size_t kOfSmallCnn = 60, kOfResnet = 12;
-
-const std::vector<std::string>& modes_of(size_t count) { return count == kOfSmallCnn ? kModes : kFewModes; }
+const Grid kSmallCnn{{{1, 1}, {1, 2}, {1, 3}, {1, 5}, {1, 8}, {2, 1}, {3, 1}, {2, 2}},
+                     {"dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"},
+                     60};
+const Grid kResnet{{{1, 1}, {2, 1}, {1, 3}, {1, 5}, {1, 8}, {2, 2}}, {"dp", "balanced", "ddp", "zero3"}, 12};
+const std::vector<std::string> kPrecisions = {"fp32", "fp16", "bf16"}, kBuckets = {"0.05", "25"},
+                               kAccumulate = {"1", "2"}, kThreads = {"1", "2"}, kSplits = {"equal", "unequal"};
 
 /// `count` values, each of them as often as the others and at least twice, in random order.
 template <class Value>
@@ -74,13 +77,13 @@ Json train(const Place& place, const Command& command) {
   return result.exit_code == 0 ? Json::parse(result.output) : Json();
 }
 
-std::vector<Configuration> drawn_configurations(const std::vector<Place>& some, size_t count) {
-  const std::vector<std::string>& some_modes = modes_of(count);
+std::vector<Configuration> drawn_configurations(const Grid& grid) {
+  const size_t count = grid.count;
   std::mt19937 random(kSeed);
-  const auto places = drawn(some, count, random);
+  const auto places = drawn(grid.places, count, random);
   // Processes train with ddp or zero3; dp and criterion are those of one process, and balanced has its own split.
   const auto alone = std::count_if(places.begin(), places.end(), [](const Place& p) { return p.processes == 1; });
-  auto modes = drawn(some_modes, static_cast<size_t>(alone), random);
+  auto modes = drawn(grid.modes, static_cast<size_t>(alone), random);
   for (size_t i = 0; i < count; ++i) {
     if (places[i].processes > 1) modes.insert(modes.begin() + static_cast<int64_t>(i), i % 2 == 0 ? "ddp" : "zero3");
   }
@@ -97,9 +100,9 @@ std::vector<Configuration> drawn_configurations(const std::vector<Place>& some, 
   return all;
 }
 
-void expect_one_hash_for_each_precision(const Command& job, const std::vector<Place>& some, size_t count) {
+void expect_one_hash_for_each_precision(const Command& job, const Grid& grid) {
   std::map<std::string, std::pair<Json, Json>> expected;  // hash and test loss, by precision
-  for (const Configuration& drawn : drawn_configurations(some, count)) {
+  for (const Configuration& drawn : drawn_configurations(grid)) {
     const Command command = drawn.command(job);
     SCOPED_TRACE(fmt::format("{} processes: {}", drawn.place.processes, fmt::join(command, " ")));
     const Json json = train(drawn.place, command);
@@ -115,9 +118,9 @@ void expect_one_hash_for_each_precision(const Command& job, const std::vector<Pl
 }
 
 TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
-  for (const auto& [places, count] : {std::pair{&kPlaces, kOfSmallCnn}, {&kFewPlaces, kOfResnet}}) {
+  for (const Grid& grid : {kSmallCnn, kResnet}) {
     std::map<std::string, int> found;
-    for (const Configuration& c : drawn_configurations(*places, count)) {
+    for (const Configuration& c : drawn_configurations(grid)) {
       for (const std::string& value :
            {fmt::format("{} x {}", c.place.processes, c.place.devices), "mode " + c.mode, "split " + c.split,
             "precision " + c.precision, "accumulate " + c.accumulate, "bucket " + c.bucket, "threads " + c.threads})
@@ -125,8 +128,8 @@ TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
       if (c.place.processes == 1 && c.mode == "ddp") ++found["ddp in one process"];
     }
     std::vector<std::string> expected{"ddp in one process"};
-    for (const Place& place : *places) expected.push_back(fmt::format("{} x {}", place.processes, place.devices));
-    for (const auto& [axis, values] : {std::pair{"mode", &modes_of(count)},
+    for (const Place& place : grid.places) expected.push_back(fmt::format("{} x {}", place.processes, place.devices));
+    for (const auto& [axis, values] : {std::pair{"mode", &grid.modes},
                                        {"split", &kSplits},
                                        {"precision", &kPrecisions},
                                        {"accumulate", &kAccumulate},
@@ -134,7 +137,7 @@ TEST(ExactGridDraw, HasEveryValueOfEveryAxisTwice) {
                                        {"threads", &kThreads}}) {
       for (const std::string& value : *values) expected.push_back(fmt::format("{} {}", axis, value));
     }
-    for (const std::string& value : expected) EXPECT_GE(found[value], 2) << value << " of " << count;
+    for (const std::string& value : expected) EXPECT_GE(found[value], 2) << value << " of " << grid.count;
   }
 }
 
@@ -143,14 +146,14 @@ class ExactGrid : public MpirunTest {};
 TEST_F(ExactGrid, SmallCnn) {
   expect_one_hash_for_each_precision({"train", "--exact", "--model", "small-cnn", "--data", "synthetic:124",
                                       "--batch-size", "24", "--steps", "200", "--image-size", "16", "--json"},
-                                     kPlaces, kOfSmallCnn);
+                                     kSmallCnn);
 }
 
 TEST_F(ExactGrid, Resnet18InGroupsOfFourLeaves) {
   expect_one_hash_for_each_precision(
       {"train", "--exact", "--batch-norm-leaves", "4", "--model", "resnet18-cifar", "--data", "synthetic:60",
        "--batch-size", "16", "--steps", "20", "--image-size", "16", "--json"},
-      kFewPlaces, kOfResnet);
+      kResnet);
 }
 
 }  // namespace
