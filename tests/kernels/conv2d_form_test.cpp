@@ -5,7 +5,7 @@
 #include "runtime/error.h"
 #include "tests/support/stored.h"
 
-namespace vitrine::test {
+namespace vitrine::test::conv2d_form_test {
 namespace {
 
 constexpr int64_t kWorkspace = int64_t{16} << 20;
@@ -121,4 +121,4 @@ TEST(InputForm, ImagesStayAsTheyAreWhereNothingIsGained) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::conv2d_form_test

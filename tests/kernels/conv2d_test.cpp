@@ -14,7 +14,7 @@
 #include "tests/kernels/expect_error.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::conv2d_test {
 namespace {
 
 using Implementation = void (*)(ExecContext& ctx, const Conv2dCall& call);
@@ -358,4 +358,4 @@ TEST_F(DeviceTest, Conv2dUsesOneDnnWhenTheWorkspaceSuffices) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::conv2d_test

@@ -9,7 +9,7 @@
 #include "tests/support/device_fixture.h"
 #include "tests/support/shifted.h"
 
-namespace vitrine::test {
+namespace vitrine::test::cuda_half_test {
 namespace {
 
 float rounded(float value, DType dtype) {
@@ -97,4 +97,4 @@ TEST_P(CudaHalfTest, TheGradientOfAPixelIsRoundedOnce) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::cuda_half_test

@@ -14,7 +14,7 @@
 #include "tests/support/seeds.h"
 #include "tests/support/stored.h"
 
-namespace vitrine::test {
+namespace vitrine::test::gemm_test {
 namespace {
 
 void portable_gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c,
@@ -255,4 +255,4 @@ TEST_F(DeviceTest, GemmRefusesWrongArguments) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::gemm_test

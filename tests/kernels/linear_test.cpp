@@ -15,7 +15,7 @@
 #include "tests/kernels/expect_error.h"
 #include "tests/support/stored.h"
 
-namespace vitrine::test {
+namespace vitrine::test::linear_test {
 namespace {
 
 void portable_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
@@ -181,4 +181,4 @@ TEST_F(DeviceTest, LinearRefusesWrongArguments) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::linear_test

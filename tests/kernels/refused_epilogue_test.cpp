@@ -7,7 +7,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/stored.h"
 
-namespace vitrine::test {
+namespace vitrine::test::refused_epilogue_test {
 namespace {
 
 class RefusedEpilogue : public DtypeTest {
@@ -61,4 +61,4 @@ TEST_P(RefusedEpilogue, AProductWithoutAnAlgorithmIsReportedWithItsSizes) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::refused_epilogue_test

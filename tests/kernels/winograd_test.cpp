@@ -9,7 +9,7 @@
 #include "tests/kernels/conv2d_cases.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::test {
+namespace vitrine::test::winograd_test {
 namespace {
 
 constexpr int64_t kPlenty = int64_t{64} << 20;
@@ -183,4 +183,4 @@ TEST(Winograd, IsRefusedByNameWhereOneDnnHasNone) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::winograd_test

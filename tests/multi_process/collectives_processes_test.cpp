@@ -6,7 +6,7 @@
 #include "tests/multi_process/mpirun.h"
 #include "tests/support/paths.h"
 
-namespace vitrine::test {
+namespace vitrine::test::collectives_processes_test {
 namespace {
 
 /// Number of devices of each process.
@@ -43,4 +43,4 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Exchange,
                          });
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::collectives_processes_test

@@ -10,7 +10,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/support/paths.h"
 
-namespace vitrine::test {
+namespace vitrine::test::engine_processes_test {
 namespace {
 
 /// Number of devices of each process.
@@ -83,4 +83,4 @@ TEST(EngineCases, OneOverflowsAndContinues) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::engine_processes_test

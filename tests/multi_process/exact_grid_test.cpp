@@ -12,7 +12,7 @@
 #include "tests/multi_process/mpirun.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::exact_grid_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -157,4 +157,4 @@ TEST_F(ExactGrid, Resnet18InGroupsOfFourLeaves) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::exact_grid_test

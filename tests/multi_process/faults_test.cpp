@@ -18,7 +18,7 @@
 #include "tests/multi_process/mpirun.h"
 #include "tests/support/paths.h"
 
-namespace vitrine::test {
+namespace vitrine::test::faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -158,4 +158,4 @@ INSTANTIATE_TEST_SUITE_P(All, StoppedInMpi, ::testing::Values("MPI_Init", "MPI_F
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::faults_test

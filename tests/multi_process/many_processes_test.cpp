@@ -11,7 +11,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::many_processes_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -75,4 +75,4 @@ TEST_F(ManyProcesses, NameTheKilledRank) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::many_processes_test

@@ -13,7 +13,7 @@
 #include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::program_checkpoints_test {
 namespace {
 
 class ProcessCheckpoints : public MpirunTest {
@@ -112,4 +112,4 @@ TEST_F(ProcessCheckpoints, ARefusalEndsAllProcesses) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::program_checkpoints_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::program_interrupts_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -88,4 +88,4 @@ TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::program_interrupts_test

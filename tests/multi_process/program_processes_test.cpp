@@ -12,7 +12,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::program_processes_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -266,4 +266,4 @@ TEST_F(Processes, LargeSumsOf16BitsFit) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::program_processes_test

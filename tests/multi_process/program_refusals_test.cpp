@@ -6,7 +6,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::program_refusals_test {
 namespace {
 
 const Command kJob = words("train --model mlp --data synthetic:100 --threads-per-device 1 --steps 2");
@@ -118,4 +118,4 @@ TEST(LauncherEnvironment, AcceptsBothSpellingsOfTheLocalRank) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::program_refusals_test

@@ -10,7 +10,7 @@
 #include "tests/support/paths.h"
 #include "tests/tools/run_vitrine.h"
 
-namespace vitrine::test {
+namespace vitrine::test::program_saving_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,4 +79,4 @@ TEST_F(ProcessSaving, CompletesAfterAFailure) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::program_saving_test

@@ -4,7 +4,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::augmentation_test {
 namespace {
 
 constexpr int64_t kBatch = 12;
@@ -120,4 +120,4 @@ TEST(AugmentationEngine, RefusesBatchesWithoutSampleIndicesAndPreparedImages) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::augmentation_test

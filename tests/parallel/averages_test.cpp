@@ -5,7 +5,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::averages_test {
 namespace {
 
 constexpr int64_t kBatch = 12;
@@ -129,4 +129,4 @@ TEST(ParameterGroupEngine, AGroupWithoutLearningRateStandsStill) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::averages_test

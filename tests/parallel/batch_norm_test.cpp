@@ -20,7 +20,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::batch_norm_test {
 namespace {
 
 struct Result {
@@ -321,4 +321,4 @@ TEST(BatchNormEngine, RunningStatisticsStayFiniteWhenTrainingDiverges) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::batch_norm_test

@@ -19,7 +19,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::checkpointing_test {
 namespace {
 
 std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
@@ -281,4 +281,4 @@ TEST(LossGradient, IsSeparateIfTheLastPartNeedsItsOutput) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::checkpointing_test

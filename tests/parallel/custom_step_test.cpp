@@ -9,7 +9,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::custom_step_test {
 namespace {
 
 constexpr int64_t kSamples = 10;
@@ -177,4 +177,4 @@ TEST(CustomStep, TheEngineTrainsAfterAnErrorInTheStep) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::custom_step_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::test {
+namespace vitrine::test::device_loss_test {
 namespace {
 
 TEST(DeviceLoss, LeavesTheBitsOfConvolutionsAndDropout) {
@@ -157,4 +157,4 @@ TEST(DeviceLoss, IsRefusedWhereADeviceHoldsWhatTheOthersLack) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::device_loss_test

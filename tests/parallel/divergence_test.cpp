@@ -14,7 +14,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
 
-namespace vitrine::test {
+namespace vitrine::test::divergence_test {
 namespace {
 
 EngineConfig config_of(const Model& model, int64_t batch_size, const std::string& mode) {
@@ -232,4 +232,4 @@ TEST(Divergence, NonFiniteParametersAreNamedInTrainingOnly) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::divergence_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::engine_test {
 namespace {
 
 struct Result {
@@ -254,4 +254,4 @@ TEST(Engine, TwoEnginesCanUseTheSameDevicesInTurn) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::engine_test

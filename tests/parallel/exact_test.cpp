@@ -16,7 +16,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::exact_test {
 namespace {
 
 constexpr int kLeaves = 8;
@@ -293,4 +293,4 @@ TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::exact_test

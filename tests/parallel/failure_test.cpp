@@ -11,7 +11,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::failure_test {
 namespace {
 
 enum class Where { forward_issue, backward_issue, forward_worker, backward_worker, backward_memory };
@@ -162,4 +162,4 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::failure_test

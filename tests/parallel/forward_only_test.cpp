@@ -5,7 +5,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::forward_only_test {
 namespace {
 
 struct Result {
@@ -81,4 +81,4 @@ TEST(ForwardOnly, RefusesToTrain) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::forward_only_test

@@ -8,7 +8,7 @@
 #include "nn/parallel/plan/memory_plan.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::freeze_test {
 namespace {
 
 constexpr int64_t kBatch = 12;
@@ -104,4 +104,4 @@ TEST(Frozen, PlansHoldNoGradientsAndStatesOfThem) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::freeze_test

@@ -14,7 +14,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::input_form_test {
 namespace {
 
 constexpr int64_t kBatch = 11;
@@ -177,4 +177,4 @@ TEST(InputFormTraining, InputsThatTheUserPreparesStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::input_form_test

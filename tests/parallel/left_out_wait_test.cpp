@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace vitrine::test {
+namespace vitrine::test::left_out_wait_test {
 namespace {
 
 class LeftOutWait : public ::testing::TestWithParam<const char*> {};
@@ -30,4 +30,4 @@ INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion"
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::left_out_wait_test

@@ -15,7 +15,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::test {
+namespace vitrine::test::plan_search_test {
 namespace {
 
 EngineConfig config_of(const Model& model, const char* mode, int64_t batch_size) {
@@ -315,4 +315,4 @@ TEST(PlanDetails, LayersHoldAllActivationsAtTheEndOfForward) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::plan_search_test

@@ -8,7 +8,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::reducer_test {
 namespace {
 
 constexpr int64_t kBatch = 8, kSteps = 8;
@@ -116,4 +116,4 @@ TEST(CustomReducer, TheOrderCheckerFindsAMissingWait) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::reducer_test

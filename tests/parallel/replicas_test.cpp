@@ -6,7 +6,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::replicas_test {
 namespace {
 
 /// The identity, with a parameter that it overwrites on one device when it is armed.
@@ -69,4 +69,4 @@ TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::replicas_test

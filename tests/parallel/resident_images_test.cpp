@@ -10,7 +10,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::test {
+namespace vitrine::test::resident_images_test {
 namespace {
 
 constexpr int64_t kImages = 41, kBatch = 12;  // the last batch of an epoch has 5 samples
@@ -272,4 +272,4 @@ TEST(ResidentImages, AnErrorOfTheReaderEndsTheConstruction) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::resident_images_test

@@ -13,7 +13,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::sharding_test {
 namespace {
 
 constexpr int64_t kBatch = 12;
@@ -285,4 +285,4 @@ TEST(Sharding, WhatItCannotDoIsRefused) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::sharding_test

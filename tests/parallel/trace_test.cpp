@@ -10,7 +10,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/support/trace_nesting.h"
 
-namespace vitrine::test {
+namespace vitrine::test::trace_test {
 namespace {
 
 constexpr int kDevices = 2;
@@ -68,4 +68,4 @@ INSTANTIATE_TEST_SUITE_P(Schemes, EngineTrace, ::testing::Values("dp", "ddp"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::trace_test

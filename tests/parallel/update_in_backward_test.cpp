@@ -13,7 +13,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/seeds.h"
 
-namespace vitrine::test {
+namespace vitrine::test::update_in_backward_test {
 namespace {
 
 constexpr int64_t kBatch = 12, kShort = 7;
@@ -214,4 +214,4 @@ TEST(UpdateInBackwardRefusals, NameWhatIsInTheWay) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::update_in_backward_test

@@ -9,7 +9,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
-namespace vitrine::test {
+namespace vitrine::test::vector_inputs_test {
 namespace {
 
 /// Linear(features -> 24) with ReLU, dropout, Linear(-> 5).
@@ -105,4 +105,4 @@ TEST(VectorInputs, MustBeF32AndHaveTheShapeOfTheModel) {
 }
 
 }  // namespace
-}  // namespace vitrine::test
+}  // namespace vitrine::test::vector_inputs_test

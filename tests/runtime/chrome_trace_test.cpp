@@ -10,7 +10,7 @@
 
 #include "tests/support/trace_nesting.h"
 
-namespace vitrine {
+namespace vitrine::chrome_trace_test {
 namespace {
 
 using nlohmann::json;
@@ -123,4 +123,4 @@ TEST(ChromeTrace, SlicesNestHoweverTheClockRounds) {
 TEST(ChromeTrace, AnEmptyTraceIsValid) { EXPECT_TRUE(written({}).empty()); }
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::chrome_trace_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace vitrine {
+namespace vitrine::communication_table_test {
 namespace {
 
 SpanRecord span(const SpanInfo& info, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0) {
@@ -171,4 +171,4 @@ TEST(CommunicationTable, OneRankHasNoBandwidth) {
 }
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::communication_table_test

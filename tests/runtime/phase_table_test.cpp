@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace vitrine {
+namespace vitrine::phase_table_test {
 namespace {
 
 SpanRecord span(Phase phase, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0,
@@ -184,4 +184,4 @@ TEST(PhaseTable, ExclusiveTimesSumToTheWallTimeAndMatchAMomentByMomentCount) {
 }
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::phase_table_test

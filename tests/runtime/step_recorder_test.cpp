@@ -9,7 +9,7 @@
 
 #include "runtime/trace/step_view.h"
 
-namespace vitrine {
+namespace vitrine::step_recorder_test {
 namespace {
 
 SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int64_t bytes = 0, const char* layer = "",
@@ -155,4 +155,4 @@ TEST(StepView, OutlivesTheOwnersOfItsNames) {
 }
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::step_recorder_test

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of the stand-ins; included by tests/CMakeLists.txt.
-vitrine_test(test_standins SEPARATE LABELS cpu threads
+vitrine_test(test_standins LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_graph_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
