@@ -238,6 +238,10 @@ void ModelPasses::update(Replica& r, const ShardPiece& piece, const View& gradie
                 half_parameters, values);
   }
   if (average) update_average(r.compute(), setup_.config.ema_decay, parameters, average, state.updates_done, control);
+  if (!state.stopped) return;
+  const int64_t number = &piece - state.shard.data();
+  copy(r.compute(), control.rows(StepControl::kStopped, StepControl::kStopped + 1),
+       state.stopped.view().rows(number, number + 1));
 }
 
 std::string ModelPasses::describe_non_finite(int32_t found) const {

@@ -68,7 +68,7 @@ Scheme scheme_preset(std::string_view name) {
   Scheme scheme;
   if (name == "zero1") scheme.shard = Sharding::optimizer;
   if (name == "zero2") scheme.shard = Sharding::gradients;
-  if (name == "zero3") scheme.shard = Sharding::parameters;
+  if (name == "zero3" || name == "fsdp") scheme.shard = Sharding::parameters;
   if (name == "ddp" || scheme.shard != Sharding::none) return scheme;
   scheme.staging = Staging::device0;
   scheme.reduce = Reduce::gpu0;

@@ -53,7 +53,7 @@ const std::vector<std::string>& scheme_names();
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
 /// zero1      ddp with sharded optimizer states: ZeRO stage 1, ZeroRedundancyOptimizer
 /// zero2      zero1 with sharded gradients: ZeRO stage 2
-/// zero3      zero2 with sharded parameters: ZeRO stage 3, FullyShardedDataParallel
+/// zero3      zero2 with sharded parameters: ZeRO stage 3, FullyShardedDataParallel; also by the name "fsdp"
 /// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 

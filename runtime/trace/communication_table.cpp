@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "runtime/trace/timeline.h"
 
@@ -16,21 +17,30 @@ bool waits_for_peer(const SpanInfo& info) {
   return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos;
 }
 
-bool is_all_reduce(const SpanInfo& info, const CommunicationGroup& group) {
-  return info.phase == Phase::reduce && (group.all_reduce || std::string_view(info.layer) == kBatchStatistics);
+/// Half of an all-reduce.
+bool is_scatter_or_gather(std::string_view layer) {
+  return layer.starts_with(kShardsOf) || layer.starts_with(kParametersOf);
 }
 
-/// Computes the bytes of the buffer from the bytes that a rank sends (runtime/comm/checked_communicator.cpp).
+bool is_all_reduce(const SpanInfo& info, const CommunicationGroup& group) {
+  const std::string_view layer = info.layer;
+  return info.phase == Phase::reduce &&
+         (layer == kBatchStatistics || (group.all_reduce && !is_scatter_or_gather(layer)));
+}
+
+/// Computes the bytes of the buffer from those that a rank moves (runtime/comm/checked_communicator.cpp).
 int64_t buffer_bytes(int64_t moved_bytes, const SpanInfo& info, bool root, const CommunicationGroup& group) {
   const int64_t n = group.ranks;
   if (n == 1) return 0;
   if (is_all_reduce(info, group)) return (moved_bytes * n + 2 * (n - 1) - 1) / (2 * (n - 1));
+  if (is_scatter_or_gather(info.layer)) return (moved_bytes * n + n - 2) / (n - 1);
   return root ? moved_bytes / (n - 1) : moved_bytes;
 }
 
 double bus_factor(const SpanInfo& info, const CommunicationGroup& group) {
   if (group.ranks == 1) return 0;
-  return is_all_reduce(info, group) ? 2.0 * (group.ranks - 1) / group.ranks : 1.0;
+  const double share = (group.ranks - 1.0) / group.ranks;
+  return is_all_reduce(info, group) ? 2 * share : is_scatter_or_gather(info.layer) ? share : 1.0;
 }
 
 /// Returns the row with that name; adds it if there is none.
@@ -100,10 +110,22 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
   return table;
 }
 
+std::string CommunicationRow::name() const {
+  for (const auto& [begin, collective] :
+       {std::pair{kShardsOf, "reduce-scatter of "}, {kParametersOf, "all-gather of "}}) {
+    if (layer.starts_with(begin)) return collective + layer.substr(std::string_view(begin).size());
+  }
+  return layer.empty() ? phase_name(phase) : layer;
+}
+
 CommunicationRow CommunicationTable::total() const {
   CommunicationRow sum;
-  if (!rows.empty()) sum.bus_factor = rows.front().bus_factor;
-  for (const CommunicationRow& row : rows) add(sum, row);
+  double carried = 0;
+  for (const CommunicationRow& row : rows) {
+    add(sum, row);
+    carried += static_cast<double>(row.buffer_bytes) * row.bus_factor;
+  }
+  if (sum.buffer_bytes > 0) sum.bus_factor = carried / static_cast<double>(sum.buffer_bytes);
   return sum;
 }
 

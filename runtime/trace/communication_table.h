@@ -13,6 +13,9 @@ namespace vitrine {
 /// Layer of the spans in which sums over a micro-batch are all-reduced, whatever the scheme's reduction.
 inline constexpr const char* kBatchStatistics = "batch statistics";
 
+/// Begin of the layer of spans in which a bucket's gradients are reduce-scattered, or its parameters all-gathered.
+inline constexpr const char *kShardsOf = "shards of ", *kParametersOf = "parameters of ";
+
 /// The ranks that take part in the collectives, and how they reduce.
 struct CommunicationGroup {
   int ranks = 1;
@@ -26,7 +29,9 @@ struct CommunicationRow {
   std::string layer;  // "bucket 3"
   int64_t calls = 0;  // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and
                       // totals in f32); of batch statistics, one for each sum
-  int64_t moved_bytes = 0;   // sent by the device (its share in a ring): for an all_reduce of B bytes 2 B (n - 1) / n
+  /// Through the device's link, in the direction that carries more. In a ring, of B bytes: all_reduce 2 B (n - 1) / n,
+  /// reduce_scatter and all_gather B (n - 1) / n.
+  int64_t moved_bytes = 0;
   int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
   /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.
   double hidden_seconds =
@@ -37,10 +42,11 @@ struct CommunicationRow {
   double late_hidden_seconds = 0;
   double late_exposed_seconds = 0;
   double bus_factor =
-      0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
+      0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, (n - 1) / n for reduce_scatter and
+          // all_gather, 1 for reduce and broadcast; 0 for one rank; of a sum the mean by buffer_bytes
 
-  /// The layer, or the phase if there is no layer.
-  std::string name() const { return layer.empty() ? phase_name(phase) : layer; }
+  /// "reduce-scatter of bucket 3", "all-gather of bucket 3"; else the layer, or the phase if there is no layer.
+  std::string name() const;
   double seconds() const { return hidden_seconds + exposed_seconds; }
   double late_seconds() const { return late_hidden_seconds + late_exposed_seconds; }
   /// Shares of seconds(); 0 if it took no time.

@@ -129,6 +129,9 @@ void read(std::ifstream& file, std::vector<T>& values) {
 
 std::vector<EngineCase> engine_cases() {
   // For some numbers of devices, the second device, or both of a process, have no samples.
+  // f32 is compared to 1e-5. In 16 bits a sum in another order may round an activation or a gradient differently. Batch
+  // norm makes that many, and AdamW's first steps have the same size for small gradients as for large ones, so little
+  // is left to compare there: zero1 then has the bits of ddp, which differs as much from one device.
   const std::vector<double> weights = {3, 0, 2, 1, 0, 0, 1, 4};
   return {{"equal", 3, 12},
           {"equal_accumulated", 4, 13, 3},
@@ -136,28 +139,28 @@ std::vector<EngineCase> engine_cases() {
           {"weights_accumulated", 6, 11, 3, weights},
           {"fewer_samples_than_devices", 7, 3},
           {"clipped", 8, 12, 1, weights, clipped()},
-          {"fp16", 3, 12, 1, {}, fp16(), 0.2, 1e-3},
-          {"fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-3},
-          {"fp16_overflow", 10, 12, 1, {}, fp16_with_an_overflow(), 0.2, 1e-3},
-          {"reduced_in_f16", 11, 12, 1, {}, reduced_in(DType::f16), 0.3, 1e-3},
-          {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-2},
+          {"fp16", 3, 12, 1, {}, fp16(), 0.2, 1e-4},
+          {"fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-4},
+          {"fp16_overflow", 10, 12, 1, {}, fp16_with_an_overflow(), 0.2, 1e-4},
+          {"reduced_in_f16", 11, 12, 1, {}, reduced_in(DType::f16), 0.3, 1e-4},
+          {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-3},
           {"batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true},
           {"batch_norm_accumulated", 14, 14, 3, weights, {}, 0.2, 1e-5, true},
-          {"zero1", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero1"},
-          {"zero1_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero1"},
-          {"zero1_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero1"},
-          {"zero1_fp16_batch_norm", 13, 12, 1, weights, fp16(), 0.2, 0.3, true, "zero1"},
+          {"zero1", 3, 12, 1, {}, clipped(), 0.3, 1e-5, false, "zero1"},
+          {"zero1_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-4, false, "zero1"},
+          {"zero1_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true, "zero1"},
+          {"zero1_fp16_batch_norm", 13, 12, 1, weights, fp16(), 0.2, 0.02, true, "zero1", 0, false, 0.4},
           {"zero1_exact", 4, 16, 1, {}, {}, 0.2, 0.0, false, "zero1", 8},
           {"zero2_exact_accumulated", 4, 16, 3, weights, clipped(), 0.2, 0.0, false, "zero2", 8},
           {"zero3_exact", 4, 16, 1, {}, clipped(), 0.2, 0.0, false, "zero3", 8},
-          {"zero2", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero2"},
-          {"zero2_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero2"},
-          {"zero2_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero2"},
+          {"zero2", 3, 12, 1, {}, clipped(), 0.3, 1e-5, false, "zero2"},
+          {"zero2_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-4, false, "zero2"},
+          {"zero2_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true, "zero2"},
           {"ddp_update_in_backward", 5, 12, 1, weights, {}, 0.3, 1e-5, true, "ddp", 0, true},
-          {"zero2_update_in_backward", 3, 12, 1, weights, {}, 0.3, 1e-4, false, "zero2", 0, true},
-          {"zero3", 3, 12, 1, {}, clipped(), 0.3, 1e-4, false, "zero3"},
-          {"zero3_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 2e-3, false, "zero3"},
-          {"zero3_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-4, true, "zero3"}};
+          {"zero2_update_in_backward", 3, 12, 1, weights, {}, 0.3, 1e-5, false, "zero2", 0, true},
+          {"zero3", 3, 12, 1, {}, clipped(), 0.3, 1e-5, false, "zero3"},
+          {"zero3_fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-4, false, "zero3"},
+          {"zero3_batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true, "zero3"}};
 }
 
 EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices) {
@@ -200,7 +203,7 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
     const BatchPlan whole = plan_batch(split, full, config.accumulate, devices.world_size());
     const std::vector<float> states =
         save_and_load(engine, devices, part_of(model, random_batch(model, full, 78, 0.2), whole, devices));
-    result.parameters.insert(result.parameters.end(), states.begin(), states.end());
+    result.states = states;
   }
   engine.finish();
   return result;
@@ -209,6 +212,7 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
 void save_result(const std::string& path, const EngineResult& result) {
   std::ofstream file(path, std::ios::binary);
   write(file, result.parameters);
+  write(file, result.states);
   write(file, result.losses);
   write(file, result.evaluation);
 }
@@ -218,6 +222,7 @@ EngineResult load_result(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return result;
   read(file, result.parameters);
+  read(file, result.states);
   read(file, result.losses);
   read(file, result.evaluation);
   return result;

@@ -17,19 +17,20 @@ struct EngineCase {
   std::vector<double> weights = {};  // of devices; empty: equal split. Fewer devices use the first ones
   Precision precision = {};
   double ignored = 0.3;
-  double tolerance = 1e-5;  // of the parameters, relative to one device's
+  double tolerance = 1e-5;  // of parameters, states and losses, relative to one device's
   bool batch_norm = false;  // a residual network; its running statistics count as parameters
-  /// With another mode than ddp: adamw and averages of the parameters; its states count as parameters, after they were
-  /// saved, overwritten and loaded.
+  /// With sharded states: adamw and averages of the parameters; states are compared after they were saved, overwritten
+  /// and loaded.
   const char* mode = "ddp";
   int leaves = 0;  // above 0: exact mode
   bool update_in_backward = false;
+  double state_tolerance = 0.0;  // of the states; 0: tolerance
 };
 
 std::vector<EngineCase> engine_cases();
 
 struct EngineResult {
-  std::vector<float> parameters;
+  std::vector<float> parameters, states;  // states: with gradients, where they are sharded
   std::vector<double> losses;
   std::vector<double> evaluation;  // sum of the losses, valid targets, correct ones; over all devices
   bool operator==(const EngineResult&) const = default;

@@ -44,7 +44,11 @@ TEST_P(EngineProcesses, TrainLikeOneDevice) {
     const EngineCase& c = cases[i];
     const EngineResult one = train_here(c, 1);
     ASSERT_EQ(results[i].parameters.size(), one.parameters.size()) << c.name << " left no result";
+    ASSERT_EQ(results[i].states.size(), one.states.size()) << c.name;
     EXPECT_LE(relative_difference(results[i].parameters, one.parameters), c.tolerance) << c.name;
+    EXPECT_LE(relative_difference(results[i].states, one.states),
+              c.state_tolerance > 0.0 ? c.state_tolerance : c.tolerance)
+        << c.name;
     EXPECT_TRUE(results[i] == again[i]) << "not the same bits: " << c.name;
     ASSERT_EQ(results[i].losses.size(), one.losses.size()) << c.name;
     for (size_t step = 0; step < one.losses.size(); ++step) {
@@ -69,6 +73,7 @@ TEST_F(EngineSums, ProcessesWithOneDeviceHaveTheBitsOfOneProcessWithAsManyDevice
   for (size_t i = 0; i < cases.size(); ++i) {
     const EngineResult together = train_here(cases[i], 4);
     EXPECT_EQ(results[i].parameters, together.parameters) << cases[i].name;
+    EXPECT_EQ(results[i].states, together.states) << cases[i].name;
     EXPECT_EQ(results[i].losses, together.losses) << cases[i].name;
   }
 }

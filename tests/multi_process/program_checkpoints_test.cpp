@@ -56,12 +56,12 @@ TEST_F(ProcessCheckpoints, ARunContinuesWithTheSameBits) {
 // With --exact the bits do not depend on the mode.
 TEST_F(ProcessCheckpoints, ShardedStatesHaveTheBitsOfDdp) {
   for (const char* steps : {"14", "20"}) {
-    for (const char* mode : {"ddp", "zero1", "zero3"}) {
+    for (const char* mode : {"ddp", "zero1", "zero2", "zero3"}) {
       const ChildResult result = run(mode, words("--mode {} --exact --steps {} --no-eval --ema 0.9 --hashes {}", mode,
                                                  steps, path(mode) + ".jsonl"));
       ASSERT_EQ(result.exit_code, 0) << result.error;
     }
-    for (const char* mode : {"zero1", "zero3"}) {
+    for (const char* mode : {"zero1", "zero2", "zero3"}) {
       EXPECT_EQ(content(path(mode) + ".jsonl"), content(path("ddp.jsonl"))) << mode << ", until step " << steps;
       expect_same(mode, "ddp", std::stoi(steps));
     }

@@ -84,7 +84,8 @@ TEST_P(CudaParityOf, SchemesAndSplits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, CudaParityOf, ::testing::Values("dp", "balanced", "criterion", "ddp"),
+INSTANTIATE_TEST_SUITE_P(Modes, CudaParityOf,
+                         ::testing::Values("dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, Failure,
-                         ::testing::Combine(::testing::Values("dp", "criterion", "ddp", "zero1"),
+                         ::testing::Combine(::testing::Values("dp", "criterion", "ddp", "zero1", "zero2", "zero3"),
                                             ::testing::Values(Where::forward_issue, Where::backward_issue,
                                                               Where::forward_worker, Where::backward_worker)));
 

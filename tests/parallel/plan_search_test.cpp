@@ -99,6 +99,23 @@ TEST(OutOfMemoryText, ReportsThatNothingFits) {
                   "No batch size, split, number of micro-batches, recomputation or scheme makes it fit");
 }
 
+TEST(OutOfMemoryText, OfOneOfSeveralProcessesNamesTheNextStage) {
+  const Model model = random_model(1);
+  const auto group_of = [](std::vector<int64_t> memory_bytes) {
+    DeviceGroupOptions options;
+    options.devices = {{Backend::meta, 0}};
+    options.memory_bytes = std::move(memory_bytes);
+    options.place = ProcessGroupPlace{0, {1, 1}};
+    return DeviceGroup::planned(options);
+  };
+  const EngineConfig ddp = config_of(model, "ddp", 24), zero1 = config_of(model, "zero1", 24);
+  const int64_t needed = plan_memory(model, *group_of({int64_t{1} << 30}), zero1, {{24}, {}})[0].peak_bytes;
+  const std::unique_ptr<DeviceGroup> group = group_of({needed});
+  const std::string text = describe_remedies(PlanSearch(model, *group, ddp, {{24}, {}})).str();
+  expect_contains(text, "What would fit: ", "zero1");
+  expect_lacks(text, "criterion");
+}
+
 TEST(PlanSearch, FindsTheLargestBatch) {
   const Model model = random_model(2);
   for (const char* mode : {"dp", "criterion", "ddp"}) {

@@ -5,6 +5,7 @@
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test::replicas_test {
 namespace {
@@ -16,13 +17,14 @@ class Spoiling final : public Layer {
     bool armed = false;
     int device = 0;
   };
-  explicit Spoiling(const Trigger& trigger) : trigger_(trigger) {}
+  explicit Spoiling(const Trigger& trigger, bool stays_f32 = false) : trigger_(trigger), stays_f32_(stays_f32) {}
 
   std::string describe() const override { return "spoiling"; }
   std::vector<ParamSpec> parameters() const override {
     ParamSpec spec;
     spec.name = "weight";
     spec.shape = {3};
+    spec.stays_f32 = stays_f32_;
     return {spec};
   }
   Shape output_shape(const Shape& x) const override { return x; }
@@ -41,6 +43,7 @@ class Spoiling final : public Layer {
 
  private:
   const Trigger& trigger_;
+  const bool stays_f32_;
 };
 
 TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
@@ -65,6 +68,26 @@ TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
       EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " differs"), std::string::npos)
           << text;
     }
+  }
+}
+
+// In 16 bits each replica copies what its layers see in f32 from the owners of the f32 parameters.
+TEST(VerifyReplicas, ComparesTheF32CopiesOfShardedParameters) {
+  for (const char* mode : {"zero1", "zero2"}) {
+    Spoiling::Trigger trigger;
+    const Model model = planted_model(std::make_unique<Spoiling>(trigger, true));
+    DeviceGroup group(test_group(3));
+    EngineConfig config = small_config(model, 9);
+    config.scheme = scheme_preset(mode);
+    config.precision.compute = DType::bf16;
+    Engine engine(model, group, config, {{9}, {9}});
+    const OwnedBatch batch = random_batch(model, 9, 1, 0);
+    engine.train_step(batch.view());
+    EXPECT_NO_THROW(engine.parameters().verify()) << mode;
+    trigger = {true, 1};
+    engine.evaluate(batch.view());
+    const std::string text = error_of<CommError>([&] { engine.parameters().verify(); });
+    EXPECT_NE(text.find("the planted.weight of " + group[1].name() + " differs"), std::string::npos) << mode << text;
   }
 }
 

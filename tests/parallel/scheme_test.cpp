@@ -152,6 +152,7 @@ TEST(SchemePreset, HaveTheirKnownSettings) {
               criterion.reduce == Reduce::gpu0);
   EXPECT_TRUE(ddp.staging == Staging::host && ddp.loss_at == LossAt::parallel && ddp.reduce == Reduce::allreduce);
   for (const Scheme& scheme : {dp, criterion, ddp}) EXPECT_EQ(scheme.split.kind, Split::Kind::equal);
+  EXPECT_EQ(scheme_preset("fsdp").shard, scheme_preset("zero3").shard);
 }
 
 TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
@@ -162,7 +163,7 @@ TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
 
 TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
   EXPECT_NE(
-      error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp, zero1, zero2, zero3"),
+      error_of<ConfigError>([] { scheme_preset("zero4"); }).find("dp, balanced, criterion, ddp, zero1, zero2, zero3"),
       std::string::npos);
 }
 

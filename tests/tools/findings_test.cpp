@@ -321,27 +321,78 @@ TEST(Findings, WhatCostsMostComesFirst) {
   EXPECT_NEAR(all[1].cost.value(), 10.0 / 1000, 1e-12);
 }
 
-TEST(Findings, ReportAStageThatSavesNothingOverTheOneBelow) {
+/// What stages save and cost in a comparison, or in a run or plan beside the stage below.
+std::vector<Finding> stages_of(Record::Kind kind, const RunRecord& stage, const RunRecord& below) {
+  Record record;
+  record.kind = kind;
+  if (kind == Record::Kind::comparison) {
+    record.runs = {below, stage};
+  } else {
+    record.runs = {stage};
+    record.stage_below = below;
+  }
+  conclude(record);
+  for (const Finding& finding : record.stages) {
+    const auto same = [&](const Finding& other) { return other.text == finding.text; };
+    EXPECT_EQ(std::ranges::count_if(record.findings, same), 1) << "pages show it, too";
+  }
+  return record.stages;
+}
+
+TEST(Findings, ReportWhatAStageSavesAndCostsBesideTheOneBelow) {
+  using Kind = Record::Kind;
   RunRecord stage = calm(), below = calm();
   stage.scheme = scheme_preset("zero2");
   below.scheme = scheme_preset("zero1");
-  EXPECT_TELLS(saves_nothing(stage, below), "`--shard gradients` saves nothing");
+  for (RunRecord* run : {&stage, &below})
+    for (DeviceRecord& device : run->devices)
+      for (CommunicationRow& row : device.communication.rows) row.moved_bytes = 10 * 8 * kMiB;
+  EXPECT_TELLS(std::optional(compare_stages(stage, below)),
+               "`--shard gradients` saves nothing over `--shard optimizer`: cpu:0 holds 100 MiB. Its collectives move "
+               "16 MiB a step, no more.");
   grow(stage, 1, Category::gradients, 20 * kMiB);
-  EXPECT_TELLS(saves_nothing(stage, below),
+  EXPECT_TELLS(std::optional(compare_stages(stage, below)),
                "With `--shard gradients` cpu:1 holds 20 MiB more than with `--shard optimizer`, mostly gradients (20 "
                "MiB): buckets are whole");
-  EXPECT_TELLS(saves_nothing(tight(stage), below), "A smaller `--bucket-mb`");
-  EXPECT_EQ(plan_findings(stage, below).size(), 2U) << "uneven, and more than the stage below";
-  for (const auto& all : {comparison_findings({below, stage}), find_findings(stage, below)}) {
-    EXPECT_EQ(
-        std::ranges::count_if(all, [](const Finding& f) { return f.text.starts_with("With `--shard gradients`"); }), 1);
+  EXPECT_TELLS(std::optional(compare_stages(tight(stage), below)), "A smaller `--bucket-mb`");
+  for (const Kind kind : {Kind::run, Kind::plan, Kind::comparison}) {
+    const std::vector<Finding> all = stages_of(kind, stage, below);
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_TRUE(all[0].text.starts_with("With `--shard gradients`")) << all[0].text;
   }
+  for (DeviceRecord& device : below.devices) {
+    held(device, Category::optimizer) = 30 * kMiB;
+    device.pool.peak_bytes += 30 * kMiB;
+  }
+  stage.devices[0].communication.rows[0].moved_bytes *= 2;
+  const Finding saves = compare_stages(stage, below);
+  EXPECT_EQ(saves.text,
+            "`--shard gradients` saves 10 MiB over `--shard optimizer`: cpu:1 holds 120 MiB in place of 130 MiB, "
+            "mostly optimizer (30 MiB less). Its collectives move 24 MiB a step, 8 MiB more.");
+  EXPECT_FALSE(saves.cost) << "a result";
+  below.rates.rounds = {100, 100, 100, 100};
+  stage.rates.rounds = {80, 80, 80, 80};
+  EXPECT_TELLS(std::optional(compare_stages(stage, below)), "8 MiB more; its speed is 0.80 times as high.");
+  stage.rates.rounds = {80, 100, 120, 100};
+  EXPECT_TELLS(std::optional(compare_stages(stage, below)), "8 MiB more; their speeds are within noise.");
+}
+
+TEST(Findings, CompareOnlyStagesThatFollowEachOther) {
+  RunRecord stage = calm(), below = calm();
   below.scheme = scheme_preset("dp");
   stage.scheme = scheme_preset("zero1");
-  for (const Finding& finding : comparison_findings({below, stage}))
-    EXPECT_EQ(finding.text.find("--shard"), std::string::npos) << "dp is no stage below zero1: " << finding.text;
-  grow(below, 0, Category::gradients, 21 * kMiB);
-  EXPECT_FALSE(saves_nothing(stage, below).has_value());
+  EXPECT_TRUE(stages_of(Record::Kind::comparison, stage, below).empty()) << "dp is no stage below zero1";
+  below.scheme = scheme_preset("ddp");
+  EXPECT_EQ(stages_of(Record::Kind::comparison, stage, below).size(), 1U);
+  stage.devices.resize(1);
+  Record alone;
+  alone.runs = {stage};
+  conclude(alone);
+  ASSERT_EQ(alone.stages.size(), 1U);
+  EXPECT_EQ(alone.stages[0].text, "`--shard optimizer` saves nothing on one device, which holds all.");
+  alone.processes = 2;
+  conclude(alone);
+  EXPECT_TRUE(alone.stages.empty());
 }
 
 TEST(Findings, APlanHasThoseOfMemory) {

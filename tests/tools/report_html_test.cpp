@@ -255,7 +255,7 @@ RunRecord moving_run(int devices) {
       device.phases.rows.push_back(phase_of(Phase::loss, 0.00002, 0, 10));
     }
     CommunicationRow sum;
-    sum.buffer_bytes = 10 * (int64_t{1} << 20);
+    sum.buffer_bytes = sum.moved_bytes = 10 * (int64_t{1} << 20);
     device.communication.steps = 10;
     device.communication.rows = {sum};
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""zero1 trains as PyTorch's ZeroRedundancyOptimizer and zero3 as its fully_shard (FSDP2), on two CPU devices, from the same weights and batches.
+"""zero1 trains as PyTorch's ZeroRedundancyOptimizer, zero3 as its fully_shard (FSDP2) and zero2 as fully_shard that keeps parameters from forward to backward, on two CPU
+devices, from the same weights and batches.
 
 PyTorch runs on Gloo in two processes. Its noise is the difference between DistributedDataParallel and one process. Vitrine's losses and weights may differ
 from those of PyTorch's sharded training by four times as much; with a learning rate that is 0.1 % larger they must differ by more.
@@ -24,7 +25,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
 
 SIZE, BATCH, STEPS, RANKS = 16, 24, 20, 2
 RATE, DECAY = 1e-3, 0.01
-MODES = {"zero1": "ZeroRedundancyOptimizer", "zero3": "fully_shard"}
+MODES = {"zero1": "ZeroRedundancyOptimizer", "zero2": "fully_shard(reshard_after_forward=False)", "zero3": "fully_shard"}
 
 
 def make_net():
@@ -39,12 +40,13 @@ def train(side, images, labels):
     net, adamw = make_net(), torch.optim.AdamW
     rank, ranks = (0, 1) if side == "one process" else (dist.get_rank(), RANKS)
     parameters = net.parameters
-    if side == "fully_shard":
-        mesh = dist.init_device_mesh("cpu", (RANKS,))
+    fully_sharded = side.startswith("fully_shard")
+    if fully_sharded:
+        mesh, reshard = dist.init_device_mesh("cpu", (RANKS,)), side == "fully_shard"
         for layer in net:
             if list(layer.parameters()):
-                fully_shard(layer, mesh=mesh)
-        module = fully_shard(net, mesh=mesh)
+                fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+        module = fully_shard(net, mesh=mesh, reshard_after_forward=reshard)
     else:
         module = net if ranks == 1 else torch.nn.parallel.DistributedDataParallel(net)
     optimizer = (ZeroRedundancyOptimizer(parameters(), optimizer_class=adamw, lr=RATE, weight_decay=DECAY) if side == "ZeroRedundancyOptimizer"
@@ -60,7 +62,7 @@ def train(side, images, labels):
         if ranks > 1:
             dist.all_reduce(mean)
         losses.append(mean.item() / ranks)
-    weights = {name: (value.full_tensor() if side == "fully_shard" else value).detach() for name, value in net.named_parameters()}
+    weights = {name: (value.full_tensor() if fully_sharded else value).detach() for name, value in net.named_parameters()}
     return torch.tensor(losses), weights
 
 

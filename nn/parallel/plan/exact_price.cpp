@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "nn/parallel/reduce/leaf_plan.h"
-#include "nn/parameter_store.h"
+#include "nn/parallel/plan/movement_plan.h"
 
 namespace vitrine {
 namespace {
@@ -14,6 +13,20 @@ int64_t largest_peak(const std::vector<DevicePlan>& plans) {
   return std::max_element(plans.begin(), plans.end(), less)->peak_bytes;
 }
 
+/// The most that a device moves in the reductions of a step.
+int64_t reduced_bytes(const Model& model, const DeviceGroup& devices, EngineConfig config, const Workload& workload,
+                      const std::vector<DevicePlan>& plans) {
+  config.workspace_bytes = plans.front().workspace.bytes;
+  int64_t most = 0;
+  for (const PlannedMovement& moved : plan_movement(model, devices, config, workload)) {
+    int64_t bytes = 0;
+    for (const CommunicationRow& row : moved.communication.rows)
+      bytes += row.phase == Phase::reduce ? row.moved_bytes : 0;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 }  // namespace
 
 ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
@@ -21,24 +34,10 @@ ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, cons
   EngineConfig ordinary = config;
   ordinary.scheme.split.leaves = ordinary.batch_norm_leaves = 0;
   ordinary.survive_device_loss = false;
-  ExactPrice price;
-  price.peak_bytes = largest_peak(plans);
-  price.ordinary_peak_bytes = largest_peak(plan_memory(model, devices, ordinary, workload));
-  const int64_t ranks = devices.world_size(),
-                bytes = FlatLayout(model.net->parameters(), 0).trained_elements() * size_of(DType::f32);
-  if (ranks == 1) return price;
-  const Scheme& scheme = config.scheme;
-  const bool to_owners = scheme.shards(Sharding::gradients);
-  const LeafPlan leaves(scheme.split, config.batch_size, config.accumulate, devices.world_size(), to_owners);
-  int64_t nodes = 0;
-  for (int rank = 0; rank < devices.world_size(); ++rank) nodes = std::max(nodes, leaves.sent(rank));
-  // A device sends its nodes to the owners of their parts, and an owner of whole gradients sends its sum to all.
-  price.sent_bytes = (to_owners ? nodes : nodes + 1) * bytes * (ranks - 1) / ranks;
-  const int64_t micro_batches = to_owners ? std::min<int64_t>(config.accumulate, config.batch_size) : 1;
-  price.ordinary_sent_bytes = scheme.reduce == Reduce::gpu0    ? bytes
-                              : scheme.shard != Sharding::none ? micro_batches * bytes * (ranks - 1) / ranks
-                                                               : 2 * bytes * (ranks - 1) / ranks;
-  return price;
+  const std::vector<DevicePlan> of_ordinary = plan_memory(model, devices, ordinary, workload);
+  return {reduced_bytes(model, devices, config, workload, plans),
+          reduced_bytes(model, devices, ordinary, workload, of_ordinary), largest_peak(plans),
+          largest_peak(of_ordinary)};
 }
 
 }  // namespace vitrine

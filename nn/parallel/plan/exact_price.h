@@ -10,7 +10,7 @@ namespace vitrine {
 
 /// What a step costs in exact mode, beside the same step without it. Each figure is the largest among the devices.
 struct ExactPrice {
-  int64_t sent_bytes = 0, ordinary_sent_bytes = 0;  // to reduce the gradients of a whole batch
+  int64_t sent_bytes = 0, ordinary_sent_bytes = 0;  // to reduce gradients, totals and batch statistics
   int64_t peak_bytes = 0, ordinary_peak_bytes = 0;
 };
 

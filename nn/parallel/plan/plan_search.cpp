@@ -306,11 +306,12 @@ PlanSearch PlanSearch::with_images_on_host() const {
 
 std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   std::vector<PlanSearch> fittings;
-  if (!trains() || config_.reducer || !compares_schemes() || devices_.size() == 1) return fittings;
+  if (!trains() || config_.reducer || devices_.world_size() == 1) return fittings;
   if (config_.survive_device_loss) return fittings;  // only under ddp
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);
+    if (devices_.process_count() > 1 && config.scheme.reduce == Reduce::gpu0) continue;
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
     if (config.scheme.shard != Sharding::none && sharding_obstacle(config) != nullptr) continue;
@@ -384,13 +385,8 @@ namespace {
 /// When no search finds a fit: what is left to change.
 Reason last_resorts(const PlanSearch& search) {
   Reason text("No batch size makes it fit. Raise ");
-  if (search.trains()) {
+  if (search.trains())
     text = Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ");
-    if (!search.compares_schemes())
-      text =
-          Reason({"No batch size, split, number of micro-batches or recomputation makes it fit. Try another scheme (",
-                  propose(settings::kScheme, "zero1"), "), raise "});
-  }
   text += Reason({settings::kMemoryBytes, ", or choose a smaller "});
   if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
   text += Reason({"model or a smaller ", settings::kImageSize});

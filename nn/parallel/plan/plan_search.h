@@ -37,8 +37,6 @@ class PlanSearch {
   const EngineConfig& config() const { return config_; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
-  /// False where a process plans for its own devices only.
-  bool compares_schemes() const { return devices_.process_count() == 1; }
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
   /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
@@ -61,8 +59,9 @@ class PlanSearch {
   /// The configuration, changed only in what `space` allows. None: it does not fit.
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
-  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have
-  /// one scheme, for one device, for evaluation, or with EngineConfig::reducer, which replaces their reductions.
+  /// The same run under each preset scheme that differs in more than its split, with several processes those without a
+  /// central device; none for one device, for evaluation, or with EngineConfig::reducer, which replaces their
+  /// reductions.
   std::vector<PlanSearch> under_other_schemes() const;
 
   /// The same run with images from the host in place of EngineConfig::resident_images.

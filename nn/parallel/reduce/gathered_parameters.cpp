@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/copy.h"
+#include "runtime/trace/communication_table.h"
 
 namespace vitrine {
 
@@ -12,7 +13,7 @@ GatheredParameters::GatheredParameters(const ReducerContext& replica, const Flat
     : replica_(replica), layout_(all), views_(views) {
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Unit& unit = units_.emplace_back(Unit{std::move(bucket)});
-    unit.bucket.name.insert(0, "parameters of ");
+    unit.bucket.name.insert(0, kParametersOf);
     for (int i = 0; i < all.size(); ++i) {
       if (all.offset(i) < unit.bucket.begin || all.offset(i) >= unit.bucket.parameters_end) continue;
       unit.parameters.push_back(i);

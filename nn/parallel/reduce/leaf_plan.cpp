@@ -79,13 +79,6 @@ void LeafPlan::plan_contributions() {
             [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
 }
 
-int64_t LeafPlan::sent(int rank) const {
-  int64_t nodes = 0;
-  for (const auto& sent : contributions_)
-    nodes += std::count_if(sent.begin(), sent.end(), [&](const Contribution& one) { return one.rank == rank; });
-  return nodes;
-}
-
 int LeafPlan::buffers(int rank) const {
   int most = 0;
   for (const auto& nodes : held_[static_cast<size_t>(to_owners_ ? world_size_ : rank)]) {

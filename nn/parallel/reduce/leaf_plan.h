@@ -43,8 +43,6 @@ class LeafPlan {
   const std::vector<Contribution>& contributions(int micro_batch) const {
     return contributions_[static_cast<size_t>(micro_batch)];
   }
-  /// The nodes that a rank sends in a step.
-  int64_t sent(int rank) const;
   /// For nodes of whole gradients; to_owners: of an owner's shard.
   int buffers(int rank) const;
 

@@ -7,6 +7,7 @@
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/square_sums.h"
+#include "runtime/trace/communication_table.h"
 
 namespace vitrine {
 namespace {
@@ -22,6 +23,7 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes
   const EngineConfig& config = replica.config;
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Part& part = parts_.emplace_back(Part{std::move(bucket)});
+    part.label = (part.shards.size > 0 ? kShardsOf : "") + part.bucket.name;
     if (replica.shards_gradients() && !updates_in_backward()) continue;
     const int64_t begin = updates_in_backward() ? 0 : part.shards.begin;
     part.own_at = begin + replica.rank * part.shards.size;
@@ -134,7 +136,7 @@ void ShardedReducer::reduce(Part& part) {
     zero(replica_.device.compute(), part.memory);
   }
   replica_.device.compute().record(*ready_);
-  const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
+  const PhaseScope phase(communication, Phase::reduce, part.label.c_str());
   communication.wait(*ready_, "backward");
   if (nodes_ != nullptr) {
     nodes_->reduce(part, part.memory);

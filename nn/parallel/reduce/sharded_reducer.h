@@ -58,7 +58,8 @@ class ShardedReducer final : public Reducer {
   /// A bucket; where its gradients are, while backward writes them; and where the reduced ones are: in the flat
   /// gradients, or with update_in_backward in `memory`.
   struct Part : ShardedBucket {
-    Tensor memory = {};  // ReducerContext::has_gradient_buckets(): of the bucket without the tail
+    std::string label = {};  // of its spans, which point to it
+    Tensor memory = {};      // ReducerContext::has_gradient_buckets(): of the bucket without the tail
   };
   bool alone() const { return replica_.world_size == 1; }
   bool updates_in_backward() const { return replica_.config.update_in_backward; }

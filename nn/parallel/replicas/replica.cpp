@@ -100,6 +100,9 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     if (states > 1) optimizer.state2 = state("exp_avg_sq");
     optimizer.updates_done = allocate(1, DType::i32, Category::optimizer, "step");
     if (config.ema_decay > 0.0) optimizer.average = state("parameter averages");
+    if (config.update_in_backward && config.non_finite() == NonFinite::stop)
+      optimizer.stopped = allocate(static_cast<int64_t>(optimizer.shard.size()), DType::f32, Category::staging,
+                                   "whether updates stopped");
   }
   const int64_t parts = std::max(1, config.scheme.split.leaves);
   evaluate_totals = allocate(parts * LossTotals::kCount, DType::f32, Category::staging, "evaluation totals")

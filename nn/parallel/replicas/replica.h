@@ -46,6 +46,8 @@ struct OptimizerMemory {
   Tensor state1, state2;  // momentum; or first and second moment
   Tensor updates_done;    // (1) i32
   Tensor average;         // of the parameters, f32; empty without EngineConfig::ema_decay
+  Tensor stopped;  // f32 for each piece of the shard: StepControl::kStopped after its update; empty unless updates
+                   // are made in backward and may stop training
 };
 
 /// Numbers of the current step.

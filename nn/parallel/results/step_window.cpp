@@ -85,6 +85,8 @@ StepWindow::StepWindow(const EngineSetup& setup, ReplicaGroup& replicas, const P
       readouts_((setup.config.survive_device_loss ? replicas.size() : 1) * kStepSlots * StepReadout::kCount *
                     size_of(DType::f32),
                 setup.devices.host_memory()),
+      stopped_updates_(replicas.size() * kStepSlots * replicas[0].optimizer.stopped.bytes(),
+                       setup.devices.host_memory()),
       step_done_(static_cast<size_t>(replicas.size())) {
   make_events();
   replicas_.on_recovery([this] {
@@ -153,9 +155,16 @@ View StepWindow::readout(int slot, int replica) const {
       .reshape({StepReadout::kCount});
 }
 
+View StepWindow::stopped_updates(int slot, const Replica& replica) const {
+  const int64_t pieces = replica.optimizer.stopped.numel(), row = int64_t{replica.ordinal()} * kStepSlots + slot;
+  return stopped_updates_.view({replicas_.size() * kStepSlots * pieces}, DType::f32)
+      .rows(row * pieces, (row + 1) * pieces);
+}
+
 void StepWindow::read_step(int slot) {
   const bool all_read = setup_.config.survive_device_loss;
   replicas_.for_each([&](Replica& r) {
+    if (r.optimizer.stopped) copy(r.compute(), r.optimizer.stopped, stopped_updates(slot, r));
     if (r.ordinal() > 0 && !all_read) return;
     const View to = readout(slot, r.ordinal());
     {
@@ -232,6 +241,35 @@ StepResult StepWindow::step_result(const Issued& issued) {
   return result;
 }
 
+std::string StepWindow::updated_before_stop(int slot) {
+  const FlatLayout& layout = setup_.trained;
+  int64_t end = layout.parameter_elements();
+  for (auto& r : replicas_) {
+    const View stopped = stopped_updates(slot, *r);
+    note_host_read(setup_.devices, "take_step_results", stopped);
+    const Shard& shard = r->optimizer.shard;
+    const auto* const first =
+        std::find_if(stopped.as<float>(), stopped.as<float>() + stopped.numel(), [](float v) { return v != 0.0F; });
+    const auto piece = static_cast<size_t>(first - stopped.as<float>());
+    if (piece < shard.size()) end = std::min(end, shard[piece].begin);
+  }
+  if (setup_.peers() != nullptr && setup_.sharded()) {
+    const auto least = [](const std::vector<std::string>& ends) {
+      const auto less = [](const std::string& a, const std::string& b) { return std::stoll(a) < std::stoll(b); };
+      return std::vector<std::string>{*std::ranges::min_element(ends, less)};
+    };
+    end = std::stoll(setup_.peers()->exchange("where updates stopped", std::to_string(end), least));
+  }
+  std::vector<std::string> names;  // in the order of backward
+  for (int i = layout.size(); i-- > 0;) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    if (spec.trained && layout.offset(i) + spec.shape.numel() <= end) names.push_back(spec.name);
+  }
+  if (names.empty()) return "no parameter";
+  return fmt::format("{}{} ({} of {} parameters)", names.front(), names.size() > 1 ? " to " + names.back() : "",
+                     names.size(), layout.size());
+}
+
 void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   // The steps issued after it have changed nothing.
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
@@ -252,9 +290,9 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   if (by_update && setup_.config.update_in_backward) {
     throw DivergedError(
         fmt::format("training has diverged: the gradient or the update of step {} is not finite for some parameters, "
-                    "which keep their values; backward has updated the others. To continue, lower the learning rate, "
-                    "and start from a checkpoint of an earlier step",
-                    issued.step + 1));
+                    "which keep their values. Backward has updated all of {}, and of the others what is finite. To "
+                    "continue, lower the learning rate, and start from a checkpoint of an earlier step",
+                    issued.step + 1, updated_before_stop(issued.slot)));
   }
   const std::string what =
       by_update

@@ -86,6 +86,10 @@ class StepWindow {
   /// What the host reads of the step in `slot` from a replica.
   View readout(int slot, int replica = 0) const;
   StepResult step_result(const Issued& issued);
+  /// What the host reads of OptimizerMemory::stopped.
+  View stopped_updates(int slot, const Replica& replica) const;
+  /// An update in backward has stopped training: the trained parameters that it and those before it have updated.
+  std::string updated_before_stop(int slot);
   /// A step has stopped training on the devices.
   [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
   void throw_if_diverged(const StepResult& result);
@@ -95,7 +99,7 @@ class StepWindow {
   ReplicaGroup& replicas_;
   const PlannedBatches& batches_;
   const Search search_;
-  HostBuffer readouts_;
+  HostBuffer readouts_, stopped_updates_;
   /// Of each replica's compute stream: the steps in the slots are done, and the latest reduction.
   std::vector<std::array<std::unique_ptr<Event>, kStepSlots + 1>> step_done_;
   std::deque<Issued> in_flight_, undone_;

@@ -82,6 +82,8 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
                       at = piece.at - piece.begin;
         if (piece.shared && begin < end) hash = hash_part(hash, values.rows(at + begin, at + end));
       }
+      if (copies && &of == &setup_.layout && of.specs()[static_cast<size_t>(i)].stays_f32)
+        hash = hash_part(hash, r.model.parameter_views[static_cast<size_t>(i)].reshape({last - first}));
       hashes.push_back(hash);
     }
   };

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "nn/parallel/plan/movement_plan.h"
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
 #include "nn/parallel/plan/schedule.h"
@@ -65,14 +64,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   Record record;
   record.kind = Record::Kind::plan;
-  RunRecord& run = record.runs.emplace_back(planned_run(options, config, batch, group, plans));
-  EngineConfig sized = config;
-  sized.workspace_bytes = plans.front().workspace.bytes;
-  const std::vector<PlannedMovement> movement = plan_movement(job.model, group, sized, workload);
-  for (size_t d = 0; d < movement.size(); ++d) {
-    run.devices[d].phases = movement[d].phases;
-    run.devices[d].communication = movement[d].communication;
-  }
+  RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, group, plans));
   if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
   if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
   record.stage_below = plan_stage_below(options, job, config, batch, group);
@@ -140,10 +132,6 @@ int run_plan(const Options& asked) {
     for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
     fmt::print("{}\n{}\n\n{}", style.prose(record.facts[0].second), style.prose(record.facts[1].second),
                plan_report(record, style));
-    if (record.stage_below) {
-      if (const auto nothing = saves_nothing(record.run(), *record.stage_below))
-        fmt::print("\n{}\n", style.prose(nothing->text + " " + nothing->remedy));
-    }
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + asked.report));
     if (!asked.prove.empty()) {
       fmt::print("\n{}\n", style.prose(fmt::format("The schedule is in {0}; check it with: tools/check_schedule {0}",

@@ -150,32 +150,60 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
                         reason.remedy + ".");
 }
 
-std::optional<Finding> saves_nothing(const RunRecord& run, const RunRecord& stage_below) {
+/// What collectives move in a step through the link of the busiest device.
+int64_t most_moved(const RunRecord& run) {
+  int64_t most = 0;
+  for (size_t d = 0; d < run.devices.size(); ++d)
+    most = std::max(most, moved_bytes(run, d, Phase::reduce) + moved_bytes(run, d, Phase::broadcast));
+  return most;
+}
+
+/// What a stage costs beside the one below.
+std::string cost_of_stage(const RunRecord& run, const RunRecord& stage_below) {
+  const int64_t moved = most_moved(run), more = moved - most_moved(stage_below);
+  std::string text = fmt::format(
+      "Its collectives move {} a step, {}", short_bytes(moved),
+      more == 0 ? "no more" : fmt::format("{} {}", short_bytes(std::abs(more)), more > 0 ? "more" : "less"));
+  if (std::min(run.rates.rounds.size(), stage_below.rates.rounds.size()) < kFewestRounds) return text + ".";
+  const bool differs = is_faster(run.rates, stage_below.rates) || is_faster(stage_below.rates, run.rates);
+  return text +
+         (differs ? fmt::format("; its speed is {:.2f} times as high.", run.rates.median() / stage_below.rates.median())
+                  : "; their speeds are within noise.");
+}
+
+Finding compare_stages(const RunRecord& run, const RunRecord& stage_below) {
   const DeviceRecord& device = run.devices[fullest(run.devices)];
-  const auto& pool = device.pool;
-  const int64_t more = pool.peak_bytes - fullest_bytes(stage_below);
-  if (more < 0) return std::nullopt;
-  const BytesByCategory& held_below = stage_below.devices[fullest(stage_below.devices)].pool.peak_by_category;
-  BytesByCategory excess = pool.peak_by_category;
-  for (size_t c = 0; c < excess.size(); ++c) excess[c] -= held_below[c];
+  const DeviceRecord& below = stage_below.devices[fullest(stage_below.devices)];
+  const int64_t more = device.pool.peak_bytes - below.pool.peak_bytes;
+  BytesByCategory excess = device.pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c)
+    excess[c] = (more < 0 ? -1 : 1) * (excess[c] - below.pool.peak_by_category[c]);
   const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
   const auto category = static_cast<Category>(most - excess.begin());
   const bool in_buckets = category == Category::gradients || category == Category::parameters;
   const std::string stage = fmt::format("--shard {}", sharding_name(run.scheme.shard)),
-                    lower = fmt::format("--shard {}", sharding_name(stage_below.scheme.shard));
+                    lower = fmt::format("--shard {}", sharding_name(stage_below.scheme.shard)),
+                    cost = cost_of_stage(run, stage_below);
   const std::string remedy =
       fmt::format("A smaller `--bucket-mb` may make `{}` hold less; else use `{}`.", stage, lower);
+  if (more < 0) {
+    return {fmt::format("`{}` saves {} over `{}`: {} holds {} in place of {}, mostly {} ({} less). {}", stage,
+                        short_bytes(-more), lower, device.device, short_bytes(device.pool.peak_bytes),
+                        short_bytes(below.pool.peak_bytes), category_name(category), short_bytes(*most), cost),
+            {}};
+  }
   if (more == 0) {
     return memory_finding(device, more,
-                          fmt::format("`{}` saves nothing over `{}`: {} holds {}.", stage, lower, device.device,
-                                      short_bytes(pool.peak_bytes)),
+                          fmt::format("`{}` saves nothing over `{}`: {} holds {}. {}", stage, lower, device.device,
+                                      short_bytes(device.pool.peak_bytes), cost),
                           remedy);
   }
   return memory_finding(
       device, more,
-      fmt::format("With `{}` {} holds {} more than with `{}`, mostly {} ({}): {}.", stage, device.device,
+      fmt::format("With `{}` {} holds {} more than with `{}`, mostly {} ({}): {}. {}", stage, device.device,
                   short_bytes(more), lower, category_name(category), short_bytes(*most),
-                  in_buckets ? "buckets are whole while layers use them" : "the peaks occur at different moments"),
+                  in_buckets ? "buckets are whole while layers use them" : "the peaks occur at different moments",
+                  cost),
       remedy);
 }
 
@@ -393,26 +421,34 @@ std::vector<Finding> all_of(const RunRecord& run,
   return all;
 }
 
-/// Adds what is found beside the stage of sharding below.
-std::vector<Finding> with_stage(std::vector<Finding> all, const RunRecord& run,
-                                const std::optional<RunRecord>& stage_below) {
-  if (!stage_below) return all;
-  if (auto nothing = saves_nothing(run, *stage_below)) all.push_back(std::move(*nothing));
-  sort_findings(all);
-  return all;
-}
-
 }  // namespace
 
-std::vector<Finding> find_findings(const RunRecord& run, const std::optional<RunRecord>& stage_below) {
-  return with_stage(all_of(run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace,
-                                 waits_for_data, waits_for_host, idle_device, waits_for_peers, single_bucket,
-                                 late_first_bucket, exposed_communication, skipped_steps}),
-                    run, stage_below);
+std::vector<Finding> find_findings(const RunRecord& run) {
+  return all_of(
+      run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host,
+            idle_device, waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
 }
 
-std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below) {
-  return with_stage(all_of(plan, {uneven_memory, little_headroom, large_workspace}), plan, stage_below);
+std::vector<Finding> plan_findings(const RunRecord& plan) {
+  return all_of(plan, {uneven_memory, little_headroom, large_workspace});
+}
+
+std::vector<Finding> stage_findings(const Record& record) {
+  std::vector<Finding> all;
+  for (const RunRecord& run : record.runs) {
+    if (run.scheme.shard != Sharding::none && run.devices.size() == 1 && record.processes == 1)
+      all.push_back(
+          {fmt::format("`--shard {}` saves nothing on one device, which holds all.", sharding_name(run.scheme.shard)),
+           {}});
+    for (const RunRecord& below : record.runs) {
+      const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard) &&
+                            below.scheme.reduce == run.scheme.reduce && below.scheme.loss_at == run.scheme.loss_at &&
+                            below.precision.compute == run.precision.compute;
+      if (is_below && run.devices.size() > 1) all.push_back(compare_stages(run, below));
+    }
+    if (record.stage_below) all.push_back(compare_stages(run, *record.stage_below));
+  }
+  return all;
 }
 
 bool is_faster(const Rates& fast, const Rates& slow) {
@@ -503,14 +539,6 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
       all.push_back(std::move(finding));
     }
   }
-  for (const RunRecord& run : runs) {
-    for (const RunRecord& below : runs) {
-      const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard) &&
-                            below.scheme.reduce == run.scheme.reduce && below.scheme.loss_at == run.scheme.loss_at;
-      if (!is_below || below.precision.compute != run.precision.compute || run.devices.size() < 2) continue;
-      if (auto nothing = saves_nothing(run, below)) all.push_back(std::move(*nothing));
-    }
-  }
   sort_findings(all);
   return all;
 }
@@ -558,13 +586,19 @@ std::string no_findings(const Record& record) {
 
 void conclude(Record& record) {
   using Kind = Record::Kind;
-  if (record.kind == Kind::run) record.findings = find_findings(record.run(), record.stage_below);
-  if (record.kind == Kind::plan) record.findings = plan_findings(record.run(), record.stage_below);
+  if (record.kind == Kind::run) record.findings = find_findings(record.run());
+  if (record.kind == Kind::plan) record.findings = plan_findings(record.run());
   if (record.kind == Kind::comparison) {
     record.findings = comparison_findings(record.runs);
     record.speed = compare_speed(record.runs);
   }
-  if (record.kind == Kind::reproduction) record.summaries = summarize(record.runs);
+  if (record.kind == Kind::reproduction) {
+    record.summaries = summarize(record.runs);
+    return;
+  }
+  record.stages = stage_findings(record);
+  record.findings.insert(record.findings.end(), record.stages.begin(), record.stages.end());
+  sort_findings(record.findings);
 }
 
 }  // namespace vitrine::tools

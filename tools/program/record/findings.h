@@ -27,11 +27,14 @@ std::string no_findings(const Record& record);
 bool judges_waits(const RunRecord& run);
 
 /// What costs most comes first. Empty when nothing stands out.
-///   stage_below  Record::stage_below
-std::vector<Finding> find_findings(const RunRecord& run, const std::optional<RunRecord>& stage_below = {});
+std::vector<Finding> find_findings(const RunRecord& run);
 
 /// Those that do not need a measurement: memory. Empty when nothing stands out.
-std::vector<Finding> plan_findings(const RunRecord& plan, const std::optional<RunRecord>& stage_below = {});
+std::vector<Finding> plan_findings(const RunRecord& plan);
+
+/// What each stage of sharding in the record saves and costs beside the one below: Record::stage_below, or in a
+/// comparison the run under it.
+std::vector<Finding> stage_findings(const Record& record);
 
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);
@@ -40,8 +43,8 @@ std::optional<double> first_bucket_begin(const StepView& view);
 std::optional<Finding> divergence(const RunRecord& run);
 std::optional<Finding> uneven_memory(const RunRecord& run);
 std::optional<Finding> little_headroom(const RunRecord& run);
-/// The stage of sharding holds at least as much on its fullest device as the same run under the stage below.
-std::optional<Finding> saves_nothing(const RunRecord& run, const RunRecord& stage_below);
+/// Memory of the fullest devices, bytes of collectives, and speed where both runs have enough rounds.
+Finding compare_stages(const RunRecord& run, const RunRecord& stage_below);
 std::optional<Finding> large_workspace(const RunRecord& run);
 std::optional<Finding> waits_for_data(const RunRecord& run);
 std::optional<Finding> waits_for_host(const RunRecord& run);

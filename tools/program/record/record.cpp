@@ -40,6 +40,17 @@ std::vector<DeviceRecord> parse_devices(const std::string& path, const std::stri
   }
 }
 
+int64_t states_bytes(const DeviceRecord& device) {
+  int64_t bytes = 0;
+  if (!device.memory) return bytes;
+  for (const HeldBlock& block : device.memory->blocks) {
+    const bool is_state = block.category == Category::parameters || block.category == Category::gradients ||
+                          block.category == Category::optimizer;
+    if (is_state && block.first == 0 && block.end >= device.memory->moments.size()) bytes += block.bytes;
+  }
+  return bytes;
+}
+
 std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices) {
   std::vector<std::string> names;
   for (const DeviceRecord& d : devices) names.push_back(d.device);
@@ -156,11 +167,8 @@ int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
   const DeviceRecord& figures = run.devices[device];
   const bool samples = phase == Phase::stage || phase == Phase::scatter;
   if (samples && figures.phases.wall_seconds > 0) return sample_bytes(run, device, phase);
-  // The size of a buffer is known of all-reduce, reduce and broadcast only.
-  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
   int64_t exact = 0;
-  for (const CommunicationRow& row : figures.communication.rows)
-    exact += row.phase != phase ? 0 : sent ? row.moved_bytes : row.buffer_bytes;
+  for (const CommunicationRow& row : figures.communication.rows) exact += row.phase == phase ? row.moved_bytes : 0;
   if (exact > 0) return per_step(exact, figures.communication);
   return moved_per_step(phase_row(figures.phases, phase), figures.phases);
 }

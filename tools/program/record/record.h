@@ -55,6 +55,10 @@ struct DeviceRecord {
   }
 };
 
+/// Parameters, gradients and optimizer's states that stay from step to step, without buckets in flight; of the step
+/// that charts show, 0 without one.
+int64_t states_bytes(const DeviceRecord& device);
+
 // What every report shows of several devices.
 std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
 /// Whether all of them are as_planned(), or all fit().
@@ -217,7 +221,8 @@ struct RunRecord {
 /// Exact mode: seconds of a step in which the device that takes longest adds the gradients of its leaves.
 double leaf_seconds_per_step(const RunRecord& run);
 
-/// Bytes that a device moves in a phase of a step. In a run those of samples follow from the batch, and those of
+/// Bytes of a phase of a step through a device's link, in the direction that carries more; a copy between devices
+/// counts on the one that receives it. In a run those of samples follow from the batch, and those of
 /// collectives are exact; of other copies, the mean of the calls counts, because those of the first and the last step
 /// may lie outside the steps that were measured.
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
@@ -254,6 +259,7 @@ struct Record {
   std::vector<RunRecord> runs;
   // What follows from the runs (conclude() in findings.h):
   std::vector<Finding> findings;                // of a run, comparison or plan; what costs most comes first
+  std::vector<Finding> stages;                  // those of them that compare stages of sharding
   std::optional<Finding> speed;                 // of a comparison
   std::vector<ConfigurationSummary> summaries;  // of a reproduction, in the order of the runs
   int64_t compared_steps = 0;                   // a comparison's steps of a round

@@ -240,6 +240,7 @@ Json plan_json(const Record& record) {
     device.erase("outside_bytes_by_owner");
     if (d.pool.capacity_bytes == 0) device["capacity_bytes"] = Json();
     device["fits"] = d.fits();
+    device["states_bytes"] = states_bytes(d);
     device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
     device["held"] = Json::array();
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});

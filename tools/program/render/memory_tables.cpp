@@ -246,6 +246,12 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   if (fragmented)
     add("lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
+  const auto in_flight = [](const DeviceRecord& d) {
+    return d.memory &&
+           d.held(Category::parameters) + d.held(Category::gradients) + d.held(Category::optimizer) > states_bytes(d);
+  };
+  if (std::ranges::any_of(devices, in_flight))
+    add("states alone", [](const DeviceRecord& d) { return format_bytes(states_bytes(d)); });
   add("capacity", [](const DeviceRecord& d) {
     return d.pool.capacity_bytes > 0 ? format_bytes(d.pool.capacity_bytes) : "not known";
   });
@@ -265,6 +271,8 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
     hint += fmt::format(" The workspace of {} is assumed, because {} cannot be asked here.",
                         format_bytes(workspace.bytes), devices.front().device.starts_with("cpu:") ? "oneDNN" : "cuDNN");
   }
+  if (std::ranges::any_of(devices, in_flight))
+    hint += " States alone: parameters, gradients and optimizer's states, without buckets in flight.";
   if (fragmented) hint += " Lower bound: the largest sum of blocks in use at once; no placement needs less.";
   table.set_hint(hint);
   return table;
@@ -280,7 +288,7 @@ std::optional<Table> movement_table(const RunRecord& run) {
   };
   const std::vector<DeviceSet> sets = group_devices(devices.size(), agree);
   const bool apart = sets.size() <= kGroupsApart;
-  std::vector<Table::Column> columns = {{"bytes per step", Table::Align::left}};
+  std::vector<Table::Column> columns = {{"sent or received", Table::Align::left}};
   for (const DeviceSet& set : sets) {
     if (apart) columns.push_back({set.name(names_of(devices)) + (set.single() ? "" : ", each")});
   }
@@ -298,9 +306,10 @@ std::optional<Table> movement_table(const RunRecord& run) {
     }
     table.add_row(cells);
   }
-  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
-  table.set_hint(fmt::format("Exact. A copy counts on the device that receives it, a collective with {}.",
-                             sent ? "what the device sends" : "its buffers, on every device"));
+  table.set_hint(
+      "Exact, for each device: what it sends or receives in a step, whichever is more. A copy counts on the device "
+      "that "
+      "receives it.");
   return table.is_empty() ? std::nullopt : std::optional(table);
 }
 
@@ -337,7 +346,7 @@ std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
   Table table({{"mode", Align::left}, {"cost", Align::left}, {"exact"}, {"ordinary"}}, "What exact mode costs");
   for (const RunRecord& run : runs) {
     const ExactPrice& price = *run.exact_price;
-    table.add_row({run.name, "sent in a step to reduce gradients", format_bytes(price.sent_bytes),
+    table.add_row({run.name, "moved in a step by reductions", format_bytes(price.sent_bytes),
                    format_bytes(price.ordinary_sent_bytes)});
     table.add_row({"", "peak memory", format_bytes(price.peak_bytes), format_bytes(price.ordinary_peak_bytes)});
     if (!run.devices.empty() && run.devices.front().phases.wall_seconds > 0)

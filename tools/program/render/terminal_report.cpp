@@ -68,8 +68,16 @@ std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints
   return text + "\n";
 }
 
-std::string without_backquotes(std::string text) {
+/// A finding as a paragraph.
+std::string paragraph(const Finding& finding, const Style& style) {
+  std::string text = finding.remedy.empty() ? finding.text : finding.text + " " + finding.remedy;
   std::erase(text, '`');
+  return fmt::format("\n{}\n", style.prose(text));
+}
+
+std::string stage_report(const Record& record, const Style& style) {
+  std::string text;
+  for (const Finding& finding : record.stages) text += paragraph(finding, style);
   return text;
 }
 
@@ -97,7 +105,7 @@ std::string run_report(const Record& record, const Style& style) {
                                   graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
     add(style.prose(part));
   }
-  return text;
+  return text + stage_report(record, style);
 }
 
 std::string comparison_report(const Record& record, const Style& style) {
@@ -109,12 +117,8 @@ std::string comparison_report(const Record& record, const Style& style) {
     text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
-  if (record.speed) {
-    const std::string remedy = without_backquotes(record.speed->remedy);
-    text += fmt::format(
-        "\n{}\n", style.prose(remedy.empty() ? record.speed->text : fmt::format("{} {}", record.speed->text, remedy)));
-  }
-  return text;
+  if (record.speed) text += paragraph(*record.speed, style);
+  return text + stage_report(record, style);
 }
 
 std::string reproduction_report(const Record& record, const Style& style) {
@@ -146,6 +150,7 @@ std::string plan_report(const Record& record, const Style& style) {
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));
   if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
+  text += stage_report(record, style);
   if (!record.remedies.empty()) text += fmt::format("\n{}\n", style.prose("It does not fit. " + record.remedies));
   return text;
 }

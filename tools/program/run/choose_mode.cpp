@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include "nn/parallel/plan/movement_plan.h"
 #include "nn/parallel/plan/plan_search.h"
 #include "runtime/clock.h"
 #include "runtime/error.h"
@@ -23,22 +24,9 @@ constexpr int kRounds = 2;  // the faster one counts
 struct Candidate {
   std::string mode;
   EngineConfig config;
-  int64_t bytes = 0;  // that a step moves to and from the busiest device, of parameters and gradients
+  int64_t bytes = 0;  // that collectives move in a step through the link of the busiest device
   double seconds = 0;
 };
-
-/// Ring collectives move a buffer (n - 1) / n times to each device, and as often from it; device 0 exchanges the whole
-/// buffer with each of the others.
-int64_t bytes_moved(const EngineConfig& config, int64_t elements, int64_t devices) {
-  const int64_t gradients = elements * size_of(DType::f32), gathered = elements * size_of(config.precision.compute),
-                others = devices - 1;
-  if (config.scheme.reduce == Reduce::gpu0) return others * (gradients + gathered);
-  const int64_t micro_batches = config.scheme.shards(Sharding::gradients) ? config.accumulate : 1;
-  const int64_t gathers = config.scheme.shards(Sharding::parameters)  ? 2 * config.accumulate * gathered
-                          : config.scheme.shards(Sharding::optimizer) ? gathered
-                                                                      : gradients;
-  return 2 * others * (micro_batches * gradients + gathers) / devices;
-}
 
 /// Seconds of a step, in which nothing is trained that stays.
 double measure_step(const Options& options, const Job& job, const EngineConfig& config,
@@ -70,7 +58,6 @@ double measure_step(const Options& options, const Job& job, const EngineConfig& 
 /// The presets that the configuration allows, those with fewer bytes first; the notes say what does not fit.
 std::vector<Candidate> candidates_that_fit(const Options& options, const Job& job, DeviceGroup& devices,
                                            std::vector<std::string>& notes) {
-  const int64_t elements = FlatLayout(job.model.net->parameters(), 0).trained_elements();
   std::vector<Candidate> fitting;
   for (const std::string& mode : scheme_names()) {
     if (scheme_preset(mode).split.kind == Split::Kind::gpu0) continue;  // dp with another split
@@ -81,22 +68,21 @@ std::vector<Candidate> candidates_that_fit(const Options& options, const Job& jo
       Candidate candidate{mode, engine_config(one, job, scheme, resolve_precision(one))};
       const Workload workload = train_workload(one, job, one.steps, one.evaluate);
       const Fit fit = PlanSearch(job.model, devices, candidate.config, workload).plan(candidate.config);
-      candidate.bytes = bytes_moved(candidate.config, elements, devices.world_size());
-      const int64_t room = *std::min_element(fit.headroom.begin(), fit.headroom.end());
-      if (room >= 0) {
-        fitting.push_back(std::move(candidate));
-      } else {
+      if (!fit.fits()) {
         notes.push_back(fmt::format("  {}: does not fit", mode));
+        continue;
       }
+      EngineConfig sized = candidate.config;
+      sized.workspace_bytes = fit.plans.front().workspace.bytes;
+      for (const PlannedMovement& moved : plan_movement(job.model, devices, sized, workload))
+        candidate.bytes = std::max(candidate.bytes, moved.communication.total().moved_bytes);
+      fitting.push_back(std::move(candidate));
     } catch (const ConfigError& error) {
       notes.push_back(fmt::format("  {}: not possible: {}", mode, in_program_words(error)));
     }
   }
-  // Of equal ones the first is taken: without a central device, and with the least sharding.
-  std::stable_sort(fitting.begin(), fitting.end(), [](const Candidate& a, const Candidate& b) {
-    const bool a_central = a.config.scheme.reduce == Reduce::gpu0, b_central = b.config.scheme.reduce == Reduce::gpu0;
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a_central < b_central;
-  });
+  // Of equal ones the first is taken, that with the least sharding.
+  std::ranges::stable_sort(fitting, {}, &Candidate::bytes);
   return fitting;
 }
 
@@ -144,7 +130,7 @@ Chosen choose_mode(const Options& asked, const Job& job, DeviceGroup& planned, s
   for (const Candidate& candidate : fitting) {
     if (alone) break;
     chosen.notes.push_back(fmt::format(
-        "  {}: moves {} a step to and from the busiest device{}", candidate.mode, format_bytes(candidate.bytes),
+        "  {}: moves {} a step through the busiest device's link{}", candidate.mode, format_bytes(candidate.bytes),
         measures ? fmt::format(", {} a step", format_seconds(candidate.seconds)) : std::string()));
   }
   chosen.notes.insert(chosen.notes.end(), others.begin(), others.end());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/libraries.h"
+#include "nn/parallel/plan/movement_plan.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/units.h"
@@ -131,11 +132,18 @@ static DeviceRecord planned_device(Device& device, int64_t samples_per_step, con
   return record;
 }
 
-RunRecord planned_run(const Options& options, const EngineConfig& config, const BatchPlan& batch, DeviceGroup& group,
-                      const std::vector<DevicePlan>& plans) {
+RunRecord planned_run(const Options& options, const Job& job, EngineConfig config, const BatchPlan& batch,
+                      DeviceGroup& group, const std::vector<DevicePlan>& plans) {
   RunRecord run = configured_run(options, config, batch);
-  for (int d = 0; d < group.size(); ++d)
-    run.devices.push_back(planned_device(group[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
+  config.workspace_bytes = plans.front().workspace.bytes;
+  const std::vector<PlannedMovement> moved =
+      plan_movement(job.model, group, config, train_workload(options, job, options.steps, options.evaluate));
+  for (int d = 0; d < group.size(); ++d) {
+    const auto at = static_cast<size_t>(d);
+    DeviceRecord& device = run.devices.emplace_back(planned_device(group[d], batch.device_samples(d), plans[at]));
+    device.phases = moved[at].phases;
+    device.communication = moved[at].communication;
+  }
   return run;
 }
 
@@ -145,7 +153,7 @@ std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job
   if (shard == Sharding::none || group.world_size() == 1) return std::nullopt;
   shard = static_cast<Sharding>(static_cast<int>(shard) - 1);
   const Workload workload = train_workload(options, job, options.steps, options.evaluate);
-  return planned_run(options, config, batch, group, plan_memory(job.model, group, config, workload));
+  return planned_run(options, job, config, batch, group, plan_memory(job.model, group, config, workload));
 }
 
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {

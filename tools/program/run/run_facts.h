@@ -23,10 +23,11 @@ Facts machine_facts(DeviceGroup& devices);
 
 /// The configuration of a run; without measurements.
 RunRecord configured_run(const Options& options, const EngineConfig& config, const BatchPlan& batch);
-/// The same with devices as planned.
-RunRecord planned_run(const Options& options, const EngineConfig& config, const BatchPlan& batch, DeviceGroup& group,
-                      const std::vector<DevicePlan>& plans);
-/// planned_run() with one kind of states whole that the configuration shards, the last one; nothing if none is sharded.
+/// The same with devices as planned, and what they move.
+RunRecord planned_run(const Options& options, const Job& job, EngineConfig config, const BatchPlan& batch,
+                      DeviceGroup& group, const std::vector<DevicePlan>& plans);
+/// planned_run() with one kind of states whole that the configuration shards, the last one; nothing if none is sharded,
+/// or there is one device only.
 std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job, EngineConfig config,
                                           const BatchPlan& batch, DeviceGroup& group);
 

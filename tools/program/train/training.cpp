@@ -100,10 +100,11 @@ void Training::run() {
     record_.diverged = error.what();
     for (const StepResult& totals : engine_.take_step_results(false)) {
       add_step(totals);
-      if (options_.update_in_backward && totals.overflow == "the update" && checkpoints_.last_step()) {
-        record_.diverged += fmt::format("; the last one, of step {}, is in {}", *checkpoints_.last_step(),
-                                        options_.checkpoints.directory);
-      }
+      if (!options_.update_in_backward || totals.overflow != "the update") continue;
+      record_.diverged += checkpoints_.last_step()
+                              ? fmt::format("; the last one, of step {}, is in {}", *checkpoints_.last_step(),
+                                            options_.checkpoints.directory)
+                              : "; this run has saved none";
     }
     if (!record_.epochs.empty() && record_.epochs.back().seconds == epoch_begin_seconds_) record_.epochs.pop_back();
     run_.devices->synchronize();
