@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gpu_probe.h"
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,12 +16,14 @@
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
+#include "runtime/host_buffer.h"
 
 namespace vitrine {
 namespace {
 
 constexpr int64_t kSide = 64;
 constexpr int64_t kElements = kSide * kSide;
+constexpr std::chrono::seconds kAnswersWithin{5};
 
 /// Small integers, whose sums and products are exact in f32.
 std::vector<float> integers(int64_t factor) {
@@ -30,7 +36,12 @@ View on_host(std::vector<float>& values) { return {values.data(), {kSide, kSide}
 
 class Probe {
  public:
-  explicit Probe(int gpu) : devices_(options(gpu)), a_host_(integers(3)), b_host_(integers(7)) {
+  explicit Probe(int gpu)
+      : devices_(options(gpu)),
+        a_host_(integers(3)),
+        b_host_(integers(7)),
+        words_(2 * size_of(DType::i32), devices_.host_memory()) {
+    number_ = compute().allocate({1}, DType::i32, Category::activations, "the probe of a GPU");
     for (Tensor* tensor : {&a_, &b_, &total_, &copied_, &cleared_, &product_})
       *tensor = compute().allocate({kSide, kSide}, DType::f32, Category::activations, "the probe of a GPU");
     copy(compute(), on_host(a_host_), a_);
@@ -39,9 +50,11 @@ class Probe {
     for (auto* event : {&forked_, &joined_}) *event = compute().stream().make_event();
   }
 
-  /// total += 3 a, then total = total + total's copy + a b. Each operation reads what the one before has written.
+  /// total += 3 a, then total = total + total's copy + a b. Each operation reads what the one before has written. A
+  /// number comes from the host's memory, and goes back after the work.
   void issue() {
     const PhaseScope phase(compute(), Phase::forward);
+    copy_blocks(compute(), {{CopiedBlock{word(0), number_}}});
     for (int i = 0; i < 3; ++i) add(compute(), total_, a_, total_);
     compute().record(*forked_);
     {
@@ -56,6 +69,19 @@ class Probe {
     add(compute(), total_, copied_, total_);
     add(compute(), total_, cleared_, total_);
     add(compute(), total_, product_, total_);
+    copy_blocks(compute(), {}, {number_, word(1)});
+  }
+
+  /// Gives the work a number, and waits for its return without a call of CUDA.
+  void call(int32_t number, const char* what, const std::function<void()>& work) {
+    std::atomic_ref(*word(0).as<int32_t>()).store(number);
+    work();
+    const std::atomic_ref<int32_t> answer(*word(1).as<int32_t>());
+    for (const auto begin = std::chrono::steady_clock::now(); answer.load() != number; std::this_thread::yield()) {
+      if (std::chrono::steady_clock::now() - begin > kAnswersWithin)
+        throw DataError(fmt::format("{}: {} does not write to the host's memory, or not what it has read there", what,
+                                    devices_[0].name()));
+    }
   }
 
   void replay(int launches) {
@@ -63,7 +89,8 @@ class Probe {
     compute().stream().begin_capture({&other, 1}, true);
     issue();
     const std::unique_ptr<CapturedWork> work = compute().stream().end_capture();
-    for (int i = 0; i < launches; ++i) compute().stream().launch(*work, i);
+    for (int i = 0; i < launches; ++i)
+      call(20 + i, "a CUDA graph launched twice", [&] { compute().stream().launch(*work, i); });
     devices_.synchronize();
   }
 
@@ -98,12 +125,14 @@ class Probe {
   static float at(const std::vector<float>& matrix, int64_t row, int64_t column) {
     return matrix[static_cast<size_t>(row * kSide + column)];
   }
+  View word(int64_t i) const { return words_.view({2}, DType::i32).rows(i, i + 1); }
   ExecContext& compute() { return devices_[0].compute(); }
   ExecContext& communication() { return devices_[0].communication(); }
 
   DeviceGroup devices_;
   std::vector<float> a_host_, b_host_;
-  Tensor a_, b_, total_, copied_, cleared_, product_;
+  HostBuffer words_;
+  Tensor a_, b_, total_, copied_, cleared_, product_, number_;
   std::unique_ptr<Event> forked_, joined_;
 };
 
@@ -111,7 +140,7 @@ class Probe {
 
 void probe_gpu(int gpu) {
   Probe probe(gpu);
-  probe.issue();
+  probe.call(10, "kernels in a row", [&] { probe.issue(); });
   probe.check(1, "kernels in a row");
   if (!why_off(GpuFeature::graphs).empty()) return;
   probe.replay(2);

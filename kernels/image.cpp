@@ -250,7 +250,7 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
                        const Normalization& normalization, ConstView images, ConstView samples, View y,
-                       const ImageForm& form) {
+                       const ImageForm& form, ConstView) {
   if (y.numel() == 0) return;
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.draws.clear();
@@ -271,7 +271,7 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
                       const ImageForm& form);
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
                        const Normalization& normalization, ConstView images, ConstView samples, View y,
-                       const ImageForm& form);
+                       const ImageForm& form, ConstView values);
 }  // namespace cuda
 
 namespace {
@@ -342,7 +342,7 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
                        const Normalization& normalization, ConstView images, ConstView samples, View y,
-                       const ImageForm& form) {
+                       const ImageForm& form, ConstView values) {
   constexpr const char* kName = "augment_normalize";
   check_images(kName, ctx, images, y, form);
   check::tensor(kName, "samples", samples, {images.shape[0]}, DType::i32, ctx);
@@ -352,8 +352,9 @@ void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const
               ", the size of the stored images");
   check_range(kName, "cutout", augmentation.cutout, smallest, ", the size of the model's input");
   check_range(kName, "the epoch", key.epoch, (int64_t{1} << kRandomStreamBits) - 1, "");
-  run(ctx, {kName, {images, samples}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize),
-      augmentation, key, normalization, images, samples, y, form);
+  if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
+  run(ctx, {kName, {images, samples, values}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize),
+      augmentation, key, normalization, images, samples, y, form, values);
 }
 
 void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels,

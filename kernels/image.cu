@@ -280,9 +280,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 /// An augmentation and the key of its random numbers.
 struct Changes {
-  uint32_t key0, key1, stream0, stream1;
+  uint32_t key0, key1;
+  uint64_t epoch_stream;
   int32_t padding, cutout;
   bool flip;
+  const StepValues* values;  // null, or the stream
+
+  __device__ uint64_t stream() const { return values != nullptr ? values->epoch_stream : epoch_stream; }
 };
 
 /// The draws of one image, as of draw_augmentation().
@@ -299,11 +303,10 @@ __device__ inline Index below(uint32_t word, Index bound) {
 
 template <class Index>
 __device__ inline Drawn<Index> draw(const Changes& changes, int32_t sample, Index height, Index width) {
-  const uint64_t block = 2 * static_cast<uint64_t>(sample);
-  uint32_t first[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), changes.stream0,
-                       changes.stream1};
-  uint32_t second[4] = {static_cast<uint32_t>(block + 1), static_cast<uint32_t>((block + 1) >> 32), changes.stream0,
-                        changes.stream1};
+  const uint64_t block = 2 * static_cast<uint64_t>(sample), stream = changes.stream();
+  const auto stream0 = static_cast<uint32_t>(stream), stream1 = static_cast<uint32_t>(stream >> 32);
+  uint32_t first[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream0, stream1};
+  uint32_t second[4] = {static_cast<uint32_t>(block + 1), static_cast<uint32_t>((block + 1) >> 32), stream0, stream1};
   philox4x32(changes.key0, changes.key1, first);
   philox4x32(changes.key0, changes.key1, second);
   const Index padding = changes.padding;
@@ -452,16 +455,15 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
                        const Normalization& normalization, ConstView images, ConstView samples, View y,
-                       const ImageForm& form) {
+                       const ImageForm& form, ConstView values) {
   if (y.numel() == 0) return;
-  const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
   const Changes changes{static_cast<uint32_t>(key.seed),
                         static_cast<uint32_t>(key.seed >> 32),
-                        static_cast<uint32_t>(stream),
-                        static_cast<uint32_t>(stream >> 32),
+                        random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch)),
                         static_cast<int32_t>(augmentation.crop_padding),
                         static_cast<int32_t>(augmentation.cutout),
-                        augmentation.flip};
+                        augmentation.flip,
+                        values ? reinterpret_cast<const StepValues*>(values.as<int32_t>()) : nullptr};
   const int64_t largest = std::max(y.numel(), images.numel()) / y.shape[0];
   with_storage(y.dtype, [&]<class T>() {
     const auto queue = [&]<class Index>(Index) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include <vitrine/kernels/image_form.h>
+#include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
@@ -61,12 +62,13 @@ AugmentationDraw draw_augmentation(const Augmentation& augmentation, const Augme
 ///   images (N, h, w, C) u8, C <= 4      samples (N) i32: index of each image in its data set
 ///   y (N, H, W, C) f32, f16 or bf16
 ///   form   of y, as in resize_normalize()
+///   values  empty, or (StepValues::kCount) i32: epoch_stream
 /// ensures   draws as draw_augmentation(); the same bits on every backend
 /// source    torchvision.transforms; DeVries and Taylor 2017 (cutout)
 /// throws    ShapeError, DtypeError, DeviceError; ConfigError when the augmentation or the epoch is out of its range
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key,
                        const Normalization& normalization, ConstView images, ConstView samples, View y,
-                       const ImageForm& form = {});
+                       const ImageForm& form = {}, ConstView values = {});
 
 /// resize_normalize() of one image in host memory, on the calling thread.
 ///   source (h, w, C), C <= 4      target (H, W, C)

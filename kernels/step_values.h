@@ -14,12 +14,13 @@ namespace vitrine {
 /// configuration, which must contain the same numbers.
 struct StepValues {
   double lr = 0.0;
-  double momentum = 0.0;     // of sgd; beta1 of adam and adamw
-  int64_t step = 0;          // optimizer step, for dropout
-  int64_t first_sample = 0;  // position of row 0 in the global batch of the step, for dropout
+  double momentum = 0.0;      // of sgd; beta1 of adam and adamw
+  int64_t step = 0;           // optimizer step, for dropout
+  int64_t first_sample = 0;   // position of row 0 in the global batch of the step, for dropout
+  uint64_t epoch_stream = 0;  // random_stream(RandomPurpose::augmentation, epoch)
 
   /// Elements of the view, which is i32.
-  static constexpr int64_t kCount = 8;
+  static constexpr int64_t kCount = 10;
 };
 static_assert(std::is_trivially_copyable_v<StepValues> && sizeof(StepValues) == StepValues::kCount * sizeof(int32_t));
 

@@ -17,6 +17,7 @@ enum class GpuFeature : uint8_t {
   graph_collectives,     // NCCL's collectives are part of them
   fused_epilogues,       // cuBLASLt and cuDNN add bias and ReLU to their products
   cudnn,                 // convolution by cuDNN; otherwise by our own
+  nccl_nonblocking,      // NCCL's calls return before they have reached their peers (NcclGroup)
   device_loss,           // training goes on without a lost GPU (EngineConfig::survive_device_loss)
 };
 

@@ -107,6 +107,8 @@ class Stream {
   virtual void begin_synchronize() {}
   /// True if an operation has failed and synchronize() has not reported it yet. Never blocks.
   virtual bool failed() const = 0;
+  /// The part of failed() that asks no driver: on GPUs, whether a kernel has raised a fault.
+  virtual bool has_fault() const { return failed(); }
   /// True if the device itself is in error, so that peers would wait for its work forever. Never blocks. Only GPUs can
   /// be lost.
   virtual bool lost() const { return false; }

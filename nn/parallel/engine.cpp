@@ -12,6 +12,7 @@
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/settings.h"
 #include "runtime/host_buffer.h"
+#include "runtime/philox.h"
 
 namespace vitrine {
 
@@ -39,7 +40,11 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<Devi
   if (setup->on_gpus() && !config.forward_only) {
     const std::string why_not = why_no_graphs(*setup, replicas[0].reduction.communicator);
     facts.cuda_graphs = why_not.empty() ? "after two steps of a shape" : "off: " + why_not;
-    if (why_not.empty()) graphs = std::make_unique<StepGraphs>(*setup, replicas[0]);
+    if (why_not.empty()) {
+      graphs = std::make_unique<StepGraphs>(*setup, replicas[0]);
+      stager.stage_in_work();
+      if (!config.step) window.read_in_work();
+    }
   }
   replicas.on_recovery([this] {
     peaks.on_disturbed();
@@ -106,8 +111,12 @@ void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
   s.issued_part = &s.batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(s.issued_part, end_step);
   (s.setup->config.step ? s.setup->config.step : default_step)(*this, batch);
-  s.passes.share_buffers();
-  s.window.read_step(slot);
+  if (!s.window.reads_in_work()) s.end_step(slot);
+}
+
+void Engine::State::end_step(int slot) {
+  passes.share_buffers();
+  window.read_step(slot);
 }
 
 std::vector<StepResult> Engine::take_step_results(bool wait) {
@@ -172,7 +181,6 @@ const std::vector<MicroBatch>& Engine::micro_batches() const {
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
   s.stager.stage(batch, micro_batch, s.setup->config.scheme.staging, s.setup->config.scheme.loss_at);
-  s.replicas.for_each_at_once([&](Replica& r) { s.stager.prepare_input(r); });
 }
 
 void Engine::replay_or_issue(const std::function<void()>& work) {
@@ -183,8 +191,16 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   const OptimizerConfig& optimizer = s.setup->config.optimizer;
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   const int64_t step = s.passes.step();
-  const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
-                          r.batch.first_sample};
+  if (place.position < s.stager.step_inputs()->micro_batches()) {
+    s.stager.step_inputs()->set_values(
+        place.position,
+        {optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
+         r.batch.first_sample, random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(s.stager.epoch()))});
+  }
+  const auto issue = [&, last = s.window.reads_in_work() && micro_batches()[place.position].last] {
+    work();
+    if (last) s.end_step(static_cast<int>(step % kStepSlots));
+  };
   // A graph of a step's first micro-batch gathers in every step, and then nothing is due in the others.
   const auto set_due = [&r](bool due) {
     if (r.gathered) r.gathered->set_due(due);
@@ -199,10 +215,9 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
     r.scaler->reset();
     r.reducer->begin_step(step);
     r.device.pool().restart_section();
-    s.stager.prepare_input(r);
     s.facts.cuda_graphs = fmt::format("off since step {}: {}", step + 1, s.graphs->failure());
   };
-  if (s.graphs->run(place.section, place.slot, place.position, values, {work, start_again})) return;
+  if (s.graphs->run(place.section, place.slot, place.position, step, {issue, start_again})) return;
   // What issuing the work would have left on the host.
   r.model.has_gradients = true;
   set_due(micro_batches()[static_cast<size_t>(place.position)].last);

@@ -112,14 +112,14 @@ class Engine {
   /// The micro-batches of this step, as the configured split cuts the batch.
   const std::vector<MicroBatch>& micro_batches() const;
   /// Copies a micro-batch to the devices on their copy streams, by the scheme's staging, or gathers its images from
-  /// EngineConfig::resident_images there, and turns it into the model's input.
+  /// EngineConfig::resident_images there.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch);
   /// Calls `work`, which issues the rest of a micro-batch after stage(), or replays it as a CUDA graph without calling
   /// it (EngineConfig::cuda_graph). In a custom step: once for each micro-batch. `work` issues the same operations in
   /// each step of one shape, calls only the parts of a step below and kernels on the compute stream, with arguments
   /// that do not change from step to step.
   void replay_or_issue(const std::function<void()>& work);
-  /// Runs the model on each device's samples.
+  /// Turns each device's samples into the model's input, and runs the model on it.
   void forward();
   /// The scheme's loss, on each device or on the output device: cross-entropy of every target. Its gradient overwrites
   /// the outputs or gets its own memory (EngineConfig::loss_gradient_in_place); losses and counts are added to the

@@ -21,6 +21,8 @@ struct Engine::State {
   ~State() { replicas.wait_for_end(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+  /// What follows the last micro-batch of a step, whose results go to `slot`.
+  void end_step(int slot);
 
   const std::unique_ptr<EngineSetup> setup;
   EngineFacts facts;

@@ -56,6 +56,8 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
 void ModelPasses::begin_step(int64_t step, int64_t samples) {
   step_ = step;
   stager_.begin(Stager::kTraining, samples);
+  StepInputs* const inputs = stager_.step_inputs();
+  if (inputs != nullptr) inputs->begin_step(step, votes_to_stop_);
   replicas_.for_each([&](Replica& r) {
     r.scaler->reset();
     if (r.exact != nullptr) r.exact->begin_batch(samples);
@@ -69,10 +71,11 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
       const auto count = [&begun = r.steps_begun, step] { begun = step + 1; };
       r.compute().dispatch({"begin_step", {}, {}}, count, count);
     }
+    if (inputs != nullptr && !searches_non_finite_) return;
     const PhaseScope phase(r.compute(), Phase::loss);
-    zero(r.compute(), r.reduction.tail());
+    if (inputs == nullptr) zero(r.compute(), r.reduction.tail());
     static constexpr float kVote = 1.0F;
-    if (votes_to_stop_ && r.ordinal() == 0)
+    if (votes_to_stop_ && inputs == nullptr && r.ordinal() == 0)
       copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
     static constexpr int32_t kNone = -1;
     if (searches_non_finite_)
@@ -109,6 +112,7 @@ Pass ModelPasses::pass_of(const Replica& r, bool training) const {
 void ModelPasses::forward(bool training) {
   replicas_.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.compute();
+    if (training) stager_.prepare_input(r);
     const Pass pass = pass_of(r, training);
     const Sequential::ParametersUsed used = used_by(r, GatheredParameters::Direction::forward);
     if (r.batch.samples == 0) {
@@ -260,7 +264,6 @@ std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, co
   replicas_.finish_gathering(step);
   for (const MicroBatch& micro_batch : part.micro_batches) {
     stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
-    replicas_.for_each_at_once([&](Replica& r) { stager_.prepare_input(r); });
     forward(true);
   }
   searches_non_finite_ = false;

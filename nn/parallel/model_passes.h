@@ -27,6 +27,7 @@ class ModelPasses {
   void vote_to_stop() { votes_to_stop_ = true; }
   bool votes_to_stop() const { return votes_to_stop_; }
 
+  /// In training, from the staged samples; in evaluation, from the prepared input.
   void forward(bool training);
   /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.
   void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);

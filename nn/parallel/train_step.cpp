@@ -10,8 +10,7 @@ namespace vitrine {
 
 void default_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
-    engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then
-                                       // prepares the input
+    engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed
     engine.replay_or_issue([&] {
       engine.forward();
       engine.loss();

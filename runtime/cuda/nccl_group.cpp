@@ -17,6 +17,7 @@
 #include "runtime/cuda/nccl_join.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -84,6 +85,14 @@ NcclGroup::NcclGroup(DeviceGroup& devices, bool owned)
 }
 
 NcclGroup::~NcclGroup() {
+  if (watch_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    ends_.notify_all();
+    watch_.join();
+  }
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
@@ -103,6 +112,7 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     throw_if_broken();
     comm = rank.comm;
     rank.in_call = true;
+    rank.entered = Clock::now();
   }
   rank.begun.fetch_add(1, std::memory_order_relaxed);
   const auto leave_call = [&rank] {
@@ -129,10 +139,7 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     if (process_group_ && !waiting && now - begin > kAcceptedWithin)
       waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
     if (now > deadline) {
-      const std::string reason = fmt::format(
-          "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
-          "collectives in the same order, from a separate thread",
-          operation, rank.name, timeout_ms_, late_peers(index));
+      const std::string reason = lateness(index, operation);
       abort(reason);
       throw CommError(reason);
     }
@@ -166,13 +173,33 @@ void NcclGroup::throw_if_aborted() {
   if (!reason_.empty()) throw CommError(reason_);
 }
 
-std::string NcclGroup::late_peers(int index) {
+void NcclGroup::watch_calls() {
+  const std::chrono::milliseconds timeout(timeout_ms_);
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, timeout / 4, [&] { return ended_ || !reason_.empty(); })) {
+    lock.unlock();
+    for (int i = 0; i < size(); ++i) {
+      Rank& rank = at(i);
+      std::unique_lock rank_lock(rank.mutex);
+      if (!rank.in_call || Clock::now() - rank.entered < timeout) continue;
+      rank_lock.unlock();
+      abort(lateness(i, "a collective"));
+      return;
+    }
+    lock.lock();
+  }
+}
+
+std::string NcclGroup::lateness(int index, const char* operation) {
   std::string late;
   const int64_t mine = at(index).begun.load(std::memory_order_relaxed);
   for (Rank& rank : ranks_) {
     if (rank.begun.load(std::memory_order_relaxed) < mine) late += (late.empty() ? "" : ", ") + rank.name;
   }
-  return late.empty() ? "no rank is known to be behind" : late;
+  return fmt::format(
+      "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
+      "collectives in the same order, from a separate thread",
+      operation, at(index).name, timeout_ms_, late.empty() ? "no rank is known to be behind" : late);
 }
 
 void NcclGroup::allocate_words(DeviceGroup& devices) {
@@ -195,7 +222,7 @@ void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
   for (int i = 0; i < devices.size(); ++i) {
     const DeviceScope scope(devices[i].id().index);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = process_group_ == nullptr && !why_off(GpuFeature::nccl_nonblocking).empty() ? 1 : 0;
     VITRINE_NCCL_CHECK(nullptr, nccl_join(at(i).comm, world_size_, first_rank_ + i, list, config));
   }
   calls.end();
@@ -226,6 +253,8 @@ void NcclGroup::create(DeviceGroup& devices) {
     setenv("NCCL_PROTO", "Simple", 0);
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
   }
+  if (process_group_ == nullptr && !why_off(GpuFeature::nccl_nonblocking).empty())
+    watch_ = std::thread([this] { watch_calls(); });
   allocate_words(devices);
   const std::string ids = exchange_nccl_ids(devices);
   std::optional<ProcessGroup::Waiting> waiting;

@@ -52,6 +52,7 @@ class CudaStream final : public Stream {
   std::vector<SpanRecord> take_spans() override;
   std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
+  bool has_fault() const override { return !raised_fault().empty(); }
   bool lost() const override;
   void set_error_handler(std::function<void(const Reason&)> handler) override { handler_ = std::move(handler); }
 

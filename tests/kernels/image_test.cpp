@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/image.h"
 
+#include <array>
+#include <bit>
 #include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "runtime/philox.h"
 #include "tests/support/paths.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
@@ -138,6 +141,13 @@ TEST_P(ImageDtypeTest, AugmentedImagesEqualTheHostBitForBit) {
       const ShiftedStored out = shifted(target, 1);
       augment_normalize(ctx(), augmentation, key, kNormalization, images, indices, out);
       expect_same_bits(out.values(), stored(dtype(), host), "shifted " + target.str());
+      // On GPUs the epoch in device memory counts.
+      const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(
+          StepValues{.epoch_stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch))});
+      const Tensor step = device.tensor({StepValues::kCount}, std::vector<int32_t>(words.begin(), words.end()));
+      augment_normalize(ctx(), augmentation, {key.seed, on_gpu() ? 0 : key.epoch}, kNormalization, images, indices, y,
+                        {}, step);
+      expect_same_bits(values(y), stored(dtype(), host), "from device memory " + target.str());
     }
   }
 }

@@ -10,14 +10,16 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tests/parallel/random_model.h"
+#include "tests/parallel/graph_training.h"
 #include "tests/standins/controls.h"
 
 namespace vitrine::test {
 namespace {
 
-/// By whether steps are replayed as CUDA graphs.
-class CudaCallFailure : public ::testing::TestWithParam<bool> {
+/// How steps are issued: part by part, as CUDA graphs, or as graphs that take their images from those that the GPU
+/// holds.
+enum class HowIssued { issued, replayed, resident };
+class CudaCallFailure : public ::testing::TestWithParam<HowIssued> {
  protected:
   ~CudaCallFailure() override {
     EXPECT_EQ(standins::live_objects(), 0);
@@ -32,16 +34,14 @@ struct Outcome {
   std::vector<double> losses;
 };
 
-/// Trains until steps are steady (with graphs, until both staging slots are captured), then trains two more steps. The
+/// Trains until steps are steady (with graphs, until even and odd steps are captured), then trains two more steps. The
 /// n-th call of CUDA in these two fails.
 Outcome train(const Model& model, const EngineConfig& config, int64_t n) {
   DeviceGroupOptions options = test_group(1, false);
   options.trace = TraceLevel::phase;
   DeviceGroup devices(options);
   Engine engine(model, devices, config, {{config.batch_size}, {}});
-  const auto step = [&](int number) {
-    engine.train_step(random_batch(model, config.batch_size, static_cast<uint32_t>(number), 0.1).view());
-  };
+  const auto step = [&](int number) { engine.train_step(batch_of(model, config, config.batch_size, number)); };
   const int first_steps = config.cuda_graph ? 5 : 2;
   for (int number = 0; number < first_steps; ++number) step(number);
   engine.take_step_results(true);
@@ -63,7 +63,8 @@ Outcome train(const Model& model, const EngineConfig& config, int64_t n) {
 TEST_P(CudaCallFailure, EndsTrainingWithItsNameOrChangesNothing) {
   const Model model = random_model(1);
   EngineConfig config = small_config(model, 2);
-  config.cuda_graph = GetParam();
+  config.cuda_graph = GetParam() != HowIssued::issued;
+  if (GetParam() == HowIssued::resident) config.resident_images = random_images(model, 20);
   config.optimizer = make_optimizer_config("adamw", 0.05, {}, false, {});
   config.precision.compute = DType::f16;
   config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
@@ -93,15 +94,20 @@ TEST_P(CudaCallFailure, EndsTrainingWithItsNameOrChangesNothing) {
   }
   for (const auto& [name, count] : ended) std::cout << fmt::format("{} x {}: ends training\n", count, name);
   for (const auto& [name, count] : went_on) std::cout << fmt::format("{} x {}: goes on\n", count, name);
-  EXPECT_GT(n, GetParam() ? 20 : 50);
+  EXPECT_GT(n, GetParam() == HowIssued::issued ? 50 : GetParam() == HowIssued::replayed ? 20 : 6);
   // What moves or computes data never fails unnoticed.
   for (const char* name : {"cudaMemcpyAsync", "cudaMemsetAsync", "queue_kernel", "cublasLtMatmul",
                            "cudaStreamWaitEvent", "cudaStreamSynchronize"})
     EXPECT_EQ(went_on.count(name), 0U) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CudaCallFailure, ::testing::Bool(),
-                         [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
+INSTANTIATE_TEST_SUITE_P(Of, CudaCallFailure,
+                         ::testing::Values(HowIssued::issued, HowIssued::replayed, HowIssued::resident),
+                         [](const auto& param) {
+                           return std::string(param.param == HowIssued::issued     ? "issued"
+                                              : param.param == HowIssued::replayed ? "replayed"
+                                                                                   : "resident");
+                         });
 
 }  // namespace
 }  // namespace vitrine::test

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/parallel/random_model.h"
+#include "tests/parallel/graph_training.h"
 #include "tests/standins/controls.h"
 
 namespace vitrine::test {
@@ -16,25 +16,29 @@ namespace {
 // and in f32 the gradient of the input is cleared first.
 constexpr int64_t kConvolutionPasses = 5;
 
-/// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is
-/// captured, without those that wait for its results.
-standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_graph) {
+/// How a step is issued: part by part, as a graph, or as a graph that takes its images from those that the GPU holds.
+enum class IssuedAs { issued, replayed, resident };
+
+/// The calls of a training step of small-cnn once the first ones have passed and, in a graph, the step is captured,
+/// without those that wait for its results.
+standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, IssuedAs steps) {
   const Model model = make_model("small-cnn", {.image_size = 16});
   DeviceGroupOptions options = test_group(1, false);
   options.trace = trace;
   DeviceGroup group(options);
   EngineConfig config = small_config(model, 4);
-  config.cuda_graph = cuda_graph;
+  config.cuda_graph = steps != IssuedAs::issued;
+  if (steps == IssuedAs::resident) config.resident_images = random_images(model, 20);
   config.workspace_bytes = int64_t{32} << 20;  // a convolution is one product
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
   config.precision.compute = dtype;
   if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   Engine engine(model, group, config, {{4}, {}});
-  const OwnedBatch batch = random_batch(model, 4, 1, 0);
+  const HostBatch batch = batch_of(model, config, 4, 1);
   standins::CallCounts counts;
   for (int step = 0; step < 6; ++step) {
     standins::take_call_counts();
-    engine.train_step(batch.view());
+    engine.train_step(batch);
     counts = standins::take_call_counts();
     engine.take_step_results(true);
   }
@@ -52,7 +56,7 @@ struct Figures {
   int64_t launches, target_launches, records, calls, replayed_calls;
 };
 const Figures kFigures[] = {
-    {DType::f32, 21, 21, 28, 77, 36}, {DType::bf16, 21, 21, 30, 76, 36}, {DType::f16, 22, 22, 32, 78, 36}};
+    {DType::f32, 21, 21, 28, 77, 14}, {DType::bf16, 21, 21, 30, 76, 14}, {DType::f16, 22, 22, 32, 78, 14}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:
@@ -61,8 +65,8 @@ class CudaCalls : public ::testing::TestWithParam<Figures> {
 
 TEST_P(CudaCalls, OfAStepDoNotGrow) {
   const Figures& figures = GetParam();
-  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, false),
-                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, false);
+  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, IssuedAs::issued),
+                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, IssuedAs::issued);
   std::cout << fmt::format(
       "small-cnn {}, one step: {} launches (at most {}, target {}), {} copies, {} fills, {} waits, {} records without "
       "time; {} records with time at "
@@ -81,16 +85,16 @@ TEST_P(CudaCalls, OfAStepWithCudnnHaveOneForEachPassOfAConvolution) {
   if (!standins::has_cudnn()) GTEST_SKIP() << "no stand-in for cuDNN";
   const Figures& figures = GetParam();
   standins::set_convolution_engines({{.index = 1}});
-  const standins::CallCounts counts = calls_of_a_step(figures.dtype, TraceLevel::off, false);
+  const standins::CallCounts counts = calls_of_a_step(figures.dtype, TraceLevel::off, IssuedAs::issued);
   const int64_t rounded_gradients = figures.dtype == DType::f32 ? 0 : 2;
   EXPECT_EQ(counts.convolutions, kConvolutionPasses);
   EXPECT_LE(counts.launches + counts.products + counts.convolutions, figures.launches + rounded_gradients);
 }
 
-TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {
+TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunchAndTheTransferOfItsBatch) {
   const Figures& figures = GetParam();
-  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, true),
-                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, true);
+  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, IssuedAs::replayed),
+                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, IssuedAs::replayed);
   std::cout << fmt::format(
       "small-cnn {}, one step as a graph: {} graph launch, {} other, {} copies, {} fills; {} calls of CUDA, {} at the "
       "default trace level\n",
@@ -98,9 +102,41 @@ TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {
       untraced.all, traced.all);
   EXPECT_EQ(untraced.graph_launches, 1);
   EXPECT_EQ(traced.graph_launches, 1);
-  EXPECT_EQ(untraced.launches + untraced.products,
-            1);  // resize_normalize: images become the input as soon as they are there
+  EXPECT_EQ(untraced.launches + untraced.products, 0);
+  EXPECT_EQ(untraced.copies, 2);  // images and labels
   EXPECT_LE(untraced.all, figures.replayed_calls);
+}
+
+TEST_P(CudaCalls, OfAReplayedStepWhoseImagesTheDeviceHoldsAreOneGraphLaunch) {
+  const standins::CallCounts counts = calls_of_a_step(GetParam().dtype, TraceLevel::off, IssuedAs::resident),
+                             traced = calls_of_a_step(GetParam().dtype, TraceLevel::phase, IssuedAs::resident);
+  std::cout << fmt::format(
+      "small-cnn {}, one step as a graph, images on the device: {} graph launch, {} other calls; "
+      "{} records with time at the default trace level\n",
+      dtype_name(GetParam().dtype), counts.graph_launches, counts.all - counts.queries - 1, traced.timed_records);
+  EXPECT_EQ(counts.graph_launches, 1);
+  EXPECT_EQ(counts.all - counts.queries, 1);
+  EXPECT_EQ(traced.all - traced.queries - traced.timed_records, 1);
+}
+
+/// With two steps in flight, what waits for results makes no copy and no launch either.
+TEST(CudaCallsOfTraining, AreOneGraphLaunchForEachStep) {
+  const Model model = random_model(1);
+  DeviceGroupOptions options = test_group(1, false);
+  options.trace = TraceLevel::off;
+  DeviceGroup group(options);
+  EngineConfig config = small_config(model, 4);
+  config.resident_images = random_images(model, 20);
+  Engine engine(model, group, config, {{4}, {}});
+  constexpr int kFirst = 4, kSteps = 50;
+  for (int step = 8; step < 8 + kFirst + kSteps; ++step) {
+    if (step == 8 + kFirst) standins::take_call_counts();
+    engine.train_step(batch_of(model, config, 4, step));
+  }
+  EXPECT_EQ(engine.take_step_results(true).size(), size_t{kFirst + kSteps});
+  const standins::CallCounts counts = standins::take_call_counts();
+  EXPECT_EQ(counts.graph_launches, kSteps);
+  EXPECT_EQ(counts.launches + counts.copies + counts.fills + counts.waits + counts.timed_records, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaCalls, ::testing::ValuesIn(kFigures),
@@ -121,7 +157,7 @@ TEST_P(CudaEvents, AreNotCreatedOnceTheFirstStepsHavePassed) {
   config.cuda_graph = GetParam();
   Engine engine(model, group, config, {{4}, {}});
   const OwnedBatch batch = random_batch(model, 4, 1, 0);
-  // A capture, of which there is one for each staging slot, creates two.
+  // A capture, of which there is one for even and one for odd steps, creates two.
   const int first_steps = GetParam() ? 4 : 2;
   // No span is ever taken, and two steps are in flight.
   for (int step = 0; step < 100; ++step) {

@@ -28,7 +28,8 @@ TEST(CudaGraph, IsLaunchedOncePerStep) {
     const standins::CallCounts counts = standins::take_call_counts();
     EXPECT_EQ(counts.graph_launches, step < 2 ? 0 : 1) << step;
     if (step < 4) continue;
-    EXPECT_LE(counts.launches + counts.products, 1) << step;  // the images become the input outside the graph
+    EXPECT_EQ(counts.launches + counts.products, 0) << step;
+    EXPECT_EQ(counts.copies, 2) << step;  // images and labels
     EXPECT_EQ(counts.waits, 2) << step;
   }
   engine.take_step_results(true);

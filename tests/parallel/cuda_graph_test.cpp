@@ -52,6 +52,26 @@ TEST(CudaGraph, ReplaysImagesInAForm) {
   expect_same_bits(model, config);
 }
 
+/// Images come from the device by other indices, and change by other random numbers, in each epoch.
+TEST(CudaGraph, ReplaysImagesThatTheDeviceHolds) {
+  const Model model = random_model(1);
+  for (const int accumulate : {1, 2, 3}) {
+    SCOPED_TRACE(accumulate);
+    EngineConfig config = with(small_config(model, 6), accumulate == 2 ? DType::f16 : DType::f32, "adamw");
+    config.accumulate = accumulate;
+    config.resident_images = random_images(model, 20);
+    if (accumulate > 1) config.augmentation = {true, 2, 3};
+    expect_same_bits(model, config);
+  }
+}
+
+TEST(CudaGraph, ReplaysImagesThatChangeAtRandom) {
+  const Model model = random_model(2);
+  EngineConfig config = with(small_config(model, 6), DType::f32, "sgd");
+  config.augmentation = {true, 2, 3};
+  expect_same_bits(model, config);
+}
+
 TEST(CudaGraph, ReplaysWithSegmentsThatAreRecomputed) {
   const Model model = random_model(2);
   EngineConfig config = with(small_config(model, 6), DType::f32, "adam");

@@ -44,9 +44,30 @@ struct Course {
 struct Training {
   std::vector<float> parameters;
   std::vector<double> losses, norms;
+  std::vector<int> votes;
   int64_t launches = 0;
   int skipped = 0;
 };
+
+/// Images for the devices to hold.
+inline ResidentImages random_images(const Model& model, int64_t count) {
+  return {count, [images = random_batch(model, count, 99, 0.0)](int64_t first, const View& to) {
+            const int64_t bytes = to.bytes() / to.shape[0];
+            std::memcpy(to.data, images.memory->bytes.data() + first * bytes, static_cast<size_t>(to.bytes()));
+          }};
+}
+
+/// A batch of a step. In all but step 7 it takes its images from the device, if that holds some.
+inline HostBatch batch_of(const Model& model, const EngineConfig& config, int64_t samples, int step) {
+  OwnedBatch owned = random_batch(model, samples, static_cast<uint32_t>(step), 0.1, config.image_dtype);
+  if (config.resident_images.count > 0) {
+    for (int32_t& sample : owned.memory->samples) sample %= static_cast<int32_t>(config.resident_images.count);
+  }
+  HostBatch batch = owned.view();
+  batch.epoch = step / 2;
+  if (config.resident_images.count > 0 && step != 7) batch.images = {};
+  return batch;
+}
 
 /// Trains with another learning rate and other data in each step.
 inline Training train(const Model& model, EngineConfig config, bool cuda_graph, const DeviceGroupOptions& options,
@@ -62,12 +83,14 @@ inline Training train(const Model& model, EngineConfig config, bool cuda_graph, 
     engine.set_learning_rate(course.learning_rate / (step + 1));
     if (step == 6) engine.set_momentum(0.5);
     const int64_t samples = step == course.short_step ? config.batch_size - 1 : config.batch_size;
-    engine.train_step(random_batch(model, samples, static_cast<uint32_t>(step), 0.1, config.image_dtype).view());
+    if (step == 8) engine.vote_to_stop();
+    engine.train_step(batch_of(model, config, samples, step));
     if (step == course.evaluation_step) engine.evaluate(random_batch(model, 2, 77, 0.0, config.image_dtype).view());
   }
   for (const StepResult& step : engine.take_step_results(true)) {
     result.losses.push_back(step.loss_sum);
     result.norms.push_back(step.gradient_norm);
+    result.votes.push_back(step.stop_votes);
     result.skipped += step.skipped ? 1 : 0;
   }
   engine.finish();
@@ -87,6 +110,8 @@ inline int expect_same_bits(const Model& model, const EngineConfig& config,
   EXPECT_TRUE(same_bits(replayed.parameters, issued.parameters));
   EXPECT_TRUE(same_bits(replayed.losses, issued.losses));
   EXPECT_TRUE(same_bits(replayed.norms, issued.norms));
+  EXPECT_EQ(replayed.votes, issued.votes);
+  EXPECT_EQ(replayed.votes.back(), course.steps > 8 ? 1 : 0);
   return issued.skipped;
 }
 

@@ -54,7 +54,8 @@ struct CallCounts {
       0;  // launches, products and convolutions count when they are captured, not when they are replayed
   int64_t copies = 0, fills = 0;
   int64_t timed_records = 0, records = 0, waits = 0, created_events = 0;
-  int64_t all = 0;  // including those that are not counted apart
+  int64_t queries = 0;  // that ask for the current device, the last error, or properties of devices
+  int64_t all = 0;      // including those that are not counted apart
 };
 /// The calls since the last take_call_counts().
 CallCounts take_call_counts();

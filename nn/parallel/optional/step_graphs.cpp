@@ -3,14 +3,12 @@
 #include "nn/parallel/optional/step_graphs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
 #include "runtime/process_group/process_group.h"
@@ -67,21 +65,7 @@ StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
     : replica_(replica),
       most_micro_batches_(setup.config.accumulate),
       timed_every_(setup.devices.options().trace == TraceLevel::off ? 0 : setup.config.timed_every),
-      values_(kStepSlots * most_micro_batches_ * static_cast<int64_t>(sizeof(StepValues)), setup.devices.host_memory()),
       process_group_(setup.peers()) {}
-
-int64_t StepGraphs::spans_of(int64_t step) const {
-  if (timed_every_ == 0 || step % timed_every_ != 0) return 0;
-  return 1 + step / timed_every_ % 2;
-}
-
-void StepGraphs::send_values(int64_t position, const StepValues& values) {
-  const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
-  const View on_host =
-      values_.view({kStepSlots * most_micro_batches_, StepValues::kCount}, DType::i32).rows(entry, entry + 1);
-  std::memcpy(on_host.data, &values, sizeof values);
-  copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.scalars.values);
-}
 
 std::string GraphCounts::str() const {
   if (launched + issued() == 0) return {};
@@ -150,7 +134,7 @@ bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& sectio
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
   const std::string answer = process_group_->exchange(
       fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}, {}", position + 1,
-                  key.section[1], key.slot, key.spans == 0 ? "not timed" : "timed"),
+                  key.section[1], key.slot, key.timed ? "timed" : "not timed"),
       (mine ? "1" : "0") + failure_, combine);
   failure_ = answer.substr(1);
   return answer[0] == '1';
@@ -162,9 +146,8 @@ bool StepGraphs::issue_after_failure(Section& section, const Work& work) {
   return true;
 }
 
-bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t position, const StepValues& values,
-                     const Work& work) {
-  const Key key{section_key, slot, spans_of(values.step)};
+bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t position, int64_t step, const Work& work) {
+  const Key key{section_key, slot, is_timed(step)};
   Section& section = sections_[section_key];
   const uint64_t in_use = pool().in_use_hash();
   agree_on_history();
@@ -174,8 +157,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   }
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
-    send_values(position, values);
-    return launch(key, found->second, values.step) ? false : issue_after_failure(section, work);
+    return launch(key, found->second, step) ? false : issue_after_failure(section, work);
   }
   if (found != graphs_.end()) {
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
@@ -191,12 +173,11 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
     issue_section(section, counts_.moved, work.issue);
     return true;
   }
-  send_values(position, values);
-  std::optional<Graph> graph = capture(work.issue, in_use, key.spans != 0);
+  std::optional<Graph> graph = capture(work.issue, in_use, key.timed);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
   const bool repeat = blocks_repeat(key, position, section);
   if (!failure_.empty()) graph.reset();
-  if (!graph || !launch(key, *graph, values.step)) return issue_after_failure(section, work);
+  if (!graph || !launch(key, *graph, step)) return issue_after_failure(section, work);
   if (repeat) {
     graphs_.emplace(key, std::move(*graph));
   } else {
@@ -210,7 +191,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
 
 bool StepGraphs::launch(const Key& key, Graph& graph, int64_t step) {
   std::optional<PhaseScope> untimed;
-  if (key.spans == 0) untimed.emplace(replica_.compute(), Phase::graph);
+  if (!key.timed) untimed.emplace(replica_.compute(), Phase::graph);
   if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
   try {
     stream().launch(*graph.work, step);

@@ -11,12 +11,10 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/step_values.h"
 #include "nn/parallel/optional/graph_counts.h"
 #include "nn/parallel/replicas/replica.h"
 #include "runtime/comm/capabilities.h"
 #include "runtime/device.h"
-#include "runtime/host_buffer.h"
 #include "runtime/memory/section.h"
 
 /// Private to nn/parallel.
@@ -53,11 +51,10 @@ class StepGraphs {
   };
   /// Calls work.issue, or launches the graph of its key instead.
   ///   section, slot  of the pool and of the staging
-  ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this
-  ///             micro-batch
+  ///   position  of the micro-batch in optimizer step `step`; beyond the most that were announced it is issued
   /// Returns false if it has launched a graph without calling work.issue. throws OrderError where ranks replay together
   /// and this one's memory has moved; CommError
-  bool run(const SectionKey& section, int64_t slot, int64_t position, const StepValues& values, const Work& work);
+  bool run(const SectionKey& section, int64_t slot, int64_t position, int64_t step, const Work& work);
 
   /// Destroys the graphs. requires an idle stream
   void forget() {
@@ -70,14 +67,14 @@ class StepGraphs {
 
  private:
   /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
-  /// updates). Each staging slot has a graph, because labels are read there. spans: 0 for a graph that does not time
-  /// its phases; those that do are two, in turn, because two steps are in flight and each launch needs events of its
-  /// own.
+  /// updates). slot: Stager::Place; two steps in flight have different ones, so that each has a graph with inputs and
+  /// events of its own. timed: its phases are.
   struct Key {
     SectionKey section{};
-    int64_t slot = 0, spans = 0;
+    int64_t slot = 0;
+    bool timed = false;
     bool operator<(const Key& other) const {
-      return std::tie(section, slot, spans) < std::tie(other.section, other.slot, other.spans);
+      return std::tie(section, slot, timed) < std::tie(other.section, other.slot, other.timed);
     }
   };
   static constexpr int kIssuedUses = 2;
@@ -93,8 +90,7 @@ class StepGraphs {
     std::unique_ptr<CapturedCollectives> collectives;  // null: the rank is alone
     uint64_t in_use = 0;                               // Pool::in_use_hash() at its beginning
   };
-  /// Key::spans of a step.
-  int64_t spans_of(int64_t step) const;
+  bool is_timed(int64_t step) const { return timed_every_ > 0 && step % timed_every_ == 0; }
   /// Issues the work, and counts it under its reason.
   void issue_section(Section& section, int64_t& reason, const std::function<void()>& issue);
   /// The count of the reason to issue the next use of a section; null: it is captured or replayed.
@@ -103,7 +99,6 @@ class StepGraphs {
   Stream& stream() { return replica_.compute().stream(); }
   /// Null: the rank is alone.
   CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reduction.communicator); }
-  void send_values(int64_t position, const StepValues& values);
   /// What `issue` queues on the compute and communication streams; nothing, with a failure(), where CUDA or NCCL
   /// refuses that.
   std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use, bool timed);
@@ -122,7 +117,6 @@ class StepGraphs {
   Replica& replica_;
   int64_t most_micro_batches_;
   int64_t timed_every_;  // 0: no span is recorded
-  HostBuffer values_;    // of the steps in flight
   std::map<SectionKey, Section> sections_;
   std::map<Key, Graph> graphs_;
   ProcessGroup* process_group_;

@@ -81,8 +81,7 @@ void ReplicaGroup::for_each_at_once(const std::function<void(Replica&)>& work) {
   if (cause >= 0) rethrow_with_prefix(errors[static_cast<size_t>(cause)], (*this)[cause].device.name() + ": ");
 }
 
-bool ReplicaGroup::is_stuck() const {
-  if (communicators_ && !(*communicators_)[0]->failure().empty()) return true;
+bool ReplicaGroup::any_lost() const {
   return std::any_of(replicas_.begin(), replicas_.end(),
                      [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
 }
@@ -95,12 +94,13 @@ void ReplicaGroup::issue_or_recover(const std::function<void()>& issue) {
   }
 }
 
-void ReplicaGroup::throw_if_failed() {
-  const bool failed = std::any_of(replicas_.begin(), replicas_.end(), [](const std::unique_ptr<Replica>& r) {
+void ReplicaGroup::throw_if_failed(bool asks_gpus) {
+  const auto failed = [&](ExecContext* ctx) { return asks_gpus ? ctx->stream().failed() : ctx->stream().has_fault(); };
+  const bool any_failed = std::any_of(replicas_.begin(), replicas_.end(), [&](const std::unique_ptr<Replica>& r) {
     const auto contexts = r->contexts();
-    return std::any_of(contexts.begin(), contexts.end(), [](ExecContext* ctx) { return ctx->stream().failed(); });
+    return std::any_of(contexts.begin(), contexts.end(), failed);
   });
-  if (!failed && !is_stuck()) return;
+  if (!any_failed && !is_aborted() && !(asks_gpus && any_lost())) return;
   const std::exception_ptr cause = recover(nullptr);
   VITRINE_ASSERT(cause != nullptr, "a failure has a cause");
   std::rethrow_exception(cause);

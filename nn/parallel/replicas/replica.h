@@ -18,8 +18,8 @@ namespace vitrine {
 
 /// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
 inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
-/// Steps whose results the host may not have read yet.
-inline constexpr int kStepSlots = 3;
+/// Steps that may be in flight.
+inline constexpr int kStepSlots = 2;
 
 /// The model in a device's memory. An engine that only evaluates has no gradients and no transient buffers.
 struct ModelMemory {

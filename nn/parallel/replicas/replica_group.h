@@ -65,7 +65,7 @@ class ReplicaGroup {
   bool can_get_stuck() const { return setup_.on_gpus() && communicators_ != nullptr; }
   /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel
   /// raised is neither.
-  bool is_stuck() const;
+  bool is_stuck() const { return is_aborted() || any_lost(); }
   /// Until end_commit(), a GPU that is lost does not keep the others from their part: what its work throws is left
   /// out, because the next wait finds that it is lost.
   void begin_commit() { commits_ = true; }
@@ -75,7 +75,8 @@ class ReplicaGroup {
   /// Calls `issue`. When it throws, recovers and throws the root cause.
   void issue_or_recover(const std::function<void()>& issue);
   /// Recovers and throws the root cause when an operation has failed on some device.
-  void throw_if_failed();
+  ///   asks_gpus  false: only faults of kernels and failures of communicators are found, without a call of CUDA
+  void throw_if_failed(bool asks_gpus = true);
   /// The devices whose loss the latest recovery has found and the others can survive, ascending.
   const std::vector<int>& lost() const { return lost_; }
   /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
@@ -100,6 +101,8 @@ class ReplicaGroup {
   ///          failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known);
+  bool is_aborted() const { return communicators_ && !(*communicators_)[0]->failure().empty(); }
+  bool any_lost() const;
   bool is_left_behind(Replica& r) const { return commits_ && r.compute().stream().lost(); }
 
   const EngineSetup& setup_;

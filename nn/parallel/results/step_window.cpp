@@ -2,6 +2,7 @@
 #include "nn/parallel/results/step_window.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -13,22 +14,27 @@
 
 #include "kernels/step_control.h"
 #include "nn/parallel/state/host_copies.h"
+#include "runtime/clock.h"
 #include "runtime/copy.h"
+#include "runtime/gpu_features.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 namespace {
 
-constexpr size_t kStepsInFlight = 2;
+constexpr size_t kStepsInFlight = kStepSlots;
 constexpr int kReduced = kStepSlots;  // the place of the reduction's event
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
+constexpr int64_t kYieldNs = 1'000'000;  // a short step's end is found at once
 
-/// What the host reads of a step, f32: the tail (totals and votes), the control, the two norms of Reducer::error().
+/// What the host reads of a step, f32: the tail (totals and votes), the control, the two norms of Reducer::error(), and
+/// as i32 the step's number.
 struct StepReadout {
   static constexpr int64_t kControl = kTailElements;
   static constexpr int64_t kReductionError = kControl + StepControl::kCount;
-  static constexpr int64_t kCount = kReductionError + 2;
+  static constexpr int64_t kNumber = kReductionError + 2;
+  static constexpr int64_t kCount = kNumber + 1;
 };
 
 /// The parameter that holds an element of the flat gradients.
@@ -104,8 +110,10 @@ void StepWindow::make_events() {
 
 int StepWindow::free_slot() {
   while (in_flight_.size() >= kStepsInFlight) finish_oldest();
-  replicas_.throw_if_failed();
-  return static_cast<int>(progress_.steps % kStepSlots);
+  replicas_.throw_if_failed(!reads_in_work_);
+  const int slot = static_cast<int>(progress_.steps % kStepSlots);
+  std::atomic_ref(number_in(slot)).store(-1, std::memory_order_relaxed);
+  return slot;
 }
 
 void StepWindow::add(int slot, const HostBatch& batch, int64_t samples) {
@@ -119,8 +127,7 @@ void StepWindow::drain() {
 
 void StepWindow::finish_oldest() {
   const Issued issued = in_flight_.front();
-  wait_step_done(issued.slot);
-  replicas_.throw_if_failed();
+  replicas_.throw_if_failed(!wait_step_done(issued));
   in_flight_.pop_front();
   if (issued.step == progress_.first_step && setup_.peers() != nullptr) setup_.peers()->set_warm();
   finished_.push_back(step_result(issued));
@@ -130,22 +137,41 @@ void StepWindow::finish_oldest() {
   throw_if_diverged(finished_.back());
 }
 
-void StepWindow::wait_step_done(int slot) {
-  const bool polls = replicas_.can_get_stuck();
+bool StepWindow::wait_step_done(const Issued& issued) {
+  if (!reads_in_work_) return wait_for_event(issued.slot);
+  const auto arrived = [number = std::atomic_ref(number_in(issued.slot)), step = static_cast<int32_t>(issued.step)] {
+    return number.load(std::memory_order_acquire) == step;
+  };
+  for (const int64_t begin = steady_now_ns(); steady_now_ns() - begin < kYieldNs; std::this_thread::yield()) {
+    if (arrived()) return true;
+  }
+  // The event comes if the results do not, which have a failure then.
+  replicas_.issue_or_recover([&] { record_done(issued.slot); });
+  if (wait_for_event(issued.slot, arrived)) return true;
+  replicas_.throw_if_failed(true);
+  throw CudaError(
+      fmt::format("step {} has ended on {}, but its results are not in the host's memory; {}=off avoids that",
+                  issued.step + 1, replicas_[0].device.name(), variable_of(GpuFeature::graphs)));
+}
+
+bool StepWindow::wait_for_event(int place, const std::function<bool()>& arrived) {
+  const bool polls = replicas_.can_get_stuck() || arrived;
   std::optional<ProcessGroup::Waiting> waiting;
   for (auto& r : replicas_) {
-    Event& done = *step_done_[static_cast<size_t>(r->ordinal())][static_cast<size_t>(slot)];
+    Event& done = *step_done_[static_cast<size_t>(r->ordinal())][static_cast<size_t>(place)];
     // A stream would wait forever for a broken GPU or communicator, so the host polls.
     for (int64_t round = 0; polls && !done.reached(); ++round) {
+      if (arrived && arrived()) return true;
       if (round < kPollsBeforeSleep) continue;
       if (!waiting && setup_.peers() != nullptr)
         waiting.emplace(*setup_.peers(), fmt::format("step {} on {}", progress_.steps - 1, r->device.name()));
-      if (replicas_.is_stuck()) return;
+      if (replicas_.is_stuck()) return false;
       std::this_thread::sleep_for(kPollInterval);
     }
-    if (polls && r->compute().stream().lost()) return;
+    if (polls && r->compute().stream().lost()) return false;
     done.synchronize();
   }
+  return arrived && arrived();
 }
 
 View StepWindow::readout(int slot, int replica) const {
@@ -161,9 +187,14 @@ View StepWindow::stopped_updates(int slot, const Replica& replica) const {
       .rows(row * pieces, (row + 1) * pieces);
 }
 
+int32_t& StepWindow::number_in(int slot) const {
+  return *reinterpret_cast<int32_t*>(readout(slot).as<float>() + StepReadout::kNumber);
+}
+
 void StepWindow::read_step(int slot) {
   const bool all_read = setup_.config.survive_device_loss;
   replicas_.for_each([&](Replica& r) {
+    if (reads_in_work_) return read_by_kernel(r, slot);
     if (r.optimizer.stopped) copy(r.compute(), r.optimizer.stopped, stopped_updates(slot, r));
     if (r.ordinal() > 0 && !all_read) return;
     const View to = readout(slot, r.ordinal());
@@ -173,24 +204,37 @@ void StepWindow::read_step(int slot) {
       copy(r.compute(), r.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
     }
     if (const View error = r.reducer->error())
-      copy(r.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kCount));
+      copy(r.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kNumber));
     if (!all_read) return;
     const auto count = [&finished = r.steps_finished, steps = progress_.steps + 1] { finished = steps; };
     r.compute().dispatch({"finish_step", {}, {}}, count, count);
   });
-  record_done(slot);
+  if (!reads_in_work_) record_done(slot);
 }
 
-void StepWindow::record_done(int slot) {
+void StepWindow::read_by_kernel(Replica& r, int slot) {
+  const PhaseScope phase(r.compute(), Phase::optimizer);
+  const View to = readout(slot);
+  std::vector<CopiedBlock> blocks{{r.reduction.tail(), to.rows(0, StepReadout::kControl)},
+                                  {r.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError)}};
+  if (const View error = r.reducer->error())
+    blocks.push_back({error, to.rows(StepReadout::kReductionError, StepReadout::kNumber)});
+  if (r.optimizer.stopped) blocks.push_back({r.optimizer.stopped, stopped_updates(slot, r)});
+  constexpr int64_t kStep = offsetof(StepValues, step) / sizeof(int32_t);
+  const View number{to.as<float>() + StepReadout::kNumber, {1}, DType::i32, DeviceId::host()};
+  copy_blocks(r.compute(), blocks, {r.scalars.values.rows(kStep, kStep + 1), number});
+}
+
+void StepWindow::record_done(int place) {
   replicas_.for_each([&](Replica& r) {
-    r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(slot)]);
+    r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(place)]);
   });
 }
 
 void StepWindow::await_reduction() {
   if (!setup_.config.survive_device_loss || !replicas_.can_get_stuck()) return;
   record_done(kReduced);
-  wait_step_done(kReduced);
+  wait_for_event(kReduced);
   if (replicas_.is_stuck()) throw CommError("a GPU was lost before all had the reduced gradients");
   replicas_.begin_commit();
 }
@@ -273,8 +317,7 @@ std::string StepWindow::updated_before_stop(int slot) {
 void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   // The steps issued after it have changed nothing.
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
-    wait_step_done(in_flight_.front().slot);
-    replicas_.throw_if_failed();
+    replicas_.throw_if_failed(!wait_step_done(in_flight_.front()));
   }
   progress_.steps += static_cast<int64_t>(undone_.size());
   undone_.clear();

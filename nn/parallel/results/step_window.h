@@ -55,6 +55,10 @@ class StepWindow {
   void await_reduction();
   /// Issues copies of the step's results from device 0, or if a lost device is survived from all.
   void read_step(int slot);
+  /// From here on read_step() is part of the work of a step, which may be captured: a kernel writes the results to the
+  /// host's memory, and after them the step's number, for which the host waits. requires one device, and StepInputs
+  void read_in_work() { reads_in_work_ = true; }
+  bool reads_in_work() const { return reads_in_work_; }
   /// The next step has been issued.
   void add(int slot, const HostBatch& batch, int64_t samples);
   /// Waits for all steps in flight and records their results, and makes the parameters of all replicas those of the
@@ -81,10 +85,16 @@ class StepWindow {
  private:
   /// Waits for the oldest step and records its result.
   void finish_oldest();
-  void wait_step_done(int slot);
-  void record_done(int slot);
+  /// Returns whether it has seen that the step's work has no error; otherwise the streams must be asked.
+  bool wait_step_done(const Issued& issued);
+  /// Waits for an event of step_done_, or until `arrived`, if that can be called. Returns whether it has.
+  bool wait_for_event(int place, const std::function<bool()>& arrived = {});
+  void record_done(int place);
+  /// Where read_in_work() has the step's number written.
+  int32_t& number_in(int slot) const;
   /// What the host reads of the step in `slot` from a replica.
   View readout(int slot, int replica = 0) const;
+  void read_by_kernel(Replica& r, int slot);
   StepResult step_result(const Issued& issued);
   /// What the host reads of OptimizerMemory::stopped.
   View stopped_updates(int slot, const Replica& replica) const;
@@ -102,6 +112,7 @@ class StepWindow {
   HostBuffer readouts_, stopped_updates_;
   /// Of each replica's compute stream: the steps in the slots are done, and the latest reduction.
   std::vector<std::array<std::unique_ptr<Event>, kStepSlots + 1>> step_done_;
+  bool reads_in_work_ = false;
   std::deque<Issued> in_flight_, undone_;
   std::vector<StepResult> finished_;
   TrainingProgress progress_;

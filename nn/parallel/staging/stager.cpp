@@ -2,6 +2,7 @@
 #include "nn/parallel/staging/stager.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/cast.h"
@@ -94,6 +95,16 @@ void Stager::load_resident_images() {
   }
 }
 
+void Stager::stage_in_work() {
+  int64_t samples = 0, labels = 0;
+  if (setup_.config.resident_images.count > 0) {
+    samples = input_of(replicas_[0]).slots[0].samples.numel();
+    labels = input_of(replicas_[0]).slots[0].labels.numel();
+  }
+  inputs_of_steps_ =
+      std::make_unique<StepInputs>(setup_.config.accumulate, samples, labels, setup_.devices.host_memory());
+}
+
 void Stager::begin_section() {
   for (auto& r : replicas_) r->device.pool().begin_section(section_);
   ++section_[2];
@@ -107,7 +118,9 @@ void Stager::begin(SectionKind kind, int64_t samples) {
 void Stager::begin_micro_batch(const MicroBatch& next) {
   int64_t position = next.position;
   for (auto& r : replicas_) {
-    if (micro_batch_ > 0) r->compute().record(*slot(*r).used);
+    for (StagingSlot& s : input_of(*r).slots) {
+      if (!gathers_in_work_ && std::exchange(s.in_use, false)) r->compute().record(*s.used);
+    }
     r->forget_micro_batch();
     r->batch.samples = next.sizes[static_cast<size_t>(r->ordinal())];
     r->batch.first_sample = position;
@@ -119,6 +132,7 @@ void Stager::begin_micro_batch(const MicroBatch& next) {
   // Training micro-batches alternate between the slots even if evaluations come in between: one process may evaluate
   // alone, and all ranks must launch graphs that read the same slot.
   if (section_[0] == kTraining && micro_batch_ % 2 != ++trained_micro_batches_ % 2) ++micro_batch_;
+  for (auto& r : replicas_) slot(*r).in_use = true;
   micro_batch_samples_ = next.global_samples > 0 ? next.global_samples : next.samples();
 }
 
@@ -141,19 +155,21 @@ void Stager::begin_leaves(Replica& r, const MicroBatch& next) {
 }
 
 Stager::Place Stager::take_place() {
-  // section_ is the next one, and the step has one of its own before those of its micro-batches.
-  const int64_t position = section_[2] - 2;
-  if (std::exchange(placed_micro_batch_, micro_batch_) == micro_batch_ || position < 0) {
+  if (std::exchange(placed_micro_batch_, micro_batch_) == micro_batch_ || position() < 0) {
     throw OrderError(
         "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
   }
-  return {section_, micro_batch_ % 2, position};
+  const int64_t step = inputs_of_steps_ ? inputs_of_steps_->step() % kStepSlots : 0;
+  return {section_, micro_batch_ % 2 + 2 * step + (gathers_in_work_ ? 2 * kStepSlots : 0), position()};
 }
 
 void Stager::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
-  begin_micro_batch(next);
   const bool training = section_[0] == kTraining;
+  reads_inputs_ = training && inputs_of_steps_ && position() + 1 < inputs_of_steps_->micro_batches();
+  gathers_in_work_ = reads_inputs_ && gathers(setup_.config, batch);
+  begin_micro_batch(next);
   augmented_epoch_ = training && setup_.config.augments() ? std::optional(batch.epoch) : std::nullopt;
+  if (gathers_in_work_) return note_for_work(replicas_[0], batch, next);
   const bool through_device0 = staging == Staging::device0;
   const RowRange all{0, next.samples()};
   int64_t before = 0;  // samples of earlier devices
@@ -175,6 +191,9 @@ void Stager::stage(const HostBatch& batch, const MicroBatch& next, Staging stagi
       set_targets(r, all);
     }
     r.copy().record(*slot(r).staged);
+    if (!reads_inputs_) return;
+    const PhaseScope preprocess(r.compute(), Phase::preprocess);
+    r.compute().wait(*slot(r).staged, "stage");  // before the work, which a graph may repeat
   });
 }
 
@@ -214,15 +233,46 @@ void Stager::set_targets(Replica& r, const RowRange& rows) {
   r.batch.targets = slot(r).labels.rows(0, rows.size()).reshape({rows.size() * setup_.model.targets_per_sample});
 }
 
+void Stager::note_for_work(Replica& r, const HostBatch& batch, const MicroBatch& next) {
+  const RowRange rows{next.first_row, next.first_row + next.samples()};
+  const auto note = [&](const ConstView& from, const View& to) {
+    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+  };
+  if (rows.size() == 0) return;
+  const ConstView labels = batch.labels.rows(rows.begin, rows.end);
+  note(batch.samples.rows(rows.begin, rows.end), inputs_of_steps_->samples(position(), rows.size()));
+  note(labels, inputs_of_steps_->labels(position(), labels.numel()));
+  set_targets(r, {0, rows.size()});
+}
+
+void Stager::read_inputs(Replica& r) {
+  ExecContext& ctx = r.compute();
+  const PhaseScope phase(ctx, Phase::stage);
+  const StepInputs& from = *inputs_of_steps_;
+  std::vector<CopiedBlock> blocks{{from.values(position()), r.scalars.values}};
+  if (position() == 0) blocks.push_back({from.tail(), r.reduction.tail()});
+  const int64_t samples = gathers_in_work_ ? r.batch.samples : 0;
+  if (samples > 0) {
+    const StagingSlot& to = slot(r);
+    const View labels = to.labels.rows(0, samples);
+    blocks.push_back({from.samples(position(), samples), to.samples.rows(0, samples)});
+    blocks.push_back({from.labels(position(), labels.numel()), labels.reshape({labels.numel()})});
+  }
+  copy_blocks(ctx, blocks);
+  if (samples > 0)
+    gather_rows(ctx, input_of(r).resident_images, slot(r).samples.rows(0, samples), slot(r).images.rows(0, samples));
+}
+
 void Stager::prepare_input(Replica& r) {
   ExecContext& ctx = r.compute();
   const StagingSlot& from = slot(r);
+  if (reads_inputs_) read_inputs(r);
   if (r.batch.samples == 0) {
-    if (r.batch.targets) ctx.wait(*from.staged, "stage");
+    if (r.batch.targets && !reads_inputs_) ctx.wait(*from.staged, "stage");
     return;
   }
   const PhaseScope phase(ctx, Phase::preprocess);
-  ctx.wait(*from.staged, "stage");
+  if (!reads_inputs_) ctx.wait(*from.staged, "stage");
   const EngineConfig& config = setup_.config;
   const int64_t samples = r.batch.samples;
   const Tensor images = from.images.rows(0, samples);
@@ -237,7 +287,7 @@ void Stager::prepare_input(Replica& r) {
     cast(ctx, images, r.batch.input);
   } else if (augmented_epoch_) {
     augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch_}, config.normalization, images,
-                      from.samples.rows(0, samples), r.batch.input, input_form_);
+                      from.samples.rows(0, samples), r.batch.input, input_form_, r.scalars.captured_values);
   } else {
     resize_normalize(ctx, config.normalization, images, r.batch.input, input_form_);
   }

@@ -8,6 +8,7 @@
 
 #include "nn/parallel/replicas/replica_group.h"
 #include "nn/parallel/staging/planned_batches.h"
+#include "nn/parallel/staging/step_inputs.h"
 #include "runtime/memory/section.h"
 
 /// Private to nn/parallel.
@@ -21,6 +22,7 @@ struct StagingSlot {
   Tensor samples;  // where images are augmented, or gathered from the device's: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
+  bool in_use = false;            // by work after `used`
 };
 
 /// How a micro-batch comes to the devices and becomes the model's input.
@@ -36,21 +38,30 @@ class Stager {
   /// Copies EngineConfig::resident_images to the devices that hold them; waits.
   void load_resident_images();
 
+  /// From here on prepare_input() begins the work of a training micro-batch by reading what differs from step to step,
+  /// and gathers images that the device holds, on the compute stream: what comes after stage() can be captured.
+  /// requires one device
+  void stage_in_work();
+  /// Null: stage_in_work() was not called.
+  StepInputs* step_inputs() { return inputs_of_steps_.get(); }
+
   /// Begins a step or evaluation with a section of its own. samples: of the global batch
   void begin(SectionKind kind, int64_t samples);
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at);
-  /// Turns the images of the replica's slot into the model's input.
+  /// Turns the images of the replica's slot into the model's input. In training forward() calls it.
   void prepare_input(Replica& r);
 
   const ImageForm& input_form() const { return input_form_; }
+  /// Of the current micro-batch's augmentation; 0 without one.
+  int64_t epoch() const { return augmented_epoch_.value_or(0); }
   /// Samples of the current micro-batch of all devices and processes.
   int64_t micro_batch_samples() const { return micro_batch_samples_; }
-  /// The section of the current micro-batch, its staging slot, and its position in the step. throws OrderError unless
-  /// stage() was called since the last call: it begins the work that can be replayed.
+  /// The section of the current micro-batch, which memory its work reads, and its position in the step. throws
+  /// OrderError unless stage() was called since the last call: it begins the work that can be replayed.
   struct Place {
     SectionKey section;
-    int64_t slot;
+    int64_t slot;  // a number for the staging slot, the memory of StepInputs and whether images are gathered
     int64_t position;
   };
   Place take_place();
@@ -79,11 +90,19 @@ class Stager {
   /// Copies the same rows from device 0, which has staged all of them.
   void stage_from_device0(Replica& r, const RowRange& rows, LossAt loss_at);
   void set_targets(Replica& r, const RowRange& rows);
+  /// Copies what a micro-batch's work gathers by to StepInputs.
+  void note_for_work(Replica& r, const HostBatch& batch, const MicroBatch& next);
+  /// Reads StepInputs on the compute stream.
+  void read_inputs(Replica& r);
+  int64_t position() const { return section_[2] - 2; }  // section_ is the next one, and the step has one of its own
 
   const EngineSetup& setup_;
   ReplicaGroup& replicas_;
   ImageForm input_form_;  // of the model's input; empty: as the images are
   std::vector<DeviceInput> inputs_;
+  std::unique_ptr<StepInputs> inputs_of_steps_;  // null: transfers have streams of their own
+  bool reads_inputs_ = false;                    // the current micro-batch does, from inputs_of_steps_
+  bool gathers_in_work_ = false;                 // and gathers its images
   SectionKey section_{kTraining, 0, 0};  // its kind, the samples of the global batch, and the sections begun in it
   int64_t micro_batch_ = 0;              // the current one's number, which decides its slot
   int64_t trained_micro_batches_ = 0;    // without those of evaluation
