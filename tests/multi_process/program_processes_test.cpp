@@ -136,6 +136,36 @@ TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   EXPECT_FALSE(content(weights).empty());
 }
 
+TEST_F(Processes, NameWhatAnUpdateInBackwardHasChanged) {
+  const auto training = [&](const Command& more) {
+    return vitrine_command(with(with({"train"}, kJob),
+                                with(words("--mode zero2 --update-in-backward --bucket-mb 0.01 --no-eval --optimizer "
+                                           "adamw --weight-decay 1 --checkpoint-every 1 --checkpoint-dir {}",
+                                           folder_.path("c")),
+                                     more)));
+  };
+  ASSERT_EQ(mpirun(2, training(words("--steps 2 --lr 0.001"))).exit_code, 0);
+  const ChildResult result =
+      mpirun(2, with_output_in(folder_.str(), training(words("--steps 4 --lr 3e38 --resume auto --resume-change lr"))));
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  expect_contains(content(folder_.path("err.0")), "the gradient or the update of step 3 is not finite",
+                  "Backward has updated ", "the last one is that of step 2, from which this run continued");
+}
+
+TEST_F(Processes, HoldWhatIsPlanned) {
+  for (const char* more : {"--mode zero1 --precision bf16 --split 3,5", "--mode zero2 --exact --accumulate 2",
+                           "--mode zero3 --update-in-backward", "--mode ddp --exact"}) {
+    SCOPED_TRACE(more);
+    const Command options = with(words(more), words("--steps 2 --no-eval --workspace 4MiB"));
+    const Json run = in_processes(2, "train", options);
+    const Json plan =
+        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--devices cpu:0 --processes 2 --json")))));
+    EXPECT_EQ(run["devices"][0]["peak_bytes"], plan["devices"][0]["peak_bytes"]);
+    EXPECT_EQ(run["devices"][0]["peak_bytes_by_category"], plan["devices"][0]["peak_bytes_by_category"]);
+    for (const Json& device : run["devices"]) EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
+  }
+}
+
 TEST_F(Processes, StopTogetherWhenAnEvaluationIsNotFinite) {
   const Command training =
       vitrine_command(words("train --model mlp --data synthetic:64 --threads-per-device 1 --steps 1 --lr 1e30 --json"));

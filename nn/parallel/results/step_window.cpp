@@ -309,9 +309,9 @@ std::string StepWindow::updated_before_stop(int slot) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     if (spec.trained && layout.offset(i) + spec.shape.numel() <= end) names.push_back(spec.name);
   }
-  if (names.empty()) return "no parameter";
-  return fmt::format("{}{} ({} of {} parameters)", names.front(), names.size() > 1 ? " to " + names.back() : "",
-                     names.size(), layout.size());
+  if (names.empty()) return "what is finite of all parameters";
+  return fmt::format("{}{} ({} of {} parameters), and what is finite of the others", names.front(),
+                     names.size() > 1 ? " to " + names.back() : "", names.size(), layout.size());
 }
 
 void StepWindow::stop_training(const Issued& issued, StepResult& result) {
@@ -333,8 +333,8 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   if (by_update && setup_.config.update_in_backward) {
     throw DivergedError(
         fmt::format("training has diverged: the gradient or the update of step {} is not finite for some parameters, "
-                    "which keep their values. Backward has updated all of {}, and of the others what is finite. To "
-                    "continue, lower the learning rate, and start from a checkpoint of an earlier step",
+                    "which keep their values. Backward has updated {}. To continue, lower the learning "
+                    "rate, and start from a checkpoint of an earlier step",
                     issued.step + 1, updated_before_stop(issued.slot)));
   }
   const std::string what =

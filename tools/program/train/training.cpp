@@ -101,10 +101,14 @@ void Training::run() {
     for (const StepResult& totals : engine_.take_step_results(false)) {
       add_step(totals);
       if (!options_.update_in_backward || totals.overflow != "the update") continue;
-      record_.diverged += checkpoints_.last_step()
-                              ? fmt::format("; the last one, of step {}, is in {}", *checkpoints_.last_step(),
-                                            options_.checkpoints.directory)
-                              : "; this run has saved none";
+      if (const std::optional<int64_t> saved = checkpoints_.last_step()) {
+        record_.diverged += fmt::format("; the last one, of step {}, is in {}", *saved, options_.checkpoints.directory);
+      } else if (first_step_ > 0) {
+        record_.diverged +=
+            fmt::format("; the last one is that of step {}, from which this run continued", first_step_);
+      } else {
+        record_.diverged += "; this run has saved none";
+      }
     }
     if (!record_.epochs.empty() && record_.epochs.back().seconds == epoch_begin_seconds_) record_.epochs.pop_back();
     run_.devices->synchronize();
