@@ -3,8 +3,12 @@
 // left.
 #include <gtest/gtest.h>
 
+#include "runtime/copy.h"
+#include "runtime/error.h"
 #include "tests/parallel/graph_training.h"
 #include "tests/standins/controls.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -33,6 +37,57 @@ TEST(CudaGraph, IsLaunchedOncePerStep) {
     EXPECT_EQ(counts.waits, 2) << step;
   }
   engine.take_step_results(true);
+}
+
+/// An engine that replays steps whose images the GPU holds.
+struct ReplayedTraining {
+  ReplayedTraining() {
+    for (int number = 10; number < 16; ++number) engine.train_step(batch_of(model, config, 4, number));
+    engine.take_step_results(true);
+    EXPECT_EQ(engine.graph_counts().launched, 4);
+  }
+  static EngineConfig config_of(const Model& model) {
+    EngineConfig config = small_config(model, 4);
+    config.resident_images = random_images(model, 20);
+    return config;
+  }
+
+  Model model = random_model(1);
+  DeviceGroup group{test_group(1, false)};
+  EngineConfig config = config_of(model);
+  Engine engine{model, group, config, {{4}, {}}};
+};
+
+TEST(CudaGraph, EndsWithTheErrorOfAGpuThatIsLostMeanwhile) {
+  {
+    ReplayedTraining training;
+    ExecContext& ctx = training.group[0].compute();
+    const Tensor pair = ctx.allocate({2}, DType::i32, Category::activations, "a pair");
+    standins::fail_launch(0, 1);
+    copy_blocks(ctx, {{CopiedBlock{pair.rows(0, 1), pair.rows(1, 2)}}});
+    const std::string error = error_of<CudaError>([&] {
+      for (int number = 16; number < 20; ++number)
+        training.engine.train_step(batch_of(training.model, training.config, 4, number));
+    });
+    expect_contains(error, "cudaErrorIllegalAddress");
+  }
+  standins::reset();
+}
+
+/// Which a kernel finds.
+TEST(CudaGraph, ReportsALabelThatIsNoClass) {
+  ReplayedTraining training;
+  const std::vector<float> before = training.engine.parameters().values();
+  const HostBatch batch = batch_of(training.model, training.config, 4, 16);
+  const std::vector<int32_t> labels{0, 5, 1, 2};
+  HostBatch wrong = batch;
+  wrong.labels = ConstView(labels.data(), batch.labels.shape, DType::i32, DeviceId::host());
+  training.engine.train_step(wrong);
+  expect_contains(error_of<DataError>([&] { training.engine.take_step_results(true); }),
+                  "target 5 in row 1 is out of range");
+  training.engine.train_step(batch);
+  EXPECT_EQ(training.engine.take_step_results(true).size(), 1U);
+  EXPECT_NE(training.engine.parameters().values(), before);
 }
 
 }  // namespace
