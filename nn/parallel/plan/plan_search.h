@@ -39,6 +39,8 @@ class PlanSearch {
   bool trains() const { return !workload_.train_batches.empty(); }
   /// False where a process plans for its own devices only.
   bool compares_schemes() const { return devices_.process_count() == 1; }
+  /// False where CPU devices have all of the available memory, so that a larger capacity would not help.
+  bool capacity_is_given() const;
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
   /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
