@@ -107,9 +107,10 @@ Split parse_split(std::string_view text) {
 void validate_split(const Split& split, int64_t batch_size, int device_count) {
   if (split.kind == Split::Kind::weights) {
     if (split.weights.size() != static_cast<size_t>(device_count)) {
-      throw ConfigError({given(settings::kSplit, split.str()),
-                         fmt::format(": it has {} weight{}, but there are {} devices; give one weight for each device",
-                                     split.weights.size(), split.weights.size() == 1 ? "" : "s", device_count)});
+      throw ConfigError(
+          {given(settings::kSplit, split.str()),
+           fmt::format(": it has {} weight{} for {} device{}; give one weight for each device", split.weights.size(),
+                       split.weights.size() == 1 ? "" : "s", device_count, device_count == 1 ? "" : "s")});
     }
     if (std::all_of(split.weights.begin(), split.weights.end(), [](double w) { return w == 0.0; })) {
       throw ConfigError(

@@ -2,6 +2,7 @@
 #include "nn/parallel/plan/plan_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <regex>
 
@@ -96,7 +97,34 @@ TEST(OutOfMemoryText, ReportsThatNothingFits) {
   const Model model = random_model(1);
   DeviceGroup group(devices_with({4096}));
   expect_contains(refusal(model, group, config_of(model, "ddp", 8)),
-                  "No batch size, split, number of micro-batches, recomputation or scheme makes it fit");
+                  "No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise "
+                  "DeviceGroupOptions::memory_bytes");
+}
+
+TEST(OutOfMemoryText, ALargerCapacityDoesNotHelpWhereDevicesHaveAllMemory) {
+  const Model model = random_model(1);
+  DeviceGroupOptions options;
+  options.devices = {{Backend::cpu, 0}};
+  options.host_bytes = std::numeric_limits<int64_t>::max() / 2;
+  DeviceGroup group(options);
+  const std::string text = refusal(model, group, config_of(model, "ddp", 8));
+  expect_contains(text, "are kept free for copies in host memory");
+  expect_contains(text, "makes it fit. Use a machine with more memory, or choose a smaller ");
+  EXPECT_EQ(text.find("memory_bytes"), std::string::npos) << text;
+}
+
+TEST(OutOfMemoryText, CopiesInHostMemoryNeedRoomBesideGivenCapacities) {
+  const Model model = random_model(1);
+  const EngineConfig config = config_of(model, "ddp", 8);
+  DeviceGroupOptions options = devices_with(peaks(model, 1, config));
+  options.host_bytes = int64_t{1} << 20;
+  DeviceGroup group(options);
+  run_steps(model, group, config);
+  options.host_bytes = std::numeric_limits<int64_t>::max() / 2;
+  DeviceGroup crowded(options);
+  const std::string text = refusal(model, crowded, config);
+  expect_contains(text, "are needed for copies in host memory (weights that are loaded or saved, checkpoints), but ");
+  expect_contains(text, "are available beside the pools (");
 }
 
 TEST(OutOfMemoryText, OfOneOfSeveralProcessesNamesTheNextStage) {

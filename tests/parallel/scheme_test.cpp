@@ -133,7 +133,7 @@ TEST(ValidateSplit, NamesTheMismatch) {
   const auto error = [](const char* split, int64_t batch_size, int device_count) {
     return error_of<ConfigError>([&] { validate_split(parse_split(split), batch_size, device_count); });
   };
-  EXPECT_NE(error("2,3", 8, 3).find("2 weights, but there are 3 devices"), std::string::npos);
+  EXPECT_NE(error("2,3", 8, 3).find("2 weights for 3 devices;"), std::string::npos);
   EXPECT_NE(error("0,0", 8, 2).find("no device a sample"), std::string::npos);
   EXPECT_NE(error("gpu0=9", 8, 2).find("more than the batch size 8"), std::string::npos);
   EXPECT_NE(error("gpu0=3", 8, 1).find("only one"), std::string::npos);

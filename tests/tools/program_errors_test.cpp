@@ -37,7 +37,7 @@ TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure(words("train --data imagenet:x"), 2, "imagenet");
   expect_failure(words("train --devices cpu:x"), 2, "cpu:x");
   expect_failure(words("train --devices cpu:0-1 --split 1,2,3"), 2,
-                 "--split 1,2,3: it has 3 weights, but there are 2 devices; give one weight for each device");
+                 "--split 1,2,3: it has 3 weights for 2 devices; give one weight for each device");
   expect_failure(words("train --devices cpu:0-1 --mode balanced"), 2, "--split gpu0=N");
   expect_failure(words("train --devices cpu:0-1 --mode dp --output-device cpu:2"), 2, "cpu:0, cpu:1");
   expect_failure(words("train --devices cpu:0-1 --data synthetic:50 --threads-per-device 1,1,1"), 2,

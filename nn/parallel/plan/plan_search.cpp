@@ -87,6 +87,10 @@ int64_t Fit::tightest() const { return *std::min_element(headroom.begin(), headr
 PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
     : model_(model), devices_(devices), config_(std::move(config)), workload_(std::move(workload)) {}
 
+bool PlanSearch::capacity_is_given() const {
+  return !devices_.options().memory_bytes.empty() || devices_.target().backend != Backend::cpu;
+}
+
 Fit PlanSearch::plan(const EngineConfig& config) const {
   if (workload_.stop && workload_.stop()) throw SearchStopped();
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
@@ -384,10 +388,11 @@ namespace {
 
 /// When no search finds a fit: what is left to change.
 Reason last_resorts(const PlanSearch& search) {
-  Reason text("No batch size makes it fit. Raise ");
+  Reason text("No batch size makes it fit. ");
   if (search.trains())
-    text = Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ");
-  text += Reason({settings::kMemoryBytes, ", or choose a smaller "});
+    text = Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. ");
+  text += search.capacity_is_given() ? Reason({"Raise ", settings::kMemoryBytes}) : "Use a machine with more memory";
+  text += ", or choose a smaller ";
   if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
   text += Reason({"model or a smaller ", settings::kImageSize});
   if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {

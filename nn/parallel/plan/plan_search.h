@@ -37,6 +37,8 @@ class PlanSearch {
   const EngineConfig& config() const { return config_; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
+  /// False where CPU devices have all of the available memory, so that a larger capacity would not help.
+  bool capacity_is_given() const;
   /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
   /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.

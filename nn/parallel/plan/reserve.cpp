@@ -7,6 +7,7 @@
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/settings.h"
+#include "runtime/memory/available.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/units.h"
 
@@ -17,6 +18,8 @@ int64_t missing_bytes(const DevicePlan& plan, const Device& device) {
 }
 
 namespace {
+
+constexpr const char* kCopies = "copies in host memory (weights that are loaded or saved, checkpoints)";
 
 /// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits
 /// nowhere explains the rest.
@@ -58,15 +61,26 @@ namespace {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(missing(other)));
   }
   if (const DeviceGroupOptions& options = devices.options(); options.memory_bytes.empty() && options.host_bytes > 0) {
-    story += fmt::format(
-        ". {} of the available memory are kept free for copies in host memory: of weights that are loaded or saved, "
-        "and for checkpoints",
-        format_bytes(options.host_bytes));
+    story +=
+        fmt::format(". {} of the available memory are kept free for {}", format_bytes(options.host_bytes), kCopies);
   }
   EngineConfig searched = setup.config;
   if (workspace_planned) searched.workspace_bytes = std::nullopt;
   throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(setup.model, devices, searched, setup.workload)),
                     shortage);
+}
+
+/// The pools are taken. Linux would kill a process that takes more than is left, when it saves what it has trained.
+void check_host_copies(const DeviceGroup& devices) {
+  const int64_t copies = devices.options().host_bytes;
+  if (copies == 0) return;
+  const AvailableMemory left = available_memory();
+  if (copies <= left.bytes) return;
+  throw OutOfMemory(
+      fmt::format("{} are needed for {}, but {} are available beside the pools ({}); use a smaller model, a smaller "
+                  "batch or a machine with more memory",
+                  format_bytes(copies), kCopies, format_bytes(left.bytes), left.source),
+      {.memory = MemoryShortage::Memory::host, .needed_bytes = copies, .free_bytes = left.bytes});
 }
 
 }  // namespace
@@ -83,6 +97,7 @@ void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, boo
     devices[i].pool().reserve(plan.peak_bytes);
     devices[i].pool().follow(plan.placement);
   }
+  check_host_copies(devices);
 }
 
 EngineConfig config_without(EngineConfig config, const std::vector<int>& lost) {

@@ -376,8 +376,8 @@ std::optional<Table> frontier_table(const Record& record) {
                    row.recompute.empty() ? "(nothing)" : fmt::format("{}", fmt::join(row.recompute, ","))});
   }
   table.set_hint(
-      "Each row is the fastest choice with so few bytes. Bytes are exact; time is estimated, as a share of the forward "
-      "and backward pass.");
+      "Each row is the fastest choice with so few bytes. Bytes are exact, with a workspace that does not shrink; time "
+      "is estimated, as a share of the forward and backward pass.");
   return table;
 }
 
