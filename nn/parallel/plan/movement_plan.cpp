@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/plan/movement_plan.h"
 
+#include <algorithm>
+
 #include "nn/parallel/plan/plan.h"
 #include "runtime/meta/stream.h"
 
@@ -45,6 +47,12 @@ std::vector<PlannedMovement> plan_movement(const Model& model, const DeviceGroup
     }
   });
   return all;
+}
+
+int64_t most_moved(const std::vector<PlannedMovement>& devices) {
+  int64_t most = 0;
+  for (const PlannedMovement& device : devices) most = std::max(most, device.communication.total().moved_bytes);
+  return most;
 }
 
 }  // namespace vitrine

@@ -20,4 +20,7 @@ struct PlannedMovement {
 std::vector<PlannedMovement> plan_movement(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                            const Workload& workload);
 
+/// What collectives move through the link of the busiest device.
+int64_t most_moved(const std::vector<PlannedMovement>& devices);
+
 }  // namespace vitrine

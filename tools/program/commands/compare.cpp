@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "data/sampler.h"
+#include "nn/parallel/plan/movement_plan.h"
 #include "runtime/error.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/configuration.h"
@@ -124,6 +125,9 @@ class Comparison {
     }
     recorder.add_to(devices);
     result.devices = std::move(devices);
+    if (result.planned_moved_bytes == 0)
+      result.planned_moved_bytes = most_moved(
+          plan_movement(job_.model, *run.devices, run.engine->config(), train_workload(options_, job_, steps_, false)));
     if (!result.exact_price) result.exact_price = exact_price(options_, job_, run);
     note_cores(result, *run.devices);
     machine_ = machine_facts(*run.devices);

@@ -150,17 +150,9 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
                         reason.remedy + ".");
 }
 
-/// What collectives move in a step through the link of the busiest device.
-int64_t most_moved(const RunRecord& run) {
-  int64_t most = 0;
-  for (size_t d = 0; d < run.devices.size(); ++d)
-    most = std::max(most, moved_bytes(run, d, Phase::reduce) + moved_bytes(run, d, Phase::broadcast));
-  return most;
-}
-
 /// What a stage costs beside the one below.
 std::string cost_of_stage(const RunRecord& run, const RunRecord& stage_below) {
-  const int64_t moved = most_moved(run), more = moved - most_moved(stage_below);
+  const int64_t moved = run.planned_moved_bytes, more = moved - stage_below.planned_moved_bytes;
   std::string text = fmt::format(
       "Its collectives move {} a step, {}", short_bytes(moved),
       more == 0 ? "no more" : fmt::format("{} {}", short_bytes(std::abs(more)), more > 0 ? "more" : "less"));

@@ -213,6 +213,7 @@ struct RunRecord {
   std::string crowded;      // the warning that CPU devices have more threads than cores; empty if they do not
   bool equal_cpus = false;  // all devices are CPU devices with the same number of threads
   std::optional<ExactPrice> exact_price;  // with --exact
+  int64_t planned_moved_bytes = 0;        // most_moved(), where stages are compared
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;

@@ -74,8 +74,7 @@ std::vector<Candidate> candidates_that_fit(const Options& options, const Job& jo
       }
       EngineConfig sized = candidate.config;
       sized.workspace_bytes = fit.plans.front().workspace.bytes;
-      for (const PlannedMovement& moved : plan_movement(job.model, devices, sized, workload))
-        candidate.bytes = std::max(candidate.bytes, moved.communication.total().moved_bytes);
+      candidate.bytes = most_moved(plan_movement(job.model, devices, sized, workload));
       fitting.push_back(std::move(candidate));
     } catch (const ConfigError& error) {
       notes.push_back(fmt::format("  {}: not possible: {}", mode, in_program_words(error)));

@@ -138,6 +138,7 @@ RunRecord planned_run(const Options& options, const Job& job, EngineConfig confi
   config.workspace_bytes = plans.front().workspace.bytes;
   const std::vector<PlannedMovement> moved =
       plan_movement(job.model, group, config, train_workload(options, job, options.steps, options.evaluate));
+  run.planned_moved_bytes = most_moved(moved);
   for (int d = 0; d < group.size(); ++d) {
     const auto at = static_cast<size_t>(d);
     DeviceRecord& device = run.devices.emplace_back(planned_device(group[d], batch.device_samples(d), plans[at]));

@@ -11,6 +11,7 @@
 
 #include "kernels/conv2d_choice.h"
 #include "nn/json_file.h"
+#include "nn/parallel/plan/movement_plan.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
@@ -176,6 +177,9 @@ Record make_record(const Options& options, const std::string& name, const std::v
   if (!options.report.empty() && processes.count() == 1) {
     const auto planned = DeviceGroup::planned(device_group_options(options, devices));
     record.stage_below = plan_stage_below(options, job, run.engine->config(), run.engine->facts().batch, *planned);
+    if (record.stage_below)
+      of.planned_moved_bytes = most_moved(plan_movement(job.model, *planned, run.engine->config(),
+                                                        train_workload(options, job, options.steps, options.evaluate)));
   }
   conclude(record);
   return record;
