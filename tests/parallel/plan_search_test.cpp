@@ -123,7 +123,7 @@ TEST(OutOfMemoryText, CopiesInHostMemoryNeedRoomBesideGivenCapacities) {
   options.host_bytes = std::numeric_limits<int64_t>::max() / 2;
   DeviceGroup crowded(options);
   const std::string text = refusal(model, crowded, config);
-  expect_contains(text, "are needed for copies in host memory (weights that are loaded or saved, checkpoints), but ");
+  expect_contains(text, "are needed for copies in host memory (weights, gradients, checkpoints), but ");
   expect_contains(text, "are available beside the pools (");
 }
 

@@ -47,6 +47,18 @@ TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure({"eval"}, 2, "--weights");
 }
 
+TEST(ProgramErrors, CapacitiesLeaveRoomForCopiesInHostMemory) {
+  const TempFolder folder;
+  const std::string refusal = "are kept free for copies in host memory";
+  // 192 GiB of weights, and as many bytes of gradients.
+  const Arguments model = words("--model mlp --image-size 8192 --data synthetic:64 --devices cpu:0");
+  expect_failure_of_run(with(words("train --no-eval --save {}", folder.str() + "/w.safetensors"), model), refusal);
+  expect_failure_of_run(with(words("train --no-eval --hashes {}", folder.str() + "/h.jsonl"), model), refusal);
+  expect_failure_of_run(with(words("compare --modes ddp --steps 2"), model), refusal);
+  expect_failure_of_run(
+      with(words("reproduce --modes single --precisions fp32 --out {}", folder.str() + "/runs"), model), refusal);
+}
+
 /// The data, which would be opened next, does not exist.
 TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
   const std::vector<std::string> one_cycle =

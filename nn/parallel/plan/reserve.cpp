@@ -19,7 +19,7 @@ int64_t missing_bytes(const DevicePlan& plan, const Device& device) {
 
 namespace {
 
-constexpr const char* kCopies = "copies in host memory (weights that are loaded or saved, checkpoints)";
+constexpr const char* kCopies = "copies in host memory (weights, gradients, checkpoints)";
 
 /// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits
 /// nowhere explains the rest.

@@ -64,7 +64,7 @@ class Comparison {
 
   /// Computes the gradients of the first step in f32 on one device that has all memory and cores.
   void run_reference() {
-    DeviceGroupOptions group = device_group_options(options_, {devices_.front()});
+    DeviceGroupOptions group = group_options({devices_.front()});
     group.memory_bytes.clear();
     group.threads_per_device.clear();
     Workload workload;
@@ -80,7 +80,7 @@ class Comparison {
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
   bool run_round(RunRecord& result) {
     const Scheme scheme = result.scheme;
-    Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+    Run run = open_run(std::make_unique<DeviceGroup>(group_options(devices_)), job_,
                        engine_config(options_, job_, scheme, result.precision),
                        train_workload(options_, job_, steps_, false), initial_weights(options_));
     if (!warned_) print_device_warnings(options_, *run.devices);
@@ -163,6 +163,13 @@ class Comparison {
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
     engine.train_step(*item);
     return item->labels.numel();
+  }
+
+  /// With room for a copy of the gradients in host memory.
+  DeviceGroupOptions group_options(const std::vector<DeviceId>& devices) const {
+    DeviceGroupOptions group = device_group_options(options_, devices);
+    group.host_bytes = weight_copies(options_, job_) + gradient_copy(job_);
+    return group;
   }
 
   /// The largest difference of all devices that hold the reduced gradients.

@@ -339,7 +339,9 @@ class Reproduction {
   RunResult train(const PlannedRun& planned) {
     planned.write_result({});
     auto directory = open_checkpoint_directory(planned.options, processes_);
-    auto group = std::make_unique<DeviceGroup>(device_group_options(planned.options, planned.devices));
+    DeviceGroupOptions group_options = device_group_options(planned.options, planned.devices);
+    group_options.host_bytes = host_copies(planned.options, job_);
+    auto group = std::make_unique<DeviceGroup>(group_options);
     const std::string name = planned.configuration.mode == "single" ? "single device" : planned.configuration.mode;
     Attempts attempts;
     const Trained trained =

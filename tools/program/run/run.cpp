@@ -224,16 +224,20 @@ int64_t weight_copies(const Options& options, const Job& job) {
   return held * size_of(DType::f32);
 }
 
+int64_t gradient_copy(const Job& job) {
+  return FlatLayout(job.model.net->parameters(), 0).parameter_elements() * size_of(DType::f32);
+}
+
 int64_t host_copies(const Options& options, const Job& job) {
   const FlatLayout layout(job.model.net->parameters(), 0);
-  int64_t bytes = weight_copies(options, job);
-  if (!options.checkpoints.directory.empty()) {
-    EngineConfig config;
-    config.optimizer = resolve_optimizer(options);
-    apply_recipe(options.recipe, config);
-    for (const auto& [name, part] : plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config))
-      bytes += part;
-  }
+  const bool hashes_steps = !options.hashes.empty();
+  int64_t bytes = weight_copies(options, job) + (hashes_steps ? gradient_copy(job) : 0);
+  EngineConfig config;
+  config.optimizer = resolve_optimizer(options);
+  apply_recipe(options.recipe, config);
+  const int64_t states = (options.checkpoints.directory.empty() ? 0 : 1) + (options.exact || hashes_steps ? 1 : 0);
+  for (const auto& [name, part] : plan_checkpoint_staging(layout, BufferLayout(*job.model.net), config))
+    bytes += states * part;
   return bytes;
 }
 

@@ -30,7 +30,9 @@ struct Run {
 Job open_job(const Options& options);
 /// Host memory for the weights while they are loaded or saved.
 int64_t weight_copies(const Options& options, const Job& job);
-/// Host memory for these, and for the copy of the training state that checkpoints are written from
+/// Host memory for the gradients, where they are compared or hashed.
+int64_t gradient_copy(const Job& job);
+/// Host memory for what train copies: weights, gradients, and the training state for checkpoints and for hashes
 /// (DeviceGroupOptions::host_bytes). throws ConfigError
 int64_t host_copies(const Options& options, const Job& job);
 
