@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/plan/workload.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/trace/communication_table.h>
