@@ -83,7 +83,7 @@ void copy_blocks(ExecContext& ctx, std::span<const CopiedBlock> blocks, const Co
   ctx.dispatch({"copy_blocks",
                 {all[0].source, all[1].source, all[2].source, all[3].source, last.source},
                 {all[0].destination, all[1].destination, all[2].destination, all[3].destination, last.destination},
-                bytes + (last.source ? last.source.bytes() : 0)},
+                bytes},
                on_cpu, [&] { cuda::copy_blocks_on_gpu(ctx, all, last); });
 }
 

@@ -208,6 +208,7 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
   set_due(place.position == 0);
   const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
     set_due(place.position == 0);
+    s.stager.start_again();
     s.outputs.forget_scattered();
     r.forget_micro_batch();
     r.batch.targets = targets;

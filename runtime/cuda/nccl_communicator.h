@@ -9,8 +9,8 @@
 
 namespace vitrine::cuda {
 
-/// Creates NCCL communicators for a group of distinct GPUs, one for each device: non-blocking, polled, aborted
-/// together. NCCL's algorithm and protocol are fixed (NCCL_ALGO=Ring, NCCL_PROTO=Simple) unless the environment or
+/// Creates NCCL communicators for a group of distinct GPUs, one for each device, aborted together (see NcclGroup).
+/// NCCL's algorithm and protocol are fixed (NCCL_ALGO=Ring, NCCL_PROTO=Simple) unless the environment or
 /// DeviceGroupOptions::nccl_defaults says otherwise. Uses DeviceGroupOptions::nccl_communicators if set; abort() aborts
 /// those too, and collectives then fail until new ones are passed. throws CommError naming the ranks that did not join
 /// in time, CudaError, ConfigError if a communicator does not match its device.

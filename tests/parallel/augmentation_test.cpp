@@ -102,7 +102,7 @@ TEST(AugmentationEngine, LeavesEvaluationAlone) {
   EXPECT_EQ(test_loss({true, 4, 4}), test_loss({}));
 }
 
-TEST(AugmentationEngine, RefusesBatchesWithoutSampleIndicesAndPreparedImages) {
+TEST(AugmentationEngine, RefusesBatchesWithoutSampleIndicesOrEpochAndPreparedImages) {
   const Model model = random_model(6);
   DeviceGroup group(test_group(1));
   EngineConfig config = augmented(model, {true, 0, 0});
@@ -113,6 +113,11 @@ TEST(AugmentationEngine, RefusesBatchesWithoutSampleIndicesAndPreparedImages) {
   EXPECT_THROW(engine.train_step(batch), ConfigError);
   batch.samples = samples.rows(0, 3);
   EXPECT_THROW(engine.train_step(batch), ShapeError);
+  batch.samples = samples;
+  for (const int64_t epoch : {int64_t{-1}, int64_t{1} << 40}) {
+    batch.epoch = epoch;
+    EXPECT_THROW(engine.train_step(batch), ConfigError);
+  }
   config.image_dtype = DType::f32;
   EXPECT_THROW(plan_memory(model, group, config, {{kBatch}, {}}), ConfigError);
   config = augmented(model, {false, 1000, 0});

@@ -124,6 +124,32 @@ TEST(CudaGraph, KeepsTheSpansOfPhases) {
   for (int step = 1; step < 9; ++step) EXPECT_EQ(phases[static_cast<size_t>(step)], phases[1]) << step;
 }
 
+TEST(CudaGraph, MovesTheBytesOfIssuedSteps) {
+  const Model model = random_model(1);
+  const auto bytes_of = [&](EngineConfig config, bool cuda_graph) {
+    DeviceGroup group(test_group(1, false));
+    config.cuda_graph = cuda_graph;
+    Engine engine(model, group, config, {{4}, {}});
+    for (int step = 10; step < 16; ++step) engine.train_step(batch_of(model, config, 4, step));
+    engine.take_step_results(true);
+    group.synchronize();
+    std::map<Phase, int64_t> bytes;
+    for (ExecContext* ctx : {&group[0].compute(), &group[0].copy()}) {
+      for (const SpanRecord& span : ctx->stream().take_spans()) {
+        if (span.bytes > 0 && span.info.phase != Phase::setup) bytes[span.info.phase] += span.bytes;
+      }
+    }
+    return bytes;
+  };
+  for (const int64_t held : {0, 20}) {
+    EngineConfig config = small_config(model, 4);
+    if (held > 0) config.resident_images = random_images(model, held);
+    const std::map<Phase, int64_t> issued = bytes_of(config, false);
+    EXPECT_GT(issued.at(Phase::stage), 0);
+    EXPECT_EQ(bytes_of(config, true), issued) << held;
+  }
+}
+
 TEST(CudaGraph, TimesThePhasesOfSomeStepsOnly) {
   const Model model = random_model(1);
   const auto train = [&](int64_t timed_every, DeviceSpans& spans) {

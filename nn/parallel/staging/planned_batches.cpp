@@ -7,6 +7,7 @@
 
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
+#include "runtime/philox.h"
 
 namespace vitrine {
 
@@ -116,6 +117,9 @@ void PlannedBatches::check_batch(const HostBatch& batch, int64_t samples, int64_
 void PlannedBatches::check_sample_indices(const HostBatch& batch, int64_t rows) const {
   const bool from_dataset = gathers(setup_.config, batch);
   if (!setup_.config.augments() && !from_dataset) return;
+  if (setup_.config.augments() && (batch.epoch < 0 || batch.epoch >> kRandomStreamBits != 0))
+    throw ConfigError(fmt::format("train_step: the batch's epoch is {}, expected a number from 0 to {}", batch.epoch,
+                                  (int64_t{1} << kRandomStreamBits) - 1));
   if (rows > 0 && !batch.samples) {
     const Reason what = from_dataset ? Reason({"on the devices (", settings::kResidentImages, ")"})
                                      : Reason("augmented (EngineConfig::augmentation)");

@@ -112,6 +112,7 @@ void Stager::begin_section() {
 
 void Stager::begin(SectionKind kind, int64_t samples) {
   section_ = {kind, samples, 0};
+  begins_totals_ = true;
   begin_section();
 }
 
@@ -247,10 +248,9 @@ void Stager::note_for_work(Replica& r, const HostBatch& batch, const MicroBatch&
 
 void Stager::read_inputs(Replica& r) {
   ExecContext& ctx = r.compute();
-  const PhaseScope phase(ctx, Phase::stage);
   const StepInputs& from = *inputs_of_steps_;
   std::vector<CopiedBlock> blocks{{from.values(position()), r.scalars.values}};
-  if (position() == 0) blocks.push_back({from.tail(), r.reduction.tail()});
+  if (position() == 0 && std::exchange(begins_totals_, false)) blocks.push_back({from.tail(), r.reduction.tail()});
   const int64_t samples = gathers_in_work_ ? r.batch.samples : 0;
   if (samples > 0) {
     const StagingSlot& to = slot(r);
@@ -259,8 +259,12 @@ void Stager::read_inputs(Replica& r) {
     blocks.push_back({from.labels(position(), labels.numel()), labels.reshape({labels.numel()})});
   }
   copy_blocks(ctx, blocks);
-  if (samples > 0)
-    gather_rows(ctx, input_of(r).resident_images, slot(r).samples.rows(0, samples), slot(r).images.rows(0, samples));
+  if (samples == 0) return;
+  const PhaseScope phase(ctx, Phase::stage);
+  // One kernel has copied all. The phase counts what it counts where the copy stream brings samples and labels.
+  ctx.dispatch(
+      {"copy", {}, {}, blocks.back().source.bytes() + blocks[blocks.size() - 2].source.bytes()}, [] {}, [] {});
+  gather_rows(ctx, input_of(r).resident_images, slot(r).samples.rows(0, samples), slot(r).images.rows(0, samples));
 }
 
 void Stager::prepare_input(Replica& r) {

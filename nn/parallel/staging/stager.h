@@ -42,6 +42,8 @@ class Stager {
   /// and gathers images that the device holds, on the compute stream: what comes after stage() can be captured.
   /// requires one device
   void stage_in_work();
+  /// The work of the current micro-batch is issued again.
+  void start_again() { begins_totals_ = true; }
   /// Null: stage_in_work() was not called.
   StepInputs* step_inputs() { return inputs_of_steps_.get(); }
 
@@ -103,6 +105,7 @@ class Stager {
   std::unique_ptr<StepInputs> inputs_of_steps_;  // null: transfers have streams of their own
   bool reads_inputs_ = false;                    // the current micro-batch does, from inputs_of_steps_
   bool gathers_in_work_ = false;                 // and gathers its images
+  bool begins_totals_ = false;                   // nothing of this step has
   SectionKey section_{kTraining, 0, 0};  // its kind, the samples of the global batch, and the sections begun in it
   int64_t micro_batch_ = 0;              // the current one's number, which decides its slot
   int64_t trained_micro_batches_ = 0;    // without those of evaluation
