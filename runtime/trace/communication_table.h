@@ -13,11 +13,10 @@ namespace vitrine {
 /// Layer of the spans in which sums over a micro-batch are all-reduced, whatever the scheme's reduction.
 inline constexpr const char* kBatchStatistics = "batch statistics";
 
-/// The ranks that take part in the collectives, and how they reduce.
+/// How the ranks reduce.
 struct CommunicationGroup {
-  int ranks = 1;
-  bool all_reduce =
-      true;  // Phase::reduce is an all_reduce; otherwise a reduce to ordinal 0, whose result Phase::broadcast sends
+  bool all_reduce = true;  // Phase::reduce is an all_reduce or a reduce_scatter; otherwise a reduce to ordinal 0, whose
+                           // result Phase::broadcast sends
 };
 
 /// One bucket, or another named reduction or broadcast, on one device.
@@ -27,7 +26,7 @@ struct CommunicationRow {
   int64_t calls = 0;  // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and
                       // totals in f32); of batch statistics, one for each sum
   int64_t moved_bytes = 0;   // sent by the device (its share in a ring): for an all_reduce of B bytes 2 B (n - 1) / n
-  int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
+  int64_t buffer_bytes = 0;  // B: what is reduced, or sent to all
   /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.
   double hidden_seconds =
       0;  // meanwhile the compute stream worked, in a span other than a wait, a reduction or a broadcast
@@ -36,8 +35,8 @@ struct CommunicationRow {
   /// the collectives.
   double late_hidden_seconds = 0;
   double late_exposed_seconds = 0;
-  double bus_factor =
-      0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
+  double bus_factor = 0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, (n - 1) / n for
+                          // reduce_scatter and all_gather, 1 for reduce and broadcast; 0 for one rank
 
   /// The layer, or the phase if there is no layer.
   std::string name() const { return layer.empty() ? phase_name(phase) : layer; }

@@ -152,12 +152,13 @@ double leaf_seconds_per_step(const RunRecord& run) {
   return most;
 }
 
+bool counts_sent(const RunRecord& run) { return run.scheme.reduce == Reduce::allreduce || run.scheme.split.leaves > 0; }
+
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase) {
   const DeviceRecord& figures = run.devices[device];
   const bool samples = phase == Phase::stage || phase == Phase::scatter;
   if (samples && figures.phases.wall_seconds > 0) return sample_bytes(run, device, phase);
-  // The size of a buffer is known of all-reduce, reduce and broadcast only.
-  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
+  const bool sent = counts_sent(run);
   int64_t exact = 0;
   for (const CommunicationRow& row : figures.communication.rows)
     exact += row.phase != phase ? 0 : sent ? row.moved_bytes : row.buffer_bytes;

@@ -221,6 +221,9 @@ double leaf_seconds_per_step(const RunRecord& run);
 /// collectives are exact; of other copies, the mean of the calls counts, because those of the first and the last step
 /// may lie outside the steps that were measured.
 int64_t moved_bytes(const RunRecord& run, size_t device, Phase phase);
+/// Whether it counts a collective with what the device sends; otherwise, where one device receives from all others and
+/// sends to them, with the buffer.
+bool counts_sent(const RunRecord& run);
 /// Bytes of a whole step: work that runs ahead may lie outside the measured steps.
 int64_t moved_per_step(const PhaseRow& row, const PhaseTable& table);
 

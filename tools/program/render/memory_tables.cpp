@@ -298,9 +298,8 @@ std::optional<Table> movement_table(const RunRecord& run) {
     }
     table.add_row(cells);
   }
-  const bool sent = run.scheme.shard != Sharding::none || run.scheme.split.leaves > 0;
   table.set_hint(fmt::format("Exact. A copy counts on the device that receives it, a collective with {}.",
-                             sent ? "what the device sends" : "its buffers, on every device"));
+                             counts_sent(run) ? "what the device sends" : "its buffers, on every device"));
   return table.is_empty() ? std::nullopt : std::optional(table);
 }
 
