@@ -100,10 +100,9 @@ TEST(Plan, MovesTheBytesThatTrainMeasures) {
 
 TEST(Plan, ABucketHasItsSizeHoweverItIsSummed) {
   const auto buckets_of = [](const char* mode) {
-    std::map<std::string, int64_t> bytes = collectives_of(json_of(
-        words("plan --model small-cnn --devices cpu:0-2 --threads-per-device 1 --batch-size 16 --no-eval --workspace "
-              "8MiB --mode {}",
-              mode)));
+    const Arguments command = words(
+        "plan --model small-cnn --devices cpu:0-2 --threads-per-device 1 --batch-size 16 --no-eval --workspace 8MiB");
+    std::map<std::string, int64_t> bytes = collectives_of(json_of(with(with(command, {"--mode"}), words(mode))));
     std::erase_if(bytes, [](const auto& row) { return !row.first.starts_with("reduce bucket "); });
     return bytes;
   };
