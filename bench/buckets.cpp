@@ -53,7 +53,7 @@ std::vector<CommunicationTable> tables_of(DeviceGroup& group, int64_t first, dou
   for (int d = 0; d < group.size(); ++d) {
     const DeviceSpans spans{
         d, group[d].compute().stream().take_spans(), {}, group[d].communication().stream().take_spans(), {}};
-    tables.push_back(make_communication_table(spans, {group.size(), true}, {.first_step = first}));
+    tables.push_back(make_communication_table(spans, {}, {.first_step = first}));
     seconds = make_phase_table(spans, {.first_step = first}).wall_seconds;
   }
   return tables;

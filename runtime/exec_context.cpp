@@ -118,7 +118,10 @@ ExecContext::Operation::Operation(ExecContext& ctx, const OpInfo& info) : ctx_(c
   }
   previous_device_ = ctx.stream_.enter();
   if (ctx.options_.trace == TraceLevel::operation) ctx.begin_span({ctx.phase_, ctx.layer_, info.name, "", ctx.step_});
-  for (int64_t& bytes : ctx.open_span_bytes_) bytes += info.bytes_moved;
+  for (SpanBytes& bytes : ctx.open_span_bytes_) {
+    bytes.moved += info.bytes_moved;
+    bytes.buffers += info.buffer_bytes;
+  }
 }
 
 ExecContext::Operation::~Operation() {
@@ -134,7 +137,7 @@ void ExecContext::throw_no_cuda(const char* operation) const {
 void ExecContext::begin_span(const SpanInfo& info) {
   if (options_.trace == TraceLevel::off) return;
   stream_.begin_span(info);
-  open_span_bytes_.push_back(0);
+  open_span_bytes_.push_back({});
 }
 
 void ExecContext::end_span() {

@@ -20,7 +20,8 @@ struct OpInfo {
   const char* name = "";
   std::initializer_list<ConstView> reads;
   std::initializer_list<View> writes;
-  int64_t bytes_moved = 0;  // between devices or host and device; 0 for kernels
+  int64_t bytes_moved = 0;   // between devices or host and device; 0 for kernels
+  int64_t buffer_bytes = 0;  // of a collective: SpanBytes::buffers
 };
 
 /// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one
@@ -163,7 +164,7 @@ class ExecContext {
   Phase phase_ = Phase::setup;
   const char* layer_ = "";
   int64_t step_ = 0;
-  std::vector<int64_t> open_span_bytes_;
+  std::vector<SpanBytes> open_span_bytes_;
 };
 
 /// Attributes the work issued in its lifetime to a phase, in a span. Entering the current phase again has no effect.

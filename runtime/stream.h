@@ -144,8 +144,7 @@ class Stream {
 
   /// Opens and closes a timed span around the work issued in between. Spans nest. Costs nothing if tracing is off.
   virtual void begin_span(const SpanInfo& info) = 0;
-  /// bytes  moved by the work in the span
-  virtual void end_span(int64_t bytes) = 0;
+  virtual void end_span(const SpanBytes& bytes) = 0;
   /// Takes the spans closed so far, oldest first, with times in nanoseconds on the host's steady clock. requires a
   /// preceding synchronize(). A stream keeps the latest SpanLog::kMostSpans that have not been taken.
   virtual std::vector<SpanRecord> take_spans() = 0;

@@ -51,18 +51,21 @@ struct Place {
   std::string operation;
   int64_t size;
 };
+Place place(const RecordedOperations& one, int64_t size, const ExecContext& ctx, int threads) {
+  return {fmt::format("{}{} {}", threads, ctx.winograd() ? " winograd" : "", one.lines().front()), size};
+}
 Place place_of(RecordedConv2d c, const ExecContext& ctx, int threads) {
   const int64_t images = c.x[0];
   c.x = c.x.with_dim0(0);
   RecordedOperations one;
   one.add(c);
-  return {fmt::format("{}{} {}", threads, ctx.winograd() ? " winograd" : "", one.lines().front()), images};
+  return place(one, images, ctx, threads);
 }
-Place place_of(RecordedProduct p, const ExecContext& /*ctx*/, int threads) {
+Place place_of(RecordedProduct p, const ExecContext& ctx, int threads) {
   const int64_t size = std::exchange(p.transpose_a ? p.k : p.m, 0);
   RecordedOperations one;
   one.add(p);
-  return {fmt::format("{} {}", threads, one.lines().front()), size};
+  return place(one, size, ctx, threads);  // with Winograd, too: a product is allowed the larger workspace
 }
 
 }  // namespace

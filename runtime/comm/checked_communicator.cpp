@@ -129,6 +129,14 @@ int64_t counted_bytes(const Call& call, int rank) {
   return (rank == call.root ? total - own : own) * call.count * size_of(call.dtype);
 }
 
+/// Bytes of what a collective reduces, or sends to all ranks.
+int64_t buffer_bytes(const Call& call, int size) {
+  if (size == 1) return 0;
+  const bool of_a_part = call.operation == Operation::reduce_scatter || call.operation == Operation::all_gather ||
+                         call.operation == Operation::tree_reduce_scatter;
+  return call.count * size_of(call.dtype) * (of_a_part ? size : 1);
+}
+
 }  // namespace
 
 void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved,
@@ -156,7 +164,8 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
                    .bytes = record.bytes,
                    .signature = record.signature});
   }
-  queue(ctx, {name, {read}, {write, also_written}, books_bytes_ ? bytes_moved : 0}, std::move(call));
+  const OpInfo info{name, {read}, {write, also_written}, books_bytes_ ? bytes_moved : 0, buffer_bytes(call, size_)};
+  queue(ctx, info, std::move(call));
 }
 
 void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View output, ReduceOp op) {

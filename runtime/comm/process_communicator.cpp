@@ -168,7 +168,7 @@ void ProcessCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call)
   record.group = group_->number;
   const uint64_t tag = record.signature ^ record.sequence;
   const auto waiting = std::make_shared<std::optional<ProcessGroup::Waiting>>();
-  ctx.dispatch({info.name, {}, {}, info.bytes_moved},
+  ctx.dispatch({info.name, {}, {}, info.bytes_moved, info.buffer_bytes},
                [process_group = group_->process_group, device = device_, record = std::move(record), waiting] {
                  waiting->emplace(*process_group, record.str());
                  process_group->begin_collective(device, record);

@@ -26,7 +26,8 @@ inline void futex_wake_all(const std::atomic<uint32_t>& word) noexcept {
 /// The same between processes, on a word in memory that they share; sleeps for at most so long.
 inline void futex_wait_between_processes(const std::atomic<uint32_t>& word, uint32_t expected,
                                          int64_t most_ns) noexcept {
-  const timespec most{.tv_sec = most_ns / 1'000'000'000, .tv_nsec = most_ns % 1'000'000'000};
+  const timespec most{.tv_sec = static_cast<time_t>(most_ns / 1'000'000'000),
+                      .tv_nsec = static_cast<long>(most_ns % 1'000'000'000)};
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAIT, expected, &most, nullptr, 0);
 }
 

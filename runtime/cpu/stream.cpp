@@ -292,12 +292,13 @@ void CpuStream::begin_span(const SpanInfo& info) {
   });
 }
 
-void CpuStream::end_span(int64_t bytes) {
+void CpuStream::end_span(const SpanBytes& bytes) {
   enqueue_always([bytes, worker = worker_.get()] {
     SpanRecord record = worker->open_spans.back();
     worker->open_spans.pop_back();
     record.end_ns = steady_now_ns();
-    record.bytes = bytes;
+    record.bytes = bytes.moved;
+    record.buffer_bytes = bytes.buffers;
     worker->spans.add(record);
   });
 }

@@ -28,7 +28,7 @@ class CpuStream final : public Stream {
   ~CpuStream() override;
 
   void begin_span(const SpanInfo& info) override;
-  void end_span(int64_t bytes) override;
+  void end_span(const SpanBytes& bytes) override;
   std::vector<SpanRecord> take_spans() override;
   std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;

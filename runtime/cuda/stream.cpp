@@ -257,11 +257,12 @@ void CudaStream::begin_span(const SpanInfo& info) {
   open_.push_back(span);
 }
 
-void CudaStream::end_span(int64_t bytes) {
+void CudaStream::end_span(const SpanBytes& bytes) {
   cuda::pop_range();
   TimedSpan span = open_.back();
   open_.pop_back();
-  span.record.bytes = bytes;
+  span.record.bytes = bytes.moved;
+  span.record.buffer_bytes = bytes.buffers;
   span.end = time_point(false);
   if (add_to_capture(span)) return;
   const std::lock_guard lock(spans_mutex_);

@@ -48,7 +48,7 @@ class CudaStream final : public Stream {
   int enter() override;
   void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
-  void end_span(int64_t bytes) override;
+  void end_span(const SpanBytes& bytes) override;
   std::vector<SpanRecord> take_spans() override;
   std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;

@@ -15,8 +15,9 @@ class MetaSlab final : public Slab {
   void grow(int64_t bytes) override { size_ = bytes; }
 
  private:
-  // Where pointers have 32 bits, addresses wrap around, and no block of kAlignment bytes lies at null.
-  static constexpr uint64_t kBase = sizeof(void*) < sizeof(uint64_t) ? 64 : 0;
+  // Where pointers have 32 bits, addresses wrap around. None of elements of 2 bytes and more is null, which would be an
+  // omitted argument.
+  static constexpr uint64_t kBase = sizeof(void*) < sizeof(uint64_t) ? 1 : 0;
   uintptr_t base_;
   int64_t size_ = 0;
 };

@@ -27,12 +27,13 @@ void MetaStream::begin_span(const SpanInfo& info) {
   if (keeps_spans_) open_spans_.push_back({info, next_moment(), 0, 0, static_cast<int>(open_spans_.size())});
 }
 
-void MetaStream::end_span(int64_t bytes) {
+void MetaStream::end_span(const SpanBytes& bytes) {
   if (open_spans_.empty()) return;  // it was opened before keep_spans()
   SpanRecord span = open_spans_.back();
   open_spans_.pop_back();
   span.end_ns = next_moment();
-  span.bytes = bytes;
+  span.bytes = bytes.moved;
+  span.buffer_bytes = bytes.buffers;
   spans_.push_back(span);
 }
 

@@ -15,7 +15,7 @@ class MetaStream final : public Stream {
   /// From now on keeps all spans until they are taken. Their times only tell the order in which they were issued.
   void keep_spans() { keeps_spans_ = true; }
   void begin_span(const SpanInfo& info) override;
-  void end_span(int64_t bytes) override;
+  void end_span(const SpanBytes& bytes) override;
   std::vector<SpanRecord> take_spans() override { return std::exchange(spans_, {}); }
   std::vector<SpanRecord> poll_spans() override { return take_spans(); }
   bool failed() const override { return false; }

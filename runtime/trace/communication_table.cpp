@@ -17,45 +17,27 @@ bool waits_for_peer(const SpanInfo& info) {
   return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos;
 }
 
-/// Half of an all-reduce.
-bool is_scatter_or_gather(std::string_view layer) {
-  return layer.starts_with(kShardsOf) || layer.starts_with(kParametersOf);
-}
-
-bool is_all_reduce(const SpanInfo& info, const CommunicationGroup& group) {
-  const std::string_view layer = info.layer;
-  return info.phase == Phase::reduce &&
-         (layer == kBatchStatistics || (group.all_reduce && !is_scatter_or_gather(layer)));
-}
-
-/// Computes the bytes of the buffer from those that a rank moves (runtime/comm/checked_communicator.cpp).
-int64_t buffer_bytes(int64_t moved_bytes, const SpanInfo& info, bool root, const CommunicationGroup& group) {
-  const int64_t n = group.ranks;
-  if (n == 1) return 0;
-  if (is_all_reduce(info, group)) return (moved_bytes * n + 2 * (n - 1) - 1) / (2 * (n - 1));
-  if (is_scatter_or_gather(info.layer)) return (moved_bytes * n + n - 2) / (n - 1);
-  return root ? moved_bytes / (n - 1) : moved_bytes;
-}
-
-double bus_factor(const SpanInfo& info, const CommunicationGroup& group) {
-  if (group.ranks == 1) return 0;
-  const double share = (group.ranks - 1.0) / group.ranks;
-  return is_all_reduce(info, group) ? 2 * share : is_scatter_or_gather(info.layer) ? share : 1.0;
+/// The share of the buffer that each link carries, as in nccl-tests: a root has as many links as there are others.
+double bus_factor(const CommunicationRow& row, const CommunicationGroup& group) {
+  if (row.buffer_bytes == 0) return 0;
+  const double sent = static_cast<double>(row.moved_bytes) / static_cast<double>(row.buffer_bytes);
+  const bool rooted = row.phase == Phase::broadcast || (!group.all_reduce && row.layer != kBatchStatistics);
+  return rooted ? std::min(1.0, sent) : sent;
 }
 
 /// Returns the row with that name; adds it if there is none.
-CommunicationRow& row_of(std::vector<CommunicationRow>& rows, Phase phase, std::string_view layer, double factor) {
+CommunicationRow& row_of(std::vector<CommunicationRow>& rows, Phase phase, std::string_view layer) {
   const auto found = std::find_if(
       rows.begin(), rows.end(), [&](const CommunicationRow& row) { return row.phase == phase && row.layer == layer; });
   if (found != rows.end()) return *found;
   CommunicationRow row;
   row.phase = phase;
   row.layer = layer;
-  row.bus_factor = factor;
   return rows.emplace_back(row);
 }
 
 void add(CommunicationRow& row, const CommunicationRow& more) {
+  if (row.bus_factor == 0) row.bus_factor = more.bus_factor;
   row.calls += more.calls;
   row.moved_bytes += more.moved_bytes;
   row.buffer_bytes += more.buffer_bytes;
@@ -91,7 +73,7 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
   table.ordinal = spans.ordinal;
   table.steps = static_cast<int64_t>(steps.size());
   const auto row = [&](const SpanInfo& info) -> CommunicationRow& {
-    return row_of(table.rows, info.phase, info.layer, bus_factor(info, group));
+    return row_of(table.rows, info.phase, info.layer);
   };
   const StreamTimeline compute(spans.compute), communication(spans.communication);
   for (const NestedSpan& span : communication.spans) {
@@ -100,8 +82,9 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
     CommunicationRow& r = row(info);
     ++r.calls;
     r.moved_bytes += span.record.bytes;
-    r.buffer_bytes += buffer_bytes(span.record.bytes, info, spans.ordinal == 0, group);
+    r.buffer_bytes += span.record.buffer_bytes;
   }
+  for (CommunicationRow& r : table.rows) r.bus_factor = bus_factor(r, group);
   Cursor at_compute(compute.segments);
   for (const Segment& segment : communication.segments) {
     const SpanInfo& info = segment.span->outermost().record.info;
@@ -139,7 +122,7 @@ size_t least_late(std::span<const CommunicationTable> tables) {
 
 void add_communication_table(CommunicationTable& table, const CommunicationTable& more) {
   table.steps += more.steps;
-  for (const CommunicationRow& row : more.rows) add(row_of(table.rows, row.phase, row.layer, row.bus_factor), row);
+  for (const CommunicationRow& row : more.rows) add(row_of(table.rows, row.phase, row.layer), row);
 }
 
 }  // namespace vitrine

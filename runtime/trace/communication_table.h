@@ -16,11 +16,10 @@ inline constexpr const char* kBatchStatistics = "batch statistics";
 /// Begin of the layer of spans in which a bucket's gradients are reduce-scattered, or its parameters all-gathered.
 inline constexpr const char *kShardsOf = "shards of ", *kParametersOf = "parameters of ";
 
-/// The ranks that take part in the collectives, and how they reduce.
+/// How the ranks reduce.
 struct CommunicationGroup {
-  int ranks = 1;
-  bool all_reduce =
-      true;  // Phase::reduce is an all_reduce; otherwise a reduce to ordinal 0, whose result Phase::broadcast sends
+  bool all_reduce = true;  // Phase::reduce is an all_reduce or a reduce_scatter; otherwise a reduce to ordinal 0, whose
+                           // result Phase::broadcast sends
 };
 
 /// One bucket, or another named reduction or broadcast, on one device.
@@ -32,7 +31,7 @@ struct CommunicationRow {
   /// Through the device's link, in the direction that carries more. In a ring, of B bytes: all_reduce 2 B (n - 1) / n,
   /// reduce_scatter and all_gather B (n - 1) / n.
   int64_t moved_bytes = 0;
-  int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
+  int64_t buffer_bytes = 0;  // B: what is reduced, or sent to all
   /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.
   double hidden_seconds =
       0;  // meanwhile the compute stream worked, in a span other than a wait, a reduction or a broadcast

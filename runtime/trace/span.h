@@ -21,13 +21,20 @@ struct SpanInfo {
   int64_t step = 0;
 };
 
+/// Bytes of the work in a span.
+struct SpanBytes {
+  int64_t moved = 0;    // between devices or host and device
+  int64_t buffers = 0;  // of collectives: what is reduced, or sent to all, whatever the number of ranks
+};
+
 /// A closed span. Times are nanoseconds on the host's steady clock.
 struct SpanRecord {
   SpanInfo info;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t bytes = 0;  // moved within the span
-  int depth = 0;      // 0: outermost
+  int64_t bytes = 0;         // moved within the span
+  int depth = 0;             // 0: outermost
+  int64_t buffer_bytes = 0;  // SpanBytes::buffers
 };
 
 }  // namespace vitrine

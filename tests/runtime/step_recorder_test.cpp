@@ -63,7 +63,7 @@ std::vector<SpanRecord> until(std::vector<SpanRecord>& from, int64_t time_ns) {
 }
 
 void expect_same(const StepRecorder& recorder, const DeviceSpans& all, StepRange range) {
-  const CommunicationGroup group{4, true};
+  const CommunicationGroup group;
   const PhaseTable phases = make_phase_table(all, range);
   const CommunicationTable communication = make_communication_table(all, group, range);
   EXPECT_EQ(recorder.phases().steps, phases.steps);
@@ -92,7 +92,7 @@ TEST(StepRecorder, PolledSpansGiveTheTablesOfAllSpansAtOnce) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const DeviceSpans all = random_steps(60, seed);
     DeviceSpans rest = all;
-    StepRecorder recorder(0, {4, true});
+    StepRecorder recorder(0, {});
     for (int64_t now = 0; now < 61 * kStepNs; now += 37 * static_cast<int64_t>(seed + 1)) {
       recorder.add(
           {0, until(rest.compute, now), until(rest.copy, now), until(rest.communication, now), until(rest.host, now)},
@@ -111,7 +111,7 @@ TEST(StepRecorder, HoldsTheSpansOfAFewStepsInRunsOfAnyLength) {
     std::stable_sort(stream->begin(), stream->end(),
                      [](const SpanRecord& a, const SpanRecord& b) { return a.end_ns < b.end_ns; });
   }
-  StepRecorder recorder(0, {4, true}, StepRange{1, 2});
+  StepRecorder recorder(0, {}, StepRange{1, 2});
   DeviceSpans next;
   size_t at = 0;
   for (int64_t now = 0; now <= 5000 * kStepNs; now += 4 * kStepNs, ++at) {
@@ -132,7 +132,7 @@ TEST(StepRecorder, HoldsTheSpansOfAFewStepsInRunsOfAnyLength) {
 }
 
 TEST(StepRecorder, TablesDoNotContainDiscardedSteps) {
-  StepRecorder recorder(0, {4, true});
+  StepRecorder recorder(0, {});
   recorder.add(random_steps(3, 1), 0);
   recorder.discard();
   recorder.finish(0);

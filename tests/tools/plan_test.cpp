@@ -106,6 +106,24 @@ TEST(Plan, MovesTheBytesThatTrainMeasures) {
   }
 }
 
+TEST(Plan, ABucketHasItsSizeHoweverItIsSummed) {
+  const auto buckets_of = [](const char* mode) {
+    const Arguments command = words(
+        "plan --model small-cnn --devices cpu:0-2 --threads-per-device 1 --batch-size 16 --no-eval --workspace 8MiB");
+    std::map<std::string, int64_t> bytes = collectives_of(json_of(with(with(command, {"--mode"}), words(mode))));
+    std::erase_if(bytes, [](const auto& row) { return !row.first.starts_with("reduce bucket "); });
+    return bytes;
+  };
+  const std::map<std::string, int64_t> all_reduced = buckets_of("ddp");
+  ASSERT_EQ(all_reduced.size(), 6U);
+  for (const char* mode : {"zero1", "zero2", "zero3", "ddp --exact", "zero1 --exact"}) {
+    const std::map<std::string, int64_t> buckets = buckets_of(mode);
+    ASSERT_EQ(buckets.size(), all_reduced.size()) << mode;
+    for (const auto& [name, bytes] : all_reduced)  // what else a bucket sums, and what rounds shards up, is little
+      EXPECT_NEAR(static_cast<double>(buckets.at(name)) / static_cast<double>(bytes), 1, 0.01) << mode << " " << name;
+  }
+}
+
 const Arguments kSmall = words("--model small-cnn --data synthetic:300 --mode dp --no-eval");
 
 /// It neither shrinks nor depends on the machine.

@@ -294,7 +294,7 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(chart["rows"][0]["marks"][2]["text"], "17 KiB") << "16 images with their labels";
   EXPECT_EQ(chart["rows"].back()["sources"], Json({1, 2, 3}));
   EXPECT_EQ(chart["rows"].back()["sinks"], Json({1, 2, 3}));
-  EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "1 MiB");
+  EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "512 KiB") << "what each device sends";
   run.scheme = scheme_preset("zero1");
   for (DeviceRecord& device : run.devices)
     device.phases.rows.push_back(phase_of(Phase::broadcast, 0.01, 10 * (int64_t{1} << 20), 10));
@@ -337,6 +337,20 @@ TEST(MovementChart, ManyDevicesThatDoTheSameShareAColumn) {
   EXPECT_EQ(chart["columns"][2]["name"], "cpu:1 to cpu:63");
   EXPECT_EQ(chart["columns"][2]["note"], "16 samples each");
   EXPECT_TRUE(movement_chart(moving_run(1)).is_null());
+}
+
+TEST(MovementChart, APlanOfOneProcessNamesTheOthersWithWhichItReduces) {
+  RunRecord run = moving_run(1);
+  run.scheme = scheme_preset("ddp");
+  const Json chart = movement_chart(run, 3);
+  ASSERT_EQ(chart["columns"].size(), 3U);
+  EXPECT_EQ(chart["columns"][2], Json({{"name", "others"}, {"note", "3 processes"}}));
+  EXPECT_EQ(chart["rows"][0]["name"], "stage");
+  EXPECT_EQ(chart["rows"][0]["sinks"], Json({1})) << "each process has a host";
+  const Json& reduce = chart["rows"].back();
+  EXPECT_EQ(reduce["sources"], Json({1, 2}));
+  EXPECT_EQ(reduce["sinks"], Json({1, 2}));
+  EXPECT_EQ(reduce["marks"], Json({{{"column", 1}, {"text", "512 KiB"}}})) << "what others move is not in the plan";
 }
 
 TEST(DifferenceChart, LeadsFromTheEmptiestDeviceToTheFullest) {

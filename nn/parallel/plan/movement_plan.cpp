@@ -24,7 +24,7 @@ void clear_times(PlannedMovement& movement) {
 std::vector<PlannedMovement> plan_movement(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                            const Workload& workload) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
-  const CommunicationGroup group{twin->world_size(), config.scheme.reduce == Reduce::allreduce};
+  const CommunicationGroup group{config.scheme.reduce == Reduce::allreduce};
   const auto take = [](ExecContext& ctx) { return static_cast<MetaStream&>(ctx.stream()).take_spans(); };
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];

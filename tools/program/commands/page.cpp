@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/conv2d_choice.h"
 #include "kernels/libraries.h"
 #include "kernels/workspace_record.h"
 #include "nn/parallel/plan/memory_plan.h"
@@ -110,28 +111,38 @@ Json lessons() {
   return all;
 }
 
-/// What this machine's CPU libraries answer, for the page, which cannot ask them: for each of these models in f32, in
-/// micro-batches of these samples on each device, on one thread and on two.
+/// What this machine's CPU libraries answer, for the page, which cannot ask them: for each of these models in each
+/// precision, and by Winograd's algorithm, in micro-batches of these samples on each device, on one thread and on two.
 WorkspaceRecord ask_libraries() {
-  std::vector<int64_t> samples(64);
+  std::vector<int64_t> few(32), samples(64);
+  std::iota(few.begin(), few.end(), 1);
   std::iota(samples.begin(), samples.end(), 1);
   for (int64_t more = 72; more <= 256; more += more < 128 ? 8 : 16) samples.push_back(more);
+  std::vector<std::vector<std::string>> computations = {{}, {"--precision", "fp16"}, {"--precision", "bf16"}};
+  if (winograd_refusal().empty()) computations.push_back({"--winograd"});
   const LibraryInfo library = kernel_libraries(Backend::cpu).front();
   WorkspaceRecord record(fmt::format("{} {} on {}", library.name, library.version, processor_name()));
-  for (const char* model : {"mlp", "lenet5", "small-cnn", "resnet18-cifar", "alexnet", "resnet18"}) {
+  for (const char* model :
+       {"mlp", "lenet5", "small-cnn", "resnet18-cifar", "alexnet", "resnet18", "resnet50", "vgg16"}) {
+    const std::string_view name = model;
+    const bool large = name == "resnet50" || name == "vgg16";
     for (const char* threads : {"1", "2"}) {
-      // Two micro-batches: the second adds to the gradients of the first.
-      const CommandLine line = parse_command_line(
-          {"plan", "--model", model, "--devices", "cpu:0", "--threads-per-device", threads, "--accumulate", "2"});
-      const Options& options = *line.options;
-      const std::vector<DeviceId> devices = resolve_devices(options, 0);
-      const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(options, devices));
-      const Job job = open_job(options);
-      EngineConfig config =
-          engine_config(options, job, resolve_scheme(options, devices, 1), resolve_precision(options));
-      for (const int64_t count : samples) {
-        config.batch_size = 2 * count;
-        record_workspaces(job.model, *group, config, {{config.batch_size}, {count}}, record);
+      for (const std::vector<std::string>& computation : computations) {
+        // Two micro-batches: the second adds to the gradients of the first.
+        std::vector<std::string> arguments = {
+            "plan", "--model", model, "--devices", "cpu:0", "--threads-per-device", threads, "--accumulate", "2"};
+        arguments.insert(arguments.end(), computation.begin(), computation.end());
+        const CommandLine line = parse_command_line(arguments);
+        const Options& options = *line.options;
+        const std::vector<DeviceId> devices = resolve_devices(options, 0);
+        const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(options, devices));
+        const Job job = open_job(options);
+        EngineConfig config =
+            engine_config(options, job, resolve_scheme(options, devices, 1), resolve_precision(options));
+        for (const int64_t count : large ? few : samples) {
+          config.batch_size = 2 * count;
+          record_workspaces(job.model, *group, config, {{config.batch_size}, {count}}, record);
+        }
       }
     }
   }

@@ -13,7 +13,7 @@
 namespace vitrine::tools {
 
 PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep) : devices_(*run.devices) {
-  const CommunicationGroup group{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce};
+  const CommunicationGroup group{run.engine->config().scheme.reduce == Reduce::allreduce};
   for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(devices_[d].name(), StepRecorder(d, group, keep));
 }
 

@@ -331,7 +331,9 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
   if (on_gpus && options.winograd)
     throw ConfigError("--winograd: cuDNN chooses the algorithms of GPUs; leave it out, or use cpu devices");
-  if (const Reason refusal = options.winograd ? winograd_refusal() : Reason(); !refusal.empty())
+  // A record may be of a machine that has what this one lacks.
+  const bool asks_here = options.winograd && options.workspace_record == nullptr;
+  if (const Reason refusal = asks_here ? winograd_refusal() : Reason(); !refusal.empty())
     throw ConfigError(fmt::format("--winograd: {}; leave it out", refusal.str()));
   if (!on_gpus && !options.cuda_graph)
     throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");

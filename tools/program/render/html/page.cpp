@@ -223,9 +223,9 @@ Json comparison_speed(const Record& record) {
   return blocks_of({bar_chart("Samples per second under each scheme", {{"", bars}}), schemes_table(record).json()});
 }
 
-/// What moves where; nothing for one device.
-Json movement_section(const RunRecord& run, const std::string& boxes) {
-  Json movement = movement_chart(run);
+/// What moves where; nothing for one device alone.
+Json movement_section(const RunRecord& run, const std::string& boxes, int other_processes = 0) {
+  Json movement = movement_chart(run, other_processes);
   if (movement.is_null()) return movement;
   return blocks_of({text(fmt::format("One step from top to bottom. Arrows: bytes copied. Boxes: work{}. Samples are "
                                      "those of a full batch.",
@@ -378,7 +378,8 @@ Sections plan_sections(const Record& record) {
       {"Memory over one step", memory_over_time(devices,
                                                 "A steady step. The axis is the order in which the host allocates and "
                                                 "frees memory, not time. Bands: phases.")},
-      {"What moves where", blocks_of({movement_section(record.run(), ""), table(movement_table(record.run()))})},
+      {"What moves where",
+       blocks_of({movement_section(record.run(), "", record.processes - 1), table(movement_table(record.run()))})},
       {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})},
       {"Recomputation: bytes and time", frontier_section(record)},
       {"Held for backward", blocks_of({table(held_table(devices))})}};

@@ -65,7 +65,7 @@ std::string story_of_plan(const Record& record) {
     if (!devices[d].fits() && devices[shown].fits()) shown = d;
   }
   const int64_t capacity = devices[shown].pool.capacity_bytes;
-  const char* answer = !all_fit(devices) ? "It does not fit: " : capacity > 0 ? "It fits: " : "";
+  const char* answer = !all_fit(devices) ? "It does not fit: " : capacity > 0 ? "It fits: " : "Planned: ";
   return fmt::format(
       "{}{}.", answer,
       peak_words(devices, shown, "needs", capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string()));

@@ -3,6 +3,8 @@
 #pragma once
 
 #define SYS_futex (-1)
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
 #define FUTEX_WAIT_PRIVATE 128
 #define FUTEX_WAKE_PRIVATE 129
 
