@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact mode: one hash on any devices, under any scheme.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine plan, and what train chooses with it.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
