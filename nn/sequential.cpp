@@ -378,6 +378,26 @@ int Sequential::bias_before(size_t part, std::span<const Shape> shapes, const Pa
   return -1;
 }
 
+namespace {
+
+void release(std::vector<Saved>& parts) {
+  for (Saved& part : parts) {
+    release(part.parts);
+    for (Tensor& tensor : part.tensors) tensor = {};
+  }
+  parts.clear();
+}
+
+/// Frees in an order of its own: that in which vectors destroy their elements differs between standard libraries, and
+/// with it the places of blocks in a plan (the planner's page has another library than the program).
+void release(Saved& saved) {
+  for (Tensor& tensor : saved.tensors) tensor = {};
+  release(saved.parts);
+  saved = {};
+}
+
+}  // namespace
+
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                               const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
@@ -438,7 +458,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     });
     report(used, Use::ends, i, i + 1);
     bias_done = static_cast<bool>(sums);
-    saved.parts[i] = {};
+    release(saved.parts[i]);
     grad = std::move(grad_x);
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
   }
