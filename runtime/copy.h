@@ -30,7 +30,7 @@ inline constexpr size_t kMostCopiedBlocks = 4;
 ///   last    empty, or (1) i32 that is copied after the blocks: a host that reads its new value, with acquire order,
 ///           sees them
 ///   requires  equal shapes and dtypes; pinned memory on the host's side if ctx belongs to a GPU
-/// stream  asynchronous on ctx; the bytes count towards the open span      aliasing  none
+/// stream  asynchronous on ctx; the bytes of the blocks count towards the open span      aliasing  none
 /// throws  ShapeError, DtypeError
 void copy_blocks(ExecContext& ctx, std::span<const CopiedBlock> blocks, const CopiedBlock& last = {});
 
