@@ -37,6 +37,7 @@ std::vector<OutsideBytes> outside_bytes(int64_t, const std::vector<ExecContext*>
 void free_pinned(void*) noexcept {}
 void copy_on_gpu(ExecContext&, const ConstView&, const View&) {}
 void zero_on_gpu(ExecContext&, const View&) {}
+void copy_blocks_on_gpu(ExecContext&, std::span<const CopiedBlock>, const CopiedBlock&) {}
 
 }  // namespace cuda
 }  // namespace vitrine
