@@ -255,7 +255,8 @@ RunRecord moving_run(int devices) {
       device.phases.rows.push_back(phase_of(Phase::loss, 0.00002, 0, 10));
     }
     CommunicationRow sum;
-    sum.buffer_bytes = sum.moved_bytes = 10 * (int64_t{1} << 20);
+    sum.buffer_bytes = 10 * (int64_t{1} << 20);
+    sum.moved_bytes = sum.buffer_bytes / 2;
     device.communication.steps = 10;
     device.communication.rows = {sum};
   }
@@ -540,7 +541,7 @@ TEST(Story, OfAPlanSaysWhetherItFits) {
   Record record = example_record();
   record.kind = Record::Kind::plan;
   record.runs[0].devices = one_fuller_device();
-  EXPECT_EQ(story(record).find("cpu:0 needs `8 MiB`, `6 MiB` more than cpu:1"), 0U) << story(record);
+  EXPECT_EQ(story(record).find("Planned: cpu:0 needs `8 MiB`, `6 MiB` more than cpu:1"), 0U) << story(record);
   for (DeviceRecord& d : record.runs[0].devices) d.pool.capacity_bytes = 16 << 20;
   EXPECT_EQ(story(record).find("It fits: cpu:0 needs `8 MiB` of 16 MiB, `6 MiB` more"), 0U) << story(record);
   record.runs[0].devices[2].pool.capacity_bytes = 1 << 20;
