@@ -543,10 +543,10 @@ struct Plan {
 };
 
 /// The split: which device computes which leaves, and owns which elements. To give device 0 fewer samples, change
-/// `leaves_of_device` (--split): bits do not change as long as --leaves and --batch stay. On 3 devices, --leaves 10
-/// --batch 40 --split 2,4,4 gives it half of the others' samples. Where the cuts fall counts, too: a device sends a
-/// gradient for each of its nodes (nodes_within), and under dp device 0 holds them all, so that a split 2,2,4 of 8
-/// leaves, 3 nodes, takes less of its memory than 2,3,3, which are 5.
+/// `leaves_of_device` (--split): one build computes the same bits as long as --leaves and --batch stay. On 3 devices,
+/// --leaves 10 --batch 40 --split 2,4,4 gives it half of the others' samples. Where the cuts fall counts, too: a device
+/// sends a gradient for each of its nodes (nodes_within), and under dp device 0 holds them all, so that a split 2,2,4 of
+/// 8 leaves, 3 nodes, takes less of its memory than 2,3,3, which are 5.
 ///   elements  of a gradient: one for each parameter, and one for the loss
 Plan make_plan(const Scheme& scheme, int devices, int leaves, const std::vector<int>& leaves_of_device, int elements) {
   Plan plan{.scheme = scheme, .devices = devices, .leaf_cut = {0}, .owner_cut = {}};
@@ -575,7 +575,7 @@ class Wires {
  public:
   explicit Wires(int devices) : devices_(devices), queues_(static_cast<size_t>(devices * devices)), sent_(devices) {}
 
-  /// Never waits.
+  /// Never waits. What waits in a queue is on its way, so it is in no device's memory.
   void send(int from, int to, Message message, const float* first, int count) {
     const std::lock_guard lock(mutex_);
     queues_[from * devices_ + to].emplace_back(first, first + count);
@@ -924,8 +924,8 @@ void print_table(const char* title, int devices, int rows, const std::function<c
   std::printf("\n");
 }
 
-/// The most at the same time is less than the sum of the rows: by the time that device 0 of dp holds most, in reduce(),
-/// batch and activations are given back.
+/// The most at the same time is less than the sum of the rows, which are highest at different times: in reduce(), where
+/// device 0 of dp holds most with an equal split, batch and activations are given back.
 void print_tables(const Result& result) {
   const int devices = static_cast<int>(result.held.size());
   print_table(
