@@ -545,7 +545,7 @@ struct Plan {
 /// The split: which device computes which leaves, and owns which elements. To give device 0 fewer samples, change
 /// `leaves_of_device` (--split): one build computes the same bits as long as --leaves and --batch stay. On 3 devices,
 /// --leaves 10 --batch 40 --split 2,4,4 gives it half of the others' samples. Where the cuts fall counts, too: a device
-/// sends a gradient for each of its nodes (nodes_within), and under dp device 0 holds them all, so that a split 2,2,4 of
+/// sends a gradient for each of its nodes (nodes_within), and under dp device 0 holds them all, so that 2,2,4 of
 /// 8 leaves, 3 nodes, takes less of its memory than 2,3,3, which are 5.
 ///   elements  of a gradient: one for each parameter, and one for the loss
 Plan make_plan(const Scheme& scheme, int devices, int leaves, const std::vector<int>& leaves_of_device, int elements) {

@@ -13,7 +13,7 @@
 
 #include "tests/standins/library_fixture.h"
 
-namespace vitrine::standins::cublaslt_test {
+namespace vitrine::standins {
 namespace {
 
 struct Case {
@@ -248,4 +248,4 @@ TEST_F(CublasLt, RefusesWrongArguments) {
 }
 
 }  // namespace
-}  // namespace vitrine::standins::cublaslt_test
+}  // namespace vitrine::standins

@@ -12,7 +12,7 @@
 #include "tests/standins/controls.h"
 #include "tests/standins/device_interface.h"
 
-namespace vitrine::standins::cuda_graph_test {
+namespace vitrine::standins {
 namespace {
 
 __global__ void add_one(int* p) { *p += 1; }
@@ -304,4 +304,4 @@ TEST_F(CudaGraphs, DestroyedGraphsAndOtherDevicesAreRefused) {
 }
 
 }  // namespace
-}  // namespace vitrine::standins::cuda_graph_test
+}  // namespace vitrine::standins

@@ -13,7 +13,7 @@
 #include "tests/standins/controls.h"
 #include "tests/standins/device_interface.h"
 
-namespace vitrine::standins::cuda_runtime_test {
+namespace vitrine::standins {
 namespace {
 
 class CudaRuntime : public ::testing::Test {
@@ -347,4 +347,4 @@ TEST_F(CudaRuntime, VisibleDevicesAreSelectedAndRenumbered) {
 }
 
 }  // namespace
-}  // namespace vitrine::standins::cuda_runtime_test
+}  // namespace vitrine::standins

@@ -5,7 +5,7 @@
 
 #include "tests/standins/cudnn_fixture.h"
 
-namespace vitrine::standins::cudnn_test {
+namespace vitrine::standins {
 namespace {
 
 constexpr Sizes kXSizes{2, 7, 5, 3}, kWSizes{4, 3, 2, 3}, kYSizes{2, 4, 3, 4};
@@ -391,4 +391,4 @@ TEST(CudnnMachine, ThereIsNoHandleInFullMemory) {
 }
 
 }  // namespace
-}  // namespace vitrine::standins::cudnn_test
+}  // namespace vitrine::standins

@@ -16,7 +16,7 @@
 #include "tests/standins/controls.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::standins::nccl_test {
+namespace vitrine::standins {
 namespace {
 
 constexpr int kRanks = 4;
@@ -429,4 +429,4 @@ TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
 }
 
 }  // namespace
-}  // namespace vitrine::standins::nccl_test
+}  // namespace vitrine::standins

@@ -3,6 +3,8 @@
 vitrine_test(test_standins LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_graph_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
+# Each file by itself: the device interface is macros, which CUDA's headers would meet.
+set_target_properties(test_standins PROPERTIES UNITY_BUILD OFF)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
 if(VITRINE_HAVE_CUDNN)
   target_sources(test_standins PRIVATE standins/cudnn_test.cpp)
