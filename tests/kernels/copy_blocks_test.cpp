@@ -25,10 +25,9 @@ TEST_F(DeviceTest, CopyBlocksBringsBlocksInAndOut) {
     const Words in(device, count), out(device, count);
     for (int64_t i = 0; i < count; ++i) in[i] = static_cast<int32_t>(i * 7 + 1);
     const GuardedTensor first = device.guarded({count}, DType::i32), floats = device.guarded({3});
-    const std::vector<CopiedBlock> blocks{{in.all(), first},
-                                          {},
-                                          {device.tensor({3}, std::vector<float>{1, 2, 3}), floats},
-                                          {in.all().rows(0, 0), first.view.rows(0, 0)}};
+    const Tensor three = device.tensor({3}, std::vector<float>{1, 2, 3});
+    const std::vector<CopiedBlock> blocks{
+        {in.all(), first}, {}, {three, floats}, {in.all().rows(0, 0), first.view.rows(0, 0)}};
     copy_blocks(ctx(), blocks);
     copy_blocks(ctx(), {{CopiedBlock{first, out.all()}}});
     device.synchronize();
