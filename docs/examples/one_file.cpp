@@ -924,8 +924,8 @@ void print_table(const char* title, int devices, int rows, const std::function<c
   std::printf("\n");
 }
 
-/// The most at the same time is less than the sum of the rows, which are highest at different times: in reduce(), where
-/// device 0 of dp holds most with an equal split, batch and activations are given back.
+/// The most at the same time is less than the sum of the rows, which are highest at different times: reduce() begins
+/// when batch and activations have been given back.
 void print_tables(const Result& result) {
   const int devices = static_cast<int>(result.held.size());
   print_table(
