@@ -300,7 +300,7 @@ std::string StepWindow::updated_before_stop(int slot) {
   if (setup_.peers() != nullptr && setup_.sharded()) {
     const auto least = [](const std::vector<std::string>& ends) {
       const auto less = [](const std::string& a, const std::string& b) { return std::stoll(a) < std::stoll(b); };
-      return std::vector<std::string>{*std::ranges::min_element(ends, less)};
+      return std::vector<std::string>{*std::min_element(ends.begin(), ends.end(), less)};
     };
     end = std::stoll(setup_.peers()->exchange("where updates stopped", std::to_string(end), least));
   }
