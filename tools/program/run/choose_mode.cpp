@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -81,7 +82,7 @@ std::vector<Candidate> candidates_that_fit(const Options& options, const Job& jo
     }
   }
   // Of equal ones the first is taken, that with the least sharding.
-  std::ranges::stable_sort(fitting, {}, &Candidate::bytes);
+  std::ranges::stable_sort(fitting, std::less(), &Candidate::bytes);
   return fitting;
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/run_facts.h"
+#include "tools/program/run/warnings.h"
 #include "tools/program/text/progress.h"
 #include "tools/program/text/tables.h"
 #include "tools/program/text/terminal.h"
