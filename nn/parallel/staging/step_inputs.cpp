@@ -7,11 +7,7 @@
 
 namespace vitrine {
 
-namespace {
-
 constexpr int64_t kTail = StepValues::kCount, kSamples = kTail + kTailElements;
-
-}  // namespace
 
 StepInputs::StepInputs(int64_t micro_batches, int64_t samples, int64_t labels, HostMemory memory)
     : micro_batches_(micro_batches),
