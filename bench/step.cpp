@@ -119,7 +119,7 @@ void bare_step(benchmark::State& state, const Job& job) {
     Saved saved = model.net->forward_from(ctx, parameter_views, input, output, pass);
     softmax_cross_entropy(ctx, {-100, 1.0F / static_cast<float>(job.batch)}, output, labels, {}, output, totals);
     model.net->backward_from(ctx, parameter_views, std::move(saved), std::move(output), gradient_views,
-                             GradMode::overwrite, pass, [](int) {});
+                             GradMode::overwrite, pass, {});
     decide_step(ctx, static_cast<double>(job.batch), NonFinite::accept, totals, {}, control);
     adam_update(ctx, adam, parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count,
                 control);

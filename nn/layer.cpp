@@ -3,6 +3,14 @@
 
 namespace vitrine {
 
+GradientHooks GradientHooks::of_layer(int parameter) const {
+  using Hook = std::function<void(int)>;
+  const auto shifted = [parameter](const Hook& hook) {
+    return hook ? Hook([&hook, parameter](int first) { hook(parameter + first); }) : Hook();
+  };
+  return {shifted(begin), shifted(ready)};
+}
+
 Work Layer::forward_work(const Shape& x) const {
   const Shape y = output_shape(x);
   Work work{0, x.numel() + y.numel()};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -124,6 +125,18 @@ struct Work {
   }
 };
 
+/// What the engine does with gradients while backward runs.
+struct GradientHooks {
+  /// Called before gradients are written, with the index of the first parameter that has one of them. May set the
+  /// elements of grad_params that are written next.
+  std::function<void(int first_parameter)> begin = {};
+  /// Called with the index of the first parameter whose gradient is final; all later ones are final, too.
+  std::function<void(int first_parameter)> ready = {};
+
+  /// Those of a layer whose first parameter is number `parameter` here. They refer to these, which must outlive them.
+  GradientHooks of_layer(int parameter) const;
+};
+
 /// Arguments of Layer::forward.
 struct ForwardCall {
   ExecContext& ctx;
@@ -148,6 +161,8 @@ struct BackwardCall {
   /// If not empty: also receives the sums of grad_x over all dimensions but the last, overwritten or added to as
   /// grad_params. Only layers with sums_grad_x() get it.
   View grad_x_sums = {};
+  /// Only layers with calls_hooks() get them.
+  GradientHooks hooks = {};
 };
 
 /// Arguments of Layer::forward_empty and backward_empty.
@@ -156,6 +171,7 @@ struct EmptyCall {
   const Shape& x;  // shape of the layer's input for one sample
   const Pass& pass;
   BufferViews buffers = {};
+  GradientHooks hooks = {};  // of backward_empty, for layers with calls_hooks()
 };
 
 /// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only:
@@ -206,6 +222,9 @@ class Layer {
   /// True when the layer takes all leaves of Pass::leaves in one call, because it is made of layers or adds up values
   /// over leaves.
   virtual bool handles_leaves() const { return false; }
+  /// True when backward and backward_empty call the hooks of their call, because the layer is made of layers; else the
+  /// caller does it before and after them.
+  virtual bool calls_hooks() const { return false; }
   /// Puts `prefix` before the labels of the layers inside, which name them in tables, traces and messages.
   virtual void prefix_labels(const std::string& /*prefix*/) {}
   /// True when grad_x may be grad_y (an elementwise layer).

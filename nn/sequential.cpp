@@ -202,7 +202,7 @@ Saved Sequential::forward(const ForwardCall& call) const {
 
 void Sequential::backward(const BackwardCall& call) const {
   run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode,
-               call.pass, nullptr, {}, nullptr, nullptr);
+               call.pass, call.hooks, {}, nullptr);
 }
 
 void Sequential::report(const ParametersUsed& used, Use use, size_t begin, size_t end) const {
@@ -221,31 +221,33 @@ void Sequential::forward_empty(const EmptyCall& call, const ParametersUsed& used
   }
 }
 
-void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& ready, Recomputed recomputed,
-                                const ParametersUsed& used) const {
+void Sequential::backward_empty(const EmptyCall& call, Recomputed recomputed, const ParametersUsed& used) const {
   const std::vector<Shape> shapes = shapes_of_parts(call.x);
   for (size_t i = parts_.size(); i-- > first_trained_part_;) {
     if (!recomputed.empty() && i + 1 == static_cast<size_t>(recomputed.back().end)) {
       report(used, Use::begins, static_cast<size_t>(recomputed.back().begin), i + 1);
       recomputed = recomputed.first(recomputed.size() - 1);
     }
+    const Layer& layer = *parts_[i].layer;
+    const bool called = call.pass.sums_over_devices(), calls_hooks = called && layer.calls_hooks();
     {
       const LayerScope scope(call.ctx, parts_[i].label.c_str());
       report(used, Use::begins, i, i + 1);
-      if (call.pass.sums_over_devices())
-        parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+      if (called) {
+        layer.backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i),
+                              calls_hooks ? call.hooks.of_layer(first_parameter_[i]) : GradientHooks()});
+      }
       report(used, Use::ends, i, i + 1);
     }
-    if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
+    if (call.hooks.ready && !calls_hooks && has_parameters(i)) call.hooks.ready(first_parameter_[i]);
   }
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output,
-                               ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready,
-                               Recomputed recomputed, BufferViews buffers, const GradientsBegin& begin,
-                               const ParametersUsed& used) const {
-  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready,
-               recomputed, begin, used);
+                               ParamViews grad_params, GradMode mode, const Pass& pass, const GradientHooks& hooks,
+                               Recomputed recomputed, BufferViews buffers, const ParametersUsed& used) const {
+  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, hooks,
+               recomputed, used);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -401,15 +403,13 @@ void release(Saved& saved) {
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                               const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                              const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin,
-                              const ParametersUsed& used) const {
+                              const GradientHooks& hooks, Recomputed recomputed, const ParametersUsed& used) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same segments");
   size_t first = parts_.size();  // the first part that runs backward
   for (size_t i = parts_.size(); i-- > first_trained_part_;) {
-    const bool wanted =
-        grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
+    const bool wanted = grad_input ? !part_is_identity(i, shapes[i], pass) : has_parameters(i);
     if (wanted) first = i;
   }
   grad = grad.reshape(shapes.back());
@@ -443,7 +443,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].label + ".grad_input");
     }
     const int bias = i > first && layer.sums_grad_x() ? bias_before(i, shapes, pass) : -1;
-    if (begin) begin(bias < 0 ? first_parameter_[i] : bias);
+    const bool calls_hooks = layer.calls_hooks();
+    if (hooks.begin && !calls_hooks) hooks.begin(bias < 0 ? first_parameter_[i] : bias);
     const ParamViews own = of_part(grad_params, i);
     std::vector<View> without_bias;
     if (bias_done) {
@@ -454,13 +455,14 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     if (sums.numel() != shapes[i][shapes[i].rank() - 1]) sums = View();  // an identity changed the last dimension
     name_layer(parts_[i], [&] {
       backward_leaves(layer, {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own,
-                              mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums});
+                              mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums,
+                              calls_hooks ? hooks.of_layer(first_parameter_[i]) : GradientHooks()});
     });
     report(used, Use::ends, i, i + 1);
     bias_done = static_cast<bool>(sums);
     release(saved.parts[i]);
     grad = std::move(grad_x);
-    if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
+    if (hooks.ready && !calls_hooks && has_parameters(i)) hooks.ready(first_parameter_[i]);
   }
   if (grad_input && first == parts_.size()) copy(ctx, grad.reshape(grad_input.shape()), grad_input);
 }

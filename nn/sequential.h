@@ -43,24 +43,19 @@ class Sequential final : public Layer {
   /// True when that holds for all parts.
   bool can_be_replayed() const override;
   bool handles_leaves() const override { return true; }
+  bool calls_hooks() const override { return true; }
   void prefix_labels(const std::string& prefix) override;
   /// That of the first part.
   ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
   void forward_empty(const EmptyCall& call) const override { forward_empty(call, nullptr); }
-  void backward_empty(const EmptyCall& call) const override { backward_empty(call, nullptr); }
+  void backward_empty(const EmptyCall& call) const override { backward_empty(call, {}, nullptr); }
 
   /// Called before and after work that reads parameters [first, end) is queued: the parameters of a part, or of a
   /// recomputed segment, whose backward pass reads them again. At Use::begins it may set their elements of `params`.
   enum class Use { begins, ends };
   using ParametersUsed = std::function<void(Use use, int first, int end)>;
-
-  /// Called with the index of the first parameter whose gradient is final; all later ones are final, too.
-  using GradientsReady = std::function<void(int first_parameter)>;
-
-  /// Called before gradients are written, with the index of the first parameter that has one of them.
-  using GradientsBegin = std::function<void(int first_parameter)>;
 
   /// Called with each part that computes and its output.
   using OutputReady = std::function<void(int part, const Tensor& output)>;
@@ -77,21 +72,18 @@ class Sequential final : public Layer {
                      const OutputReady& observe = nullptr, Recomputed recomputed = {}, BufferViews buffers = {},
                      const ParametersUsed& used = nullptr) const;
   /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no
-  /// longer needed, and calls `ready` when gradients are final. `begin` may set the elements of grad_params that are
-  /// written next. Takes over grad_output, whose shape may be any with as
-  /// many elements as the output; computes no gradient of the input of the model. A segment that kept only its input is
-  /// first recomputed, in Phase::recompute, with the same Pass and therefore the same bits.
+  /// longer needed. Takes over grad_output, whose shape may be any with as many elements as the output; computes no
+  /// gradient of the input of the model. A segment that kept only its input is first recomputed, in Phase::recompute,
+  /// with the same Pass and therefore the same bits.
   ///   recomputed  as in forward_from()
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params,
-                     GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed = {},
-                     BufferViews buffers = {}, const GradientsBegin& begin = nullptr,
-                     const ParametersUsed& used = nullptr) const;
-  /// forward_empty() and backward_empty() for the outermost model: call `used` and `ready` where forward_from() and
+                     GradMode mode, const Pass& pass, const GradientHooks& hooks, Recomputed recomputed = {},
+                     BufferViews buffers = {}, const ParametersUsed& used = nullptr) const;
+  /// forward_empty() and backward_empty() for the outermost model: call `used` and hooks.ready where forward_from() and
   /// backward_from() do, so that the caller's collectives and the layers' collectives have the same order on all
   /// devices. Layers are called if the pass sums_over_devices().
   void forward_empty(const EmptyCall& call, const ParametersUsed& used) const;
-  void backward_empty(const EmptyCall& call, const GradientsReady& ready, Recomputed recomputed = {},
-                      const ParametersUsed& used = nullptr) const;
+  void backward_empty(const EmptyCall& call, Recomputed recomputed, const ParametersUsed& used) const;
 
   /// The parts that compute for an input of this shape, ascending; the others are identities.
   std::vector<int> computing_parts(const Shape& input, const Pass& pass) const;
@@ -112,14 +104,14 @@ class Sequential final : public Layer {
                    const OutputReady& observe, const ParametersUsed& used) const;
   void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                     const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
-                    const GradientsReady& ready, Recomputed recomputed, const GradientsBegin& begin,
-                    const ParametersUsed& used) const;
+                    const GradientHooks& hooks, Recomputed recomputed, const ParametersUsed& used) const;
   /// Calls `used`, if given, with the parameters of parts [begin, end), if they have any.
   void report(const ParametersUsed& used, Use use, size_t begin, size_t end) const;
   int bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;
+  bool has_parameters(size_t part) const { return first_parameter_[part] < first_parameter_[part + 1]; }
   bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const {
     return parts_[part].layer->is_identity(input, pass);
   }

@@ -139,7 +139,7 @@ View BatchNorm2d::leaf_statistics(ExecContext& ctx, const Tensor& x, const Shape
 }
 
 void BatchNorm2d::backward_by_leaf(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   const Leaves& leaves = *pass.leaves;
   const Tensor& x = saved.tensors[0];
   const int64_t count = count_of(leaves), groups = group_count(leaves), pixels = x.shape()[1] * x.shape()[2];
@@ -197,7 +197,7 @@ Saved BatchNorm2d::forward(const ForwardCall& call) const {
 }
 
 void BatchNorm2d::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   const Tensor& x = saved.tensors[0];
   const View& statistics = buffers[kStatistics];
   if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
@@ -221,7 +221,7 @@ void BatchNorm2d::backward(const BackwardCall& call) const {
 }
 
 void BatchNorm2d::forward_empty(const EmptyCall& call) const {
-  const auto& [ctx, x, pass, buffers] = call;
+  const auto& [ctx, x, pass, buffers, hooks] = call;
   if (pass.leaves != nullptr) {
     Saved saved;
     leaf_statistics(ctx, {}, x, pass, buffers, saved);

@@ -77,7 +77,7 @@ Saved Conv2d::forward(const ForwardCall& call) const {
 }
 
 void Conv2d::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   View grad_bias = config_.bias ? grad_params[1] : View{};
   if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y, std::exchange(grad_bias, {}), mode);
   if (!pass.input_form) {

@@ -69,7 +69,7 @@ Saved Linear::forward(const ForwardCall& call) const {
 }
 
 void Linear::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   const View grad_rows = as_rows(grad_y);
   View grad_bias = config_.bias ? grad_params[1] : View{};
   if (config_.relu)

@@ -88,38 +88,41 @@ Saved Residual::forward(const ForwardCall& call) const {
 }
 
 void Residual::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   if (relu_) relu_backward(ctx, saved.tensors[0], grad_y, grad_y);
   // Each path may use its gradient as scratch, so the first one gets a copy when the second still needs it.
-  Tensor grad_body = grad_y;
+  Tensor scratch, grad_shortcut = grad_y;
   if (shortcut_ || grad_x) {
-    grad_body = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_body");
-    copy(ctx, grad_y, grad_body);
+    scratch = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_path");
+    copy(ctx, grad_y, scratch);
   }
-  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x,
-                   grad_params.first(body_parameters_), mode, pass, buffers.first(body_buffers_)});
-  grad_body = {};
-  Tensor grad_shortcut = grad_y;
+  // The shortcut first: gradients are finished from the last parameter to the first.
   if (shortcut_) {
     grad_shortcut = {};
     if (grad_x)
       grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
-    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut,
-                         grad_params.subspan(body_parameters_), mode, pass, buffers.subspan(body_buffers_)});
+    const auto first = static_cast<int>(body_parameters_);
+    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], scratch, grad_shortcut,
+                         grad_params.subspan(body_parameters_), mode, pass, buffers.subspan(body_buffers_), View(),
+                         hooks.of_layer(first)});
+    scratch = {};
   }
+  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], scratch ? scratch : grad_y, grad_x,
+                   grad_params.first(body_parameters_), mode, pass, buffers.first(body_buffers_), View(), hooks});
   if (grad_x) add(ctx, grad_x, grad_shortcut, grad_x);
 }
 
 void Residual::forward_empty(const EmptyCall& call) const {
-  const auto& [ctx, x, pass, buffers] = call;
+  const auto& [ctx, x, pass, buffers, hooks] = call;
   body_->forward_empty({ctx, x, pass, buffers.first(body_buffers_)});
   if (shortcut_) shortcut_->forward_empty({ctx, x, pass, buffers.subspan(body_buffers_)});
 }
 
 void Residual::backward_empty(const EmptyCall& call) const {
-  const auto& [ctx, x, pass, buffers] = call;
-  body_->backward_empty({ctx, x, pass, buffers.first(body_buffers_)});
-  if (shortcut_) shortcut_->backward_empty({ctx, x, pass, buffers.subspan(body_buffers_)});
+  const auto& [ctx, x, pass, buffers, hooks] = call;
+  const auto first = static_cast<int>(body_parameters_);
+  if (shortcut_) shortcut_->backward_empty({ctx, x, pass, buffers.subspan(body_buffers_), hooks.of_layer(first)});
+  body_->backward_empty({ctx, x, pass, buffers.first(body_buffers_), hooks});
 }
 
 }  // namespace vitrine

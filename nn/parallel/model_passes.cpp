@@ -149,26 +149,28 @@ void ModelPasses::forward(bool training) {
   });
 }
 
-void ModelPasses::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+void ModelPasses::run_backward(Replica& r, const std::function<void(int)>& gradients_ready) {
   outputs_.release_scattered(r);
   const PhaseScope phase(r.compute(), Phase::backward);
   const bool in_buckets = r.reduction.has_gradient_buckets();  // the owners accumulate
   const GradMode mode =
       std::exchange(r.model.has_gradients, true) && !in_buckets ? GradMode::accumulate : GradMode::overwrite;
-  const auto begin = [&](int first_parameter) {
-    r.reducer->begin_gradients(finished_elements(setup_.layout, first_parameter), setup_.layout,
-                               r.model.gradient_views);
-  };
+  GradientHooks hooks{.ready = gradients_ready};
+  if (in_buckets) {
+    hooks.begin = [&](int first_parameter) {
+      r.reducer->begin_gradients(finished_elements(setup_.layout, first_parameter), setup_.layout,
+                                 r.model.gradient_views);
+    };
+  }
   r.batch.output = Tensor();
   setup_.model.net->backward_from(r.compute(), r.model.parameter_views, std::exchange(r.batch.saved, {}),
                                   std::exchange(r.batch.output_gradient, {}), r.model.gradient_views, mode,
-                                  pass_of(r, true), gradients_ready, recomputed_, r.model.buffer_views,
-                                  in_buckets ? Sequential::GradientsBegin(begin) : nullptr,
+                                  pass_of(r, true), hooks, recomputed_, r.model.buffer_views,
                                   used_by(r, GatheredParameters::Direction::backward));
   if (r.gathered) r.gathered->release();
 }
 
-void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
+void ModelPasses::run_backward_empty(Replica& r, bool reduces, const std::function<void(int)>& gradients_ready) {
   outputs_.release_scattered(r);
   const Pass pass = pass_of(r, true);
   if (reduces) {
@@ -182,8 +184,9 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const Sequential:
     return;
   }
   const PhaseScope phase(r.compute(), Phase::backward);
-  setup_.model.net->backward_empty({r.compute(), setup_.model.input_shape(1), pass, r.model.buffer_views},
-                                   gradients_ready, recomputed_, used);
+  setup_.model.net->backward_empty(
+      {r.compute(), setup_.model.input_shape(1), pass, r.model.buffer_views, {.ready = gradients_ready}}, recomputed_,
+      used);
   if (r.gathered) r.gathered->release();
 }
 

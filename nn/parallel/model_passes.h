@@ -30,10 +30,10 @@ class ModelPasses {
   /// In training, from the staged samples; in evaluation, from the prepared input.
   void forward(bool training);
   /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.
-  void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
+  void run_backward(Replica& r, const std::function<void(int)>& gradients_ready);
   /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the
   /// micro-batch, and contributes zeros if the step `reduces` its gradients now.
-  void run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready);
+  void run_backward_empty(Replica& r, bool reduces, const std::function<void(int)>& gradients_ready);
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
   /// BatchStatistics::local: all replicas take the saved buffers of rank 0.

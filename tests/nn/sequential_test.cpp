@@ -204,15 +204,53 @@ TEST_P(Outermost, BackwardReportsGradientsFromTheLastLayerAndReleasesMemory) {
   std::vector<int> ready;
   std::vector<int64_t> held{activation_bytes()};
   net_->backward_from(ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_),
-                      GradMode::overwrite, kTraining, [&](int first_parameter) {
+                      GradMode::overwrite, kTraining, {.ready = [&](int first_parameter) {
                         ready.push_back(first_parameter);
                         held.push_back(activation_bytes());
-                      });
+                      }});
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
   // Blocks are multiples of 256 bytes. Kept initially: conv's output 1792, the pool's indices 256, fc1's input 512 and
   // output 256; the gradient 256. fc2 releases its gradient and allocates one of the same size; fc1 releases all it
   // kept and allocates one of 512.
   EXPECT_EQ(held, (std::vector<int64_t>{3072, 3072, 2560, 0}));
+}
+
+class NoSum final : public BatchSum {
+ public:
+  void sum(ExecContext& /*ctx*/, const View& /*values*/) override {}
+};
+
+TEST_P(Outermost, LayersInsideReportTheirGradients) {
+  const auto linear = [](int64_t in, int64_t out) { return LinearConfig{.in_features = in, .out_features = out}; };
+  const auto net = sequential(
+      part<Linear>("first", linear(8, 8)),
+      part<Residual>(
+          "block", sequential(part<Linear>("one", linear(8, 6)), part<ReLU>("relu"), part<Linear>("two", linear(6, 4))),
+          sequential(part<Linear>("short", linear(8, 4))), true),
+      part<Linear>("last", linear(4, 3)));
+  const FlatLayout layout(net->parameters(), 0);
+  const Tensor params = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "params"),
+               grads = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::gradients, "grads"),
+               x = ctx().allocate({3, 8}, DType::f32, Category::activations, "x");
+  for (const Tensor& tensor : {params, grads, x}) zero(ctx(), tensor);
+  Tensor output;
+  Saved saved = net->forward_from(ctx(), layout.views(params), x, output, kTraining);
+  std::vector<int> begun, ready;
+  net->backward_from(ctx(), layout.views(params), std::move(saved), std::move(output), layout.views(grads),
+                     GradMode::overwrite, kTraining,
+                     {.begin = [&](int first_parameter) { begun.push_back(first_parameter); },
+                      .ready = [&](int first_parameter) { ready.push_back(first_parameter); }});
+  EXPECT_EQ(ready, (std::vector<int>{8, 6, 4, 2, 0}));
+  EXPECT_EQ(begun, (std::vector<int>{8, 6, 4, 3, 2, 0}));  // ReLU computes the gradient of the bias before it
+  // A device without samples calls them where layers take part in sums.
+  for (const bool sums : {false, true}) {
+    NoSum no_sum;
+    Pass pass = kTraining;
+    if (sums) pass.batch_sum = &no_sum;
+    std::vector<int> empty;
+    net->backward_empty({ctx(), {1, 8}, pass, {}, {.ready = [&](int first) { empty.push_back(first); }}}, {}, nullptr);
+    EXPECT_EQ(empty, sums ? ready : (std::vector<int>{8, 2, 0}));
+  }
 }
 
 TEST_P(Outermost, EvaluationKeepsOnlyTheOutput) {
@@ -259,9 +297,9 @@ TEST_P(Outermost, SegmentsKeepOnlyTheirInputs) {
   std::vector<int> ready;
   Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
   zero(ctx(), grad);
-  net_->backward_from(
-      ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite,
-      kTraining, [&](int first_parameter) { ready.push_back(first_parameter); }, recomputed);
+  net_->backward_from(ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_),
+                      GradMode::overwrite, kTraining,
+                      {.ready = [&](int first_parameter) { ready.push_back(first_parameter); }}, recomputed);
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
 }
 
@@ -288,7 +326,8 @@ TEST_P(Outermost, FrozenPartsKeepNothingForBackward) {
   output = {};
   std::vector<int> ready;
   net_->backward_from(ctx(), layout.views(params_), std::move(saved), std::move(grad), layout.gradient_views(grads_),
-                      GradMode::overwrite, kTraining, [&](int first_parameter) { ready.push_back(first_parameter); });
+                      GradMode::overwrite, kTraining,
+                      {.ready = [&](int first_parameter) { ready.push_back(first_parameter); }});
   EXPECT_EQ(ready, (std::vector<int>{4, 2}));
   EXPECT_EQ(activation_bytes(), 0);
 }
@@ -321,7 +360,7 @@ std::map<std::string, std::vector<float>> gradients_with_frozen(const std::vecto
   Tensor output;
   Saved saved = net->forward_from(device.ctx(), layout.views(params), input, output, kTraining);
   net->backward_from(device.ctx(), layout.views(params), std::move(saved), grad_output, layout.gradient_views(grads),
-                     mode, kTraining, nullptr);
+                     mode, kTraining, {});
   const std::vector<View> views = layout.gradient_views(grads);
   std::map<std::string, std::vector<float>> found;
   for (size_t i = 0; i < views.size(); ++i) {

@@ -132,7 +132,7 @@ TrainingResult train(const TrainingJob& job) {
     softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits,
                           totals);  // the gradient overwrites the logits
     model.net->backward_from(ctx, params, std::move(kept), std::move(logits), grad_params, GradMode::overwrite, pass,
-                             nullptr, {}, buffers);
+                             {}, {}, buffers);
     decide_step(ctx, samples, NonFinite::accept, totals, {}, control);
     sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count),
                momentum.rows(0, count), updates, control);
