@@ -91,24 +91,22 @@ void Residual::backward(const BackwardCall& call) const {
   const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums, hooks] = call;
   if (relu_) relu_backward(ctx, saved.tensors[0], grad_y, grad_y);
   // Each path may use its gradient as scratch, so the first one gets a copy when the second still needs it.
-  Tensor scratch, grad_shortcut = grad_y;
+  Tensor grad_body = grad_y;
   if (shortcut_ || grad_x) {
-    scratch = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_path");
-    copy(ctx, grad_y, scratch);
+    grad_body = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_body");
+    copy(ctx, grad_y, grad_body);
   }
-  // The shortcut first: gradients are finished from the last parameter to the first.
+  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x,
+                   grad_params.first(body_parameters_), mode, pass, buffers.first(body_buffers_), View(), hooks});
+  grad_body = {};
+  Tensor grad_shortcut = grad_y;
   if (shortcut_) {
     grad_shortcut = {};
     if (grad_x)
       grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
-    const auto first = static_cast<int>(body_parameters_);
-    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], scratch, grad_shortcut,
-                         grad_params.subspan(body_parameters_), mode, pass, buffers.subspan(body_buffers_), View(),
-                         hooks.of_layer(first)});
-    scratch = {};
+    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut,
+                         grad_params.subspan(body_parameters_), mode, pass, buffers.subspan(body_buffers_)});
   }
-  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], scratch ? scratch : grad_y, grad_x,
-                   grad_params.first(body_parameters_), mode, pass, buffers.first(body_buffers_), View(), hooks});
   if (grad_x) add(ctx, grad_x, grad_shortcut, grad_x);
 }
 
@@ -120,9 +118,8 @@ void Residual::forward_empty(const EmptyCall& call) const {
 
 void Residual::backward_empty(const EmptyCall& call) const {
   const auto& [ctx, x, pass, buffers, hooks] = call;
-  const auto first = static_cast<int>(body_parameters_);
-  if (shortcut_) shortcut_->backward_empty({ctx, x, pass, buffers.subspan(body_buffers_), hooks.of_layer(first)});
   body_->backward_empty({ctx, x, pass, buffers.first(body_buffers_), hooks});
+  if (shortcut_) shortcut_->backward_empty({ctx, x, pass, buffers.subspan(body_buffers_)});
 }
 
 }  // namespace vitrine

@@ -19,7 +19,8 @@ class Residual final : public Layer {
   Shape output_shape(const Shape& x) const override;
   Work forward_work(const Shape& x) const override;
   bool handles_leaves() const override { return true; }
-  bool calls_hooks() const override { return true; }
+  /// With a shortcut the gradients of the last parameters are finished last.
+  bool calls_hooks() const override { return shortcut_ == nullptr; }
   void prefix_labels(const std::string& prefix) override;
   bool can_be_replayed() const override {
     return body_->can_be_replayed() && (shortcut_ == nullptr || shortcut_->can_be_replayed());

@@ -220,36 +220,44 @@ class NoSum final : public BatchSum {
   void sum(ExecContext& /*ctx*/, const View& /*values*/) override {}
 };
 
-TEST_P(Outermost, LayersInsideReportTheirGradients) {
+TEST_P(Outermost, LayersOfABlockWithoutShortcutReportTheirGradients) {
+  using Numbers = std::vector<int>;
   const auto linear = [](int64_t in, int64_t out) { return LinearConfig{.in_features = in, .out_features = out}; };
-  const auto net = sequential(
-      part<Linear>("first", linear(8, 8)),
-      part<Residual>(
-          "block", sequential(part<Linear>("one", linear(8, 6)), part<ReLU>("relu"), part<Linear>("two", linear(6, 4))),
-          sequential(part<Linear>("short", linear(8, 4))), true),
-      part<Linear>("last", linear(4, 3)));
-  const FlatLayout layout(net->parameters(), 0);
-  const Tensor params = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "params"),
-               grads = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::gradients, "grads"),
-               x = ctx().allocate({3, 8}, DType::f32, Category::activations, "x");
-  for (const Tensor& tensor : {params, grads, x}) zero(ctx(), tensor);
-  Tensor output;
-  Saved saved = net->forward_from(ctx(), layout.views(params), x, output, kTraining);
-  std::vector<int> begun, ready;
-  net->backward_from(ctx(), layout.views(params), std::move(saved), std::move(output), layout.views(grads),
-                     GradMode::overwrite, kTraining,
-                     {.begin = [&](int first_parameter) { begun.push_back(first_parameter); },
-                      .ready = [&](int first_parameter) { ready.push_back(first_parameter); }});
-  EXPECT_EQ(ready, (std::vector<int>{8, 6, 4, 2, 0}));
-  EXPECT_EQ(begun, (std::vector<int>{8, 6, 4, 3, 2, 0}));  // ReLU computes the gradient of the bias before it
-  // A device without samples calls them where layers take part in sums.
-  for (const bool sums : {false, true}) {
-    NoSum no_sum;
-    Pass pass = kTraining;
-    if (sums) pass.batch_sum = &no_sum;
-    std::vector<int> empty;
-    net->backward_empty({ctx(), {1, 8}, pass, {}, {.ready = [&](int first) { empty.push_back(first); }}}, {}, nullptr);
-    EXPECT_EQ(empty, sums ? ready : (std::vector<int>{8, 2, 0}));
+  for (const bool has_shortcut : {false, true}) {
+    const auto net = sequential(
+        part<Linear>("first", linear(8, 8)),
+        part<Residual>(
+            "block",
+            sequential(part<Linear>("one", linear(8, 6)), part<ReLU>("relu"), part<Linear>("two", linear(6, 8))),
+            has_shortcut ? sequential(part<Linear>("short", linear(8, 8))) : nullptr, true),
+        part<Linear>("last", linear(8, 3)));
+    const FlatLayout layout(net->parameters(), 0);
+    const auto zeros = [&](const Shape& shape) {
+      Tensor tensor = ctx().allocate(shape, DType::f32, Category::activations, "zeros");
+      zero(ctx(), tensor);
+      return tensor;
+    };
+    const Tensor params = zeros({layout.parameter_elements()}), grads = zeros({layout.parameter_elements()});
+    Tensor output;
+    Saved saved = net->forward_from(ctx(), layout.views(params), zeros({3, 8}), output, kTraining);
+    Numbers begun, ready;
+    net->backward_from(ctx(), layout.views(params), std::move(saved), std::move(output), layout.views(grads),
+                       GradMode::overwrite, kTraining,
+                       {.begin = [&](int first_parameter) { begun.push_back(first_parameter); },
+                        .ready = [&](int first_parameter) { ready.push_back(first_parameter); }});
+    // ReLU computes the gradient of the bias before it.
+    EXPECT_EQ(begun, has_shortcut ? Numbers({8, 2, 0}) : Numbers({6, 4, 3, 2, 0}));
+    EXPECT_EQ(ready, has_shortcut ? Numbers({8, 2, 0}) : Numbers({6, 4, 2, 0}));
+    // A device without samples calls them where layers take part in sums.
+    for (const bool sums : {false, true}) {
+      NoSum no_sum;
+      Pass pass = kTraining;
+      if (sums) pass.batch_sum = &no_sum;
+      Numbers empty;
+      net->backward_empty({ctx(), {1, 8}, pass, {}, {.ready = [&](int first) { empty.push_back(first); }}}, {},
+                          nullptr);
+      EXPECT_EQ(empty, sums || has_shortcut ? ready : Numbers({6, 2, 0}));
+    }
   }
 }
 
