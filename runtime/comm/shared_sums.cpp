@@ -51,9 +51,20 @@ SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int pro
       rank_(rank),
       processes_(processes),
       slice_bytes_(slice_bytes(processes)),
+      place_bytes_(slice_bytes_),
       poll_(std::move(poll)) {}
 
 int64_t SharedSums::partial_bytes(int partials) const { return slice_bytes_ / partials / kLine * kLine; }
+
+int64_t SharedSums::place_bytes(const SegmentedSum& sum) const {
+  if (sum.segments != 1 || most_partials(sum) != 1) return slice_bytes_;
+  int64_t elements = 1;
+  for (int rank = 0; rank < processes_; ++rank) {
+    const Slice slice = sum.slice(0, rank);
+    elements = std::max(elements, slice.end - slice.begin);
+  }
+  return (elements * size_of(sum.dtype) + kLine - 1) / kLine * kLine;
+}
 
 SharedSums::Progress& SharedSums::progress(int rank) const {
   return reinterpret_cast<Progress*>(segment_->data())[rank];
@@ -62,7 +73,7 @@ SharedSums::Progress& SharedSums::progress(int rank) const {
 std::byte* SharedSums::partials(int64_t segment, int rank) const {
   const int64_t slot = 2 * rank + segment % 2;
   return segment_->data() + processes_ * static_cast<int64_t>(sizeof(Progress)) +
-         slot * (processes_ + 1) * slice_bytes_;
+         slot * (processes_ + 1) * slice_bytes_ + segment / 2 % (slice_bytes_ / place_bytes_) * place_bytes_;
 }
 
 std::unique_lock<std::mutex> SharedSums::enter() {
@@ -157,6 +168,7 @@ void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t num
 void SharedSums::add(const SegmentedSum& sum) {
   const std::unique_lock<std::mutex> lock = enter();
   core_is_shared_ = false;
+  place_bytes_ = place_bytes(sum);
   const int64_t first = segments_;
   segments_ += sum.segments;
   if (sum.segments > 0) write_partials(sum, 0, first);

@@ -58,6 +58,9 @@ class SharedSums {
   std::byte* partials(int64_t segment, int rank) const;
   std::byte* sums(int64_t segment, int rank) const { return partials(segment, rank) + processes_ * slice_bytes_; }
   int64_t partial_bytes(int partials) const;
+  /// What a slice of the sum takes of a rank's part. Small sums that follow one another lie side by side, so that a
+  /// rank seldom writes to lines that another core still has in its cache, which takes twice as long.
+  int64_t place_bytes(const SegmentedSum& sum) const;
   /// Tells the others that this rank's progress has changed.
   void announce();
   /// Waits until done(), which depends on the rank's progress.
@@ -74,6 +77,7 @@ class SharedSums {
   std::unique_ptr<SharedSegment> segment_;
   int rank_, processes_;
   int64_t slice_bytes_;
+  int64_t place_bytes_;  // of the sum in progress
   std::function<void()> poll_;
   std::mutex in_use_;
   int64_t segments_ = 0;  // added so far, by all ranks alike

@@ -65,6 +65,20 @@ class Sums {
                    7);
     return data;
   }
+  /// Sums of changing sizes follow one another: each takes a place in shared memory that others had.
+  void check_sequence() {
+    const int size = process_group_.size();
+    for (int number = 1; number <= 300; ++number) {
+      const int64_t count = 1 + number * 977 % 4000 * (number % 3);
+      const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, size, largest_direct_);
+      std::vector<float> data(static_cast<size_t>(count), static_cast<float>(number + process_group_.rank())),
+          scratch(static_cast<size_t>(scratch_elements));
+      exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count,
+                     std::nullopt, 7);
+      const std::vector<double> wanted(data.size(), number * size + size * (size - 1) / 2);
+      require_near("one of many sums", data, wanted);
+    }
+  }
   /// Returns the bits of a sum.
   std::string check_sums(int64_t count) {
     const std::vector<double> wanted = exact(count);
@@ -184,6 +198,7 @@ std::string check(ProcessGroup& process_group, const comm::ExchangeOptions& opti
     bits += sums.check_sums(count);
     sums.check_scattered(count <= 1000 ? std::min<int64_t>(count, 2 + 1000 / process_group.size()) : count);
   }
+  sums.check_sequence();
   sums.check_rounding();
   sums.check_exchange();
   const std::string description = sums.exchange().description();
