@@ -8,6 +8,7 @@
 #include "tools/program/flags/options.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/text/json_text.h"
+#include "tools/program/text/standard_streams.h"
 
 namespace vitrine::tools {
 
@@ -336,7 +337,7 @@ Json communication_json(const std::vector<DeviceRecord>& devices) {
 void print_json(const Json& json) {
   const std::string text = json_text(json).append(1, '\n');
   std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  flush_results();
 }
 
 }  // namespace vitrine::tools

@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace vitrine::tools {
@@ -62,6 +64,16 @@ void keep_standard_streams() {
   // Out of memory: the streams stay unchanged.
   if (output != nullptr) stdout = output;
   if (error != nullptr) stderr = error;
+}
+
+void flush_results() {
+  std::fflush(stdout);
+  if (std::getenv("PMIX_RANK") == nullptr) return;
+  constexpr int kLooks = 5000, kMicroseconds = 200;
+  for (int look = 0, unread = 0; look < kLooks; ++look) {
+    if (ioctl(STDOUT_FILENO, FIONREAD, &unread) != 0 || unread == 0) return;
+    usleep(kMicroseconds);
+  }
 }
 
 std::string finish_stdout() {
