@@ -44,14 +44,12 @@ class Memory {
   Memory(Context& c, const Instruction& i, uint32_t bytes, const char* what)
       : context_(c), instruction_(i), bytes_(bytes), what_(what) {
     if (i.space == Space::shared) {
-      origin_ = c.shared.data();
-      size_ = c.shared.size();
+      use(0, c.shared.size(), c.shared.data());
     } else if (i.space == Space::local) {
-      origin_ = at<std::byte>(c, c.kernel->local_offset);
-      size_ = lane_bytes_ = c.kernel->local_bytes;
+      lane_bytes_ = c.kernel->local_bytes;
+      use(0, lane_bytes_, at<std::byte>(c, c.kernel->local_offset));
     } else if (i.space == Space::param) {
-      origin_ = const_cast<std::byte*>(c.launch->parameters.data());
-      size_ = c.launch->parameters.size();
+      use(0, c.launch->parameters.size(), const_cast<std::byte*>(c.launch->parameters.data()));
     } else {
       use_region();
     }
@@ -59,18 +57,21 @@ class Memory {
 
   /// Where the address lies on the host. Null, with a report, if the lane may not access it.
   [[gnu::always_inline]] std::byte* locate(int lane, uint64_t p) {
-    const bool waited = instruction_.space != Space::global || (context_.warp->waited >> lane & 1U) != 0;
-    if ((p & (bytes_ - 1)) != 0 || p - begin_ >= size_ || size_ - (p - begin_) < bytes_ || !waited) {
-      if (!may_access(lane, p)) return nullptr;
-    }
+    const bool usual = (p & (bytes_ - 1)) == 0 && p - begin_ < places_ && (ready_ >> lane & 1U) != 0;
+    if (!usual && !may_access(lane, p)) return nullptr;
     return origin_ + (p - begin_) + lane_bytes_ * static_cast<size_t>(lane);
   }
 
  private:
+  void use(uint64_t begin, size_t size, std::byte* origin) {
+    begin_ = begin;
+    places_ = size < bytes_ ? 0 : size - bytes_ + 1;
+    origin_ = origin;
+  }
   void use_region() {
-    begin_ = context_.region.begin;
-    size_ = context_.region.end - begin_;
-    origin_ = reinterpret_cast<std::byte*>(begin_);
+    const auto [begin, end] = context_.region;
+    use(begin, end - begin, reinterpret_cast<std::byte*>(begin));
+    ready_ = context_.warp->waited;
   }
   [[gnu::noinline]] bool may_access(int lane, uint64_t p) {
     if (p % bytes_ != 0) {
@@ -79,8 +80,8 @@ class Memory {
     }
     if (instruction_.space != Space::global) {
       constexpr const char* kSpaces[] = {"global", "shared", "parameter", "local"};
-      report(context_, instruction_, lane, kIllegalAddress, "illegal %s of %s memory: %u bytes at %#lx of %zu", what_,
-             kSpaces[static_cast<size_t>(instruction_.space)], bytes_, p, size_);
+      report(context_, instruction_, lane, kIllegalAddress, "illegal %s of %s memory: %u bytes at %#lx", what_,
+             kSpaces[static_cast<size_t>(instruction_.space)], bytes_, p);
       return false;
     }
     if ((context_.warp->waited >> lane & 1U) == 0) {
@@ -97,8 +98,9 @@ class Memory {
   const uint32_t bytes_;
   const char* const what_;
   uint64_t begin_ = 0;
-  size_t size_ = 0, lane_bytes_ = 0;
+  size_t places_ = 0, lane_bytes_ = 0;  // places_: offsets from begin_ at which an access may begin
   std::byte* origin_ = nullptr;
+  uint32_t ready_ = kAll;  // lanes that have waited for earlier kernels
 };
 bool has_order(const Instruction& i) {
   return i.space == Space::shared || (i.space == Space::global && settings().global_races);
