@@ -83,8 +83,22 @@ void begin_update(const UpdateCount& count, const View& control) {
   *at(control, StepControl::kCorrection) = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(count.beta2, update)));
 }
 
-void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control,
-                 const UpdateCount& count) {
+void adapt(const LossScaleConfig& config, bool taken, bool skipped, const View& state) {
+  float& scale = *at(state, LossScaleState::kScale);
+  float& tracker = *at(state, LossScaleState::kGrowthTracker);
+  if (skipped) {
+    scale *= static_cast<float>(config.backoff_factor);
+    tracker = 0.0F;
+  }
+  if (!taken || ++tracker < static_cast<float>(config.growth_interval)) return;
+  const float grown = scale * static_cast<float>(config.growth_factor);
+  if (std::isfinite(grown)) scale = grown;
+  tracker = 0.0F;
+}
+
+void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, const LossScale& loss_scale,
+                 View control, const UpdateCount& count) {
+  const auto& [state, dynamic] = loss_scale;
   const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
   const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
   const bool any_target = valid > 0.0;
@@ -107,6 +121,7 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   *at(control, StepControl::kLossScale) = scale;
   *at(control, StepControl::kKeepsFinite) = stops ? 1.0F : 0.0F;
   if (count.step && counts && finite) begin_update(count, control);
+  if (dynamic) adapt(*dynamic, counts && finite, counts && !finite, state);
   if (!stops || !counts) return;
   if (!finite_loss) {
     stopped = StepControl::kByLoss;
@@ -116,30 +131,15 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
-                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
+                           const LossScale& scale, View control, const UpdateCount& count,
+                           const SquaredElements& squared) {
   check_rest(grad, squared, control);
-  cpu::decide_step(ctx, nominal, non_finite, totals, state, control, count);
+  cpu::decide_step(ctx, nominal, non_finite, totals, scale, control, count);
 }
 
 void clip_gradients(ExecContext&, double max_norm, View control) {
   const double clip = max_norm / (static_cast<double>(*at(control, StepControl::kNorm)) + 1e-6);
   if (clip < 1.0) *at(control, StepControl::kFactor) *= static_cast<float>(clip);
-}
-
-void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView control, View state) {
-  float& scale = *at(state, LossScaleState::kScale);
-  float& tracker = *at(state, LossScaleState::kGrowthTracker);
-  if (control.as<float>()[StepControl::kSkipped] > 0.0F) {
-    scale *= static_cast<float>(config.backoff_factor);
-    tracker = 0.0F;
-    return;
-  }
-  if (control.as<float>()[StepControl::kActive] == 0.0F) return;
-  tracker += 1.0F;
-  if (tracker < static_cast<float>(config.growth_interval)) return;
-  const float grown = scale * static_cast<float>(config.growth_factor);
-  if (std::isfinite(grown)) scale = grown;
-  tracker = 0.0F;
 }
 
 }  // namespace
@@ -148,12 +148,12 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 void sum_squares(ExecContext& ctx, ConstView grad, View squares);
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, const LossScale& scale,
                  View control, const UpdateCount& count);
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
-                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared);
+                           const LossScale& scale, View control, const UpdateCount& count,
+                           const SquaredElements& squared);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
-void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
 
 namespace {
@@ -165,16 +165,20 @@ void check_gradient(const char* name, const ExecContext& ctx, const ConstView& g
   check::no_overlap(name, {"control", control}, {{"grad", grad}});
 }
 
-void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state,
+void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const LossScale& scale,
                     const View& control, const UpdateCount& count) {
+  const View& state = scale.state;
   check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
-  if (state) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
+  if (state || scale.dynamic) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
   if (count.step) check::tensor(name, "step", count.step, {1}, DType::i32, ctx);
   if (count.values) check::tensor(name, "values", count.values, {StepValues::kCount}, DType::i32, ctx);
   check::no_overlap(name, {"control", control},
                     {{"totals", totals}, {"state", state}, {"step", count.step}, {"values", count.values}});
+  check::no_overlap(name, {"state", state}, {{"totals", totals}});
 }
+/// What decide_step() writes of the loss scale.
+View adapted(const LossScale& scale) { return scale.dynamic ? scale.state : View(); }
 
 }  // namespace
 
@@ -194,19 +198,20 @@ void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
   run(ctx, {kName, {grad}, {squares}}, cpu::sum_squares, VITRINE_IF_CUDA(cuda::sum_squares), grad, squares);
 }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, const LossScale& scale,
                  View control, const UpdateCount& count) {
   constexpr const char* kName = "decide_step";
-  check_decision(kName, ctx, totals, state, control, count);
-  run(ctx, {kName, {totals, state, control, count.values}, {control, count.step}}, cpu::decide_step,
-      VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, state, control, count);
+  check_decision(kName, ctx, totals, scale, control, count);
+  run(ctx, {kName, {totals, scale.state, control, count.values}, {control, count.step, adapted(scale)}},
+      cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, scale, control, count);
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
-                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
+                           const LossScale& scale, View control, const UpdateCount& count,
+                           const SquaredElements& squared) {
   constexpr const char* kName = "check_and_decide_step";
   check_gradient(kName, ctx, grad, control);
-  check_decision(kName, ctx, totals, state, control, count);
+  check_decision(kName, ctx, totals, scale, control, count);
   if (squared.elements < 0 || squared.elements > grad.numel()) {
     throw ShapeError(
         fmt::format("{}: {} of the gradient's {} elements are squared", kName, squared.elements, grad.numel()));
@@ -217,8 +222,9 @@ void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finit
     check::no_overlap(kName, {"control", control}, {{"squares", squared.squares}});
   }
   const ConstView rest = grad.rows(squared.elements, grad.numel());
-  run(ctx, {kName, {rest, squared.squares, totals, state, control}, {control, count.step}}, cpu::check_and_decide_step,
-      VITRINE_IF_CUDA(cuda::check_and_decide_step), nominal, non_finite, grad, totals, state, control, count, squared);
+  run(ctx, {kName, {rest, squared.squares, totals, scale.state, control}, {control, count.step, adapted(scale)}},
+      cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step), nominal, non_finite, grad, totals,
+      scale, control, count, squared);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {
@@ -228,15 +234,6 @@ void clip_gradients(ExecContext& ctx, double max_norm, View control) {
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   run(ctx, {kName, {control}, {control}}, cpu::clip_gradients, VITRINE_IF_CUDA(cuda::clip_gradients), max_norm,
       control);
-}
-
-void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
-  constexpr const char* kName = "update_loss_scale";
-  check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, {"state", state}, {{"control", control}});
-  run(ctx, {kName, {control, state}, {state}}, cpu::update_loss_scale, VITRINE_IF_CUDA(cuda::update_loss_scale), config,
-      control, state);
 }
 
 }  // namespace vitrine

@@ -123,15 +123,42 @@ struct Decision {
   double nominal;
   NonFinite non_finite;
   const float* totals;  // null: the step is not decided here
-  const float* state;
+  float* state;         // null: the loss scale is 1
+  bool adapts;          // the loss scale
+  float growth_factor, backoff_factor, growth_interval;
 };
+Decision decision_of(double nominal, NonFinite non_finite, const ConstView& totals, const LossScale& scale) {
+  const LossScaleConfig config = scale.dynamic.value_or(LossScaleConfig{});
+  return {nominal,
+          non_finite,
+          totals.as<float>(),
+          scale.state.as<float>(),
+          scale.dynamic.has_value(),
+          static_cast<float>(config.growth_factor),
+          static_cast<float>(config.backoff_factor),
+          static_cast<float>(config.growth_interval)};
+}
+
+__device__ inline void adapt(const Decision& decision, bool taken, bool skipped) {
+  float& scale = decision.state[LossScaleState::kScale];
+  float& tracker = decision.state[LossScaleState::kGrowthTracker];
+  if (skipped) {
+    scale *= decision.backoff_factor;
+    tracker = 0.0F;
+  }
+  if (!taken || ++tracker < decision.growth_interval) return;
+  const float grown = scale * decision.growth_factor;
+  if (isfinite(grown)) scale = grown;
+  tracker = 0.0F;
+}
 
 __device__ inline void decide(const Decision& decision, float* control) {
-  const auto& [nominal, non_finite, totals, state] = decision;
+  const NonFinite non_finite = decision.non_finite;
+  const float *const totals = decision.totals, *const state = decision.state;
   const double valid = count_at(totals, LossTotals::kValid);
   const float scale = state == nullptr ? 1.0F : state[LossScaleState::kScale];
   const bool any_target = valid > 0.0;
-  const float factor = any_target ? static_cast<float>(nominal / valid) / scale : 0.0F;
+  const float factor = any_target ? static_cast<float>(decision.nominal / valid) / scale : 0.0F;
   const bool checked = non_finite != NonFinite::accept;
   const bool stops = non_finite == NonFinite::stop;
   const bool finite_loss = !stops || isfinite(totals[LossTotals::kLossSum]);
@@ -145,6 +172,7 @@ __device__ inline void decide(const Decision& decision, float* control) {
   control[StepControl::kLossScale] = scale;
   if (!checked) control[StepControl::kFirstNonFinite] = __int_as_float(-1);
   control[StepControl::kKeepsFinite] = stops ? 1.0F : 0.0F;
+  if (decision.adapts) adapt(decision, counts && finite, counts && !finite);
   if (!stops || !counts) return;
   if (!finite_loss) {
     control[StepControl::kStopped] = StepControl::kByLoss;
@@ -205,24 +233,6 @@ __global__ void clip(double max_norm, float* control) {
   if (ratio < 1.0) control[StepControl::kFactor] *= static_cast<float>(ratio);
 }
 
-__global__ void update_scale(float growth_factor, float backoff_factor, float growth_interval, const float* control,
-                             float* state) {
-  wait_for_earlier_work();
-  float& scale = state[LossScaleState::kScale];
-  float& tracker = state[LossScaleState::kGrowthTracker];
-  if (control[StepControl::kSkipped] > 0.0F) {
-    scale *= backoff_factor;
-    tracker = 0.0F;
-    return;
-  }
-  if (control[StepControl::kActive] == 0.0F) return;
-  tracker += 1.0F;
-  if (tracker < growth_interval) return;
-  const float grown = scale * growth_factor;
-  if (isfinite(grown)) scale = grown;
-  tracker = 0.0F;
-}
-
 }  // namespace
 
 void check_gradients(ExecContext& ctx, ConstView grad, View control) {
@@ -235,27 +245,21 @@ void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
                      static_cast<double*>(squares.data));
 }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, const LossScale& scale,
                  View control, const UpdateCount& count) {
-  launch(native_stream(ctx), decide_alone, dim3(1), dim3(1),
-         Decision{nominal, non_finite, totals.as<float>(), state.as<float>()}, CountedUpdate(count),
-         control.as<float>());
+  launch(native_stream(ctx), decide_alone, dim3(1), dim3(1), decision_of(nominal, non_finite, totals, scale),
+         CountedUpdate(count), control.as<float>());
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
-                           ConstView state, View control, const UpdateCount& count, const SquaredElements& squared) {
-  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count,
-              control, squared);
+                           const LossScale& scale, View control, const UpdateCount& count,
+                           const SquaredElements& squared) {
+  queue_check(ctx, "check_and_decide_step", grad, decision_of(nominal, non_finite, totals, scale), count, control,
+              squared);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {
   launch(native_stream(ctx), clip, dim3(1), dim3(1), max_norm, control.as<float>());
-}
-
-void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
-  launch(native_stream(ctx), update_scale, dim3(1), dim3(1), static_cast<float>(config.growth_factor),
-         static_cast<float>(config.backoff_factor), static_cast<float>(config.growth_interval), control.as<float>(),
-         state.as<float>());
 }
 
 }  // namespace vitrine::cuda

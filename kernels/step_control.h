@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <vitrine/kernels/step_values.h>
@@ -14,7 +15,7 @@
 /// waits for the host:
 ///
 ///     check_gradients (unless non-finite steps are accepted) -> decide_step -> clip_gradients -> an update
-///     (kernels/optimizer.h) -> update_loss_scale
+///     (kernels/optimizer.h)
 ///
 /// check_and_decide_step is the first two in one operation, which also begins the update if it gets its UpdateCount.
 ///
@@ -87,6 +88,15 @@ struct LossScaleConfig {
   double backoff_factor = 0.5;
   int32_t growth_interval = 2000;
 };
+/// The loss scale of a step.
+struct LossScale {
+  View state = {};  // (LossScaleState::kCount) f32, or empty: the scale is 1
+  /// Adapts the state once the step is decided. A skipped step multiplies the scale by backoff_factor and sets the
+  /// tracker to 0. A step that is taken increments the tracker; when it reaches growth_interval, the scale is
+  /// multiplied by growth_factor, unless it would become infinite, and the tracker is set to 0. A step without valid
+  /// targets changes nothing.      source  torch._amp_update_scale_; Micikevicius et al. 2018
+  std::optional<LossScaleConfig> dynamic = {};
+};
 
 inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 
@@ -109,32 +119,27 @@ void sum_squares(ExecContext& ctx, ConstView grad, View squares);
 ///   kActive   1 if there is a valid target, training has not stopped, and the gradient is finite (with
 ///             NonFinite::stop, the sum of losses too; with NonFinite::accept neither is checked)
 ///   kSkipped  1 if the checked loss or gradient is not finite; with NonFinite::stop, kStopped says which
+///   kLossScale the loss scale of this step, before it adapts
 ///   kNorm     the norm of the mean gradient. With NonFinite::accept, where check_gradients is not called, kNorm is NaN
 ///             and kFirstNonFinite -1.
 /// A NaN instead of the number of valid targets, which means that a target was out of range, counts as no valid target.
 /// If the step is taken and `count` has a step, it is incremented, and kUpdate, kStepSize and kCorrection are written:
 /// the update that follows gets an empty step.
-///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
+///   totals (LossTotals::kCount) f32, reduced
 /// throws  ShapeError, DtypeError, DeviceError
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state,
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, const LossScale& scale,
                  View control, const UpdateCount& count = {});
 
 /// check_gradients() and then decide_step(), with the same results: one launch on CUDA. Elements that have been squared
 /// are read again only to find the first one that is not finite, if there is one; the norm may then differ in its last
 /// bit.   workspace, throws  as both
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals,
-                           ConstView state, View control, const UpdateCount& count = {},
+                           const LossScale& scale, View control, const UpdateCount& count = {},
                            const SquaredElements& squared = {});
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients
 /// and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
-
-/// Adapts the loss scale. A skipped step multiplies it by backoff_factor and sets the tracker to 0. A step that is
-/// taken increments the tracker; when it reaches growth_interval, the scale is multiplied by growth_factor, unless it
-/// would become infinite, and the tracker is set to 0. A step without valid targets changes nothing.
-/// source  torch._amp_update_scale_; Micikevicius et al. 2018      throws  ShapeError, DtypeError, DeviceError
-void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 
 }  // namespace vitrine

@@ -61,14 +61,17 @@ void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker
 void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals,
                              NonFinite non_finite, const UpdateCount& count, const SquaredElements& squared) {
   if (stage_ != Stage::summed)
-    throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
+    throw OrderError("LossScaler: decide_step was called twice in one step; call step first");
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
+  LossScale scale;
+  if (state_) scale.state = state_.view();
+  if (state_ && scaling_.kind == LossScaling::Kind::dynamic) scale.dynamic = scaling_.constants;
   const PhaseScope phase(ctx, Phase::decide);
   if (checked_) {
-    check_and_decide_step(ctx, nominal, non_finite, gradients, totals, state_, control_, count, squared);
+    check_and_decide_step(ctx, nominal, non_finite, gradients, totals, scale, control_, count, squared);
   } else {
-    vitrine::decide_step(ctx, nominal, non_finite, totals, state_, control_, count);
+    vitrine::decide_step(ctx, nominal, non_finite, totals, scale, control_, count);
   }
   stage_ = Stage::decided;
 }
@@ -97,20 +100,9 @@ void LossScaler::clip_gradients(ExecContext& ctx, double max_norm) {
 
 View LossScaler::step() {
   if (stage_ == Stage::summed)
-    throw OrderError("LossScaler: step before decide_step; call decide_step after the reduction");
-  if (stage_ == Stage::stepped)
-    throw OrderError("LossScaler: step was called twice; call update_loss_scale after each step");
-  stage_ = Stage::stepped;
-  return control_;
-}
-
-void LossScaler::update_loss_scale(ExecContext& ctx) {
-  if (stage_ != Stage::stepped)
-    throw OrderError("LossScaler: update_loss_scale before step; call it once, after the optimizer");
+    throw OrderError("LossScaler: step before decide_step; call decide_step after the reduction, before each step");
   stage_ = Stage::summed;
-  if (!state_ || scaling_.kind != LossScaling::Kind::dynamic) return;
-  const PhaseScope phase(ctx, Phase::decide);
-  vitrine::update_loss_scale(ctx, scaling_.constants, control_, state_);
+  return control_;
 }
 
 }  // namespace vitrine

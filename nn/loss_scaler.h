@@ -24,10 +24,9 @@ struct LossScaling {
 /// The loss scaler of a replica. Its state is on the device and is read and written there, in stream order; the host
 /// only tracks the order of calls. Call once per optimizer step, after the reduction:
 ///
-///     decide_step -> (clip_gradients) -> step -> update_loss_scale
+///     decide_step -> (clip_gradients) -> step
 ///
-/// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice,
-/// update_loss_scale before step.
+/// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice.
 class LossScaler {
  public:
   /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or a constant
@@ -41,15 +40,14 @@ class LossScaler {
 
   /// Decides whether the step is taken, and the factor by which the update multiplies gradients. gradients (n) f32:
   /// summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip. Measures the norm of the
-  /// gradient unless non-finite steps are accepted. Counts the update if `count` has a step. Phase::decide. squared:
-  /// elements that need not be read again for that.
+  /// gradient unless non-finite steps are accepted. Counts the update if `count` has a step. Adapts a dynamic scale for
+  /// the next step. Phase::decide. squared: elements that need not be read again for that.
   void decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite,
                    const UpdateCount& count = {}, const SquaredElements& squared = {});
   /// After a decide_step() that measured the norm.
   void clip_gradients(ExecContext& ctx, double max_norm);
   /// Returns the control that the optimizer takes (kernels/optimizer.h).
   View step();
-  void update_loss_scale(ExecContext& ctx);
   /// (StepControl::kCount) f32: the decisions of the last step.
   View control() const { return control_; }
 
@@ -62,7 +60,7 @@ class LossScaler {
   void set_state(ExecContext& ctx, float scale, int32_t growth_tracker);
 
  private:
-  enum class Stage { summed, decided, clipped, stepped };
+  enum class Stage { summed, decided, clipped };
   LossScaling scaling_;
   Tensor state_, control_;
   Stage stage_ = Stage::summed;

@@ -84,7 +84,6 @@ void smoothed_step(Engine& engine, const HostBatch& batch) {
   engine.finish_reduction();
   engine.decide_step();
   engine.update_parameters();
-  engine.update_loss_scale();
   engine.distribute_parameters();
 }
 

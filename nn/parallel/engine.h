@@ -134,7 +134,7 @@ class Engine {
   /// Completes the reduction: work that follows on devices which update parameters sees the sums.
   void finish_reduction();
   /// Decides on the devices whether the step is taken, and by which factor the update multiplies the summed gradients
-  /// to get the mean over valid targets.
+  /// to get the mean over valid targets. Adapts a dynamic loss scale.
   void decide_step();
   /// Clips the norm of the mean gradient. throws OrderError unless decide_step() came before, or when the gradient is
   /// not checked (allow_non_finite without clip_norm and loss scaling).
@@ -143,8 +143,6 @@ class Engine {
   ConstView step_control(int device) const;
   /// Runs the optimizer, which also writes the 16-bit copy. throws OrderError before decide_step().
   void update_parameters();
-  /// Adapts the loss scale. throws OrderError before update_parameters().
-  void update_loss_scale();
   /// Brings the updated parameters to the replicas that did not make the update; with Scheme::shard the next forward()
   /// does, while it computes.
   void distribute_parameters();

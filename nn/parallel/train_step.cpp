@@ -20,7 +20,6 @@ void default_step(Engine& engine, const HostBatch& batch) {
       engine.decide_step();
       if (const double max_norm = engine.config().precision.clip_norm; max_norm > 0.0) engine.clip_gradients(max_norm);
       engine.update_parameters();
-      engine.update_loss_scale();
       engine.distribute_parameters();
     });
   }
@@ -73,10 +72,6 @@ void Engine::update_parameters() {
   State& s = in_step("update_parameters");
   if (s.setup->config.update_in_backward) return;
   s.replicas.for_each_updating([&](Replica& r) { s.passes.run_optimizer(r); });
-}
-
-void Engine::update_loss_scale() {
-  in_step("update_loss_scale").replicas.for_each_updating([](Replica& r) { r.scaler->update_loss_scale(r.compute()); });
 }
 
 void Engine::distribute_parameters() {

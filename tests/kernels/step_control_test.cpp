@@ -49,17 +49,19 @@ class StepControlTest : public DeviceTest {
     const Tensor totals = device.tensor({LossTotals::kCount}, totals_content);
     const Tensor control = device.tensor({StepControl::kCount}, before);
     const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{scale, 3.0F});
-    decide_step(ctx(), nominal, policy, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
+    decide_step(ctx(), nominal, policy, totals, {scale > 0.0F ? state.view() : View()}, control);
     return device.values(control);
   }
-  /// The state after a step that was skipped or taken.
-  std::vector<float> updated(const LossScaleConfig& config, bool active, bool skipped,
-                             const std::vector<float>& state) {
-    std::vector<float> verdict = zeros();
-    verdict[StepControl::kActive] = active ? 1.0F : 0.0F;
-    verdict[StepControl::kSkipped] = skipped ? 1.0F : 0.0F;
+  /// The state after a step with this number of valid targets whose gradient is finite or not.
+  std::vector<float> adapted(const LossScaleConfig& config, float valid, bool finite, const std::vector<float>& state) {
+    std::vector<float> before = zeros(), totals_content(LossTotals::kCount, 0.0F);
+    before[StepControl::kFirstNonFinite] = std::bit_cast<float>(finite ? -1 : 0);
+    totals_content[LossTotals::kValid] = valid;
+    const Tensor control = device.tensor({StepControl::kCount}, before),
+                 totals = device.tensor({LossTotals::kCount}, totals_content);
     const GuardedTensor view = device.guarded({LossScaleState::kCount}, state);
-    update_loss_scale(ctx(), config, device.tensor({StepControl::kCount}, verdict), view);
+    decide_step(ctx(), 1.0, NonFinite::skip, totals, {view, config}, control);
+    EXPECT_EQ(device.values(control)[StepControl::kLossScale], state[LossScaleState::kScale]) << "that of this step";
     return device.values(view);
   }
 };
@@ -181,7 +183,9 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
       if (count > 1000000 || (count > 100000 && policy != NonFinite::stop)) continue;  // slow on stand-ins
       const Tensor apart = device.tensor({StepControl::kCount}, zeros()),
                    together = device.tensor({StepControl::kCount}, zeros());
-      const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{1024.0F, 3.0F});
+      const std::vector<float> scale{1024.0F, 3.0F};
+      const Tensor state_apart = device.tensor({LossScaleState::kCount}, scale),
+                   state_together = device.tensor({LossScaleState::kCount}, scale);
       for (int step = 0; step < 4; ++step) {
         std::vector<float> gradient = random_floats(count, static_cast<uint64_t>(count + step) + 1, -3.0F, 3.0F);
         if (step == 2 && count > 0) gradient[static_cast<size_t>(count / 2)] = kNaN;
@@ -189,14 +193,17 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
         sums[LossTotals::kValid] = 96.0F + static_cast<float>(step);
         sums[LossTotals::kLossSum] = step == 3 ? kInfinity : 1.0F;
         const Tensor grad = device.tensor({count}, gradient), totals = device.tensor({LossTotals::kCount}, sums);
-        const ConstView scale = step == 1 ? ConstView{} : ConstView(state);
+        const auto scale_of = [&](const Tensor& state) {
+          return step == 1 ? LossScale{} : LossScale{state, LossScaleConfig()};
+        };
         check_gradients(ctx(), grad, apart);
-        decide_step(ctx(), 128.0, policy, totals, scale, apart);
-        check_and_decide_step(ctx(), 128.0, policy, grad, totals, scale, together);
+        decide_step(ctx(), 128.0, policy, totals, scale_of(state_apart), apart);
+        check_and_decide_step(ctx(), 128.0, policy, grad, totals, scale_of(state_together), together);
         const std::string what = std::to_string(count) + " elements, policy " +
                                  std::to_string(static_cast<int>(policy)) + ", step " + std::to_string(step);
         const std::vector<float> control = device.values(together);
         expect_same_bits(control, device.values(apart), what);
+        expect_same_bits(device.values(state_together), device.values(state_apart), what);
         EXPECT_EQ(control[StepControl::kArrived], 0.0F) << what;
         EXPECT_EQ(control[StepControl::kActive], step < 2 || policy == NonFinite::accept || (step == 2 && count == 0) ||
                                                          (step == 3 && policy == NonFinite::skip)
@@ -300,11 +307,12 @@ TEST_F(StepControlTest, ClippingShrinksLargeGradientsOnly) {
 
 TEST_F(StepControlTest, TheLossScaleChangesLikeGradScalers) {
   const LossScaleConfig config{2.0, 0.5, 3};
-  EXPECT_EQ(updated(config, false, true, {1024.0F, 2.0F}), (std::vector<float>{512.0F, 0.0F})) << "skipped";
-  EXPECT_EQ(updated(config, true, false, {1024.0F, 0.0F}), (std::vector<float>{1024.0F, 1.0F})) << "taken";
-  EXPECT_EQ(updated(config, true, false, {1024.0F, 2.0F}), (std::vector<float>{2048.0F, 0.0F})) << "the third in a row";
-  EXPECT_EQ(updated(config, false, false, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F})) << "no valid target";
-  EXPECT_EQ(updated(config, true, false, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F}))
+  EXPECT_EQ(adapted(config, 1.0F, false, {1024.0F, 2.0F}), (std::vector<float>{512.0F, 0.0F})) << "skipped";
+  EXPECT_EQ(adapted(config, 1.0F, true, {1024.0F, 0.0F}), (std::vector<float>{1024.0F, 1.0F})) << "taken";
+  EXPECT_EQ(adapted(config, 1.0F, true, {1024.0F, 2.0F}), (std::vector<float>{2048.0F, 0.0F})) << "the third in a row";
+  EXPECT_EQ(adapted(config, 0.0F, true, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F})) << "no valid target";
+  EXPECT_EQ(adapted(config, 0.0F, false, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F})) << "no valid target";
+  EXPECT_EQ(adapted(config, 1.0F, true, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F}))
       << "it would be infinite";
 }
 
@@ -323,13 +331,14 @@ TEST_F(StepControlTest, RefusesWrongArguments) {
   const Tensor grad = device.random({StepControl::kCount}, 1);
   const Tensor control = device.empty({StepControl::kCount});
   const Tensor totals = device.empty({LossTotals::kCount});
-  const Tensor state = device.empty({LossScaleState::kCount});
+  const Tensor memory = device.empty({LossScaleState::kCount});
+  const LossScale state{memory};
   EXPECT_THROW(check_gradients(ctx(), device.empty({2, 4}), control), ShapeError);
   EXPECT_THROW(check_gradients(ctx(), device.empty({8}, DType::f16), control), DtypeError);
   EXPECT_THROW(check_gradients(ctx(), grad, device.empty({8})), ShapeError);
   EXPECT_THROW(check_gradients(ctx(), control, control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
-  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
+  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, {device.empty({3}).view()}, control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
   EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, device.empty({2, 4}), totals, state, control),
                ShapeError);
@@ -346,8 +355,7 @@ TEST_F(StepControlTest, RefusesWrongArguments) {
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);
-  EXPECT_THROW(update_loss_scale(ctx(), {}, control, device.empty({3})), ShapeError);
-  EXPECT_THROW(update_loss_scale(ctx(), {}, totals, state), ShapeError);
+  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, {View(), LossScaleConfig()}, control), DeviceError);
 }
 
 }  // namespace

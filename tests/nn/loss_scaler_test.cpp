@@ -67,7 +67,6 @@ TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
       scaler.decide_step(ctx(), 1.0, grad, all_valid, NonFinite::skip);
       if (!variant.at("clip_norm").is_null()) scaler.clip_gradients(ctx(), variant.at("clip_norm"));
       sgd_update(ctx(), sgd, param, grad, momentum, step, scaler.step());
-      scaler.update_loss_scale(ctx());
       const std::vector<float> now = state(scaler);
       ASSERT_EQ(now[LossScaleState::kScale], expected.at("scale").get<float>()) << what;
       ASSERT_EQ(now[LossScaleState::kGrowthTracker], expected.at("growth_tracker").get<float>()) << what;
@@ -87,17 +86,13 @@ TEST_F(LossScalerTest, AWrongOrderOfCallsIsAnError) {
   const auto decide = [&] { scaler.decide_step(ctx(), 1.0, grad, all_valid, NonFinite::accept); };
   EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
   EXPECT_THROW(scaler.step(), OrderError);
-  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
   decide();
   EXPECT_THROW(decide(), OrderError);
-  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
   scaler.clip_gradients(ctx(), 1.0);
   EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
   scaler.step();
   EXPECT_THROW(scaler.step(), OrderError);
   EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
-  scaler.update_loss_scale(ctx());
-  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
   decide();
   scaler.reset();
   decide();
@@ -114,7 +109,6 @@ TEST_F(LossScalerTest, AStepWithoutAValidTargetChangesNothing) {
     const std::vector<float> control = device.values(scaler.step());
     EXPECT_EQ(control[StepControl::kActive], 0.0F);
     EXPECT_EQ(control[StepControl::kSkipped], 0.0F) << "no overflow";
-    scaler.update_loss_scale(ctx());
     EXPECT_EQ(state(scaler), (std::vector<float>{65536.0F, 0.0F}));
   }
 }
@@ -128,7 +122,6 @@ TEST_F(LossScalerTest, AFixedScaleIsConstantAndSkipsSteps) {
     scaler.decide_step(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F),
                        NonFinite::accept);
     EXPECT_EQ(device.values(scaler.step())[StepControl::kActive], value == 1.0F ? 1.0F : 0.0F);
-    scaler.update_loss_scale(ctx());
     EXPECT_EQ(device.values(scaler.scale())[0], 128.0F);
   }
 }
@@ -143,7 +136,6 @@ TEST_F(LossScalerTest, WithoutScalingNothingIsCheckedUnlessRequested) {
   EXPECT_EQ(control[StepControl::kActive], 1.0F) << "as in PyTorch, NaN reaches the parameters";
   EXPECT_EQ(control[StepControl::kFactor], 1.5F);
   EXPECT_TRUE(std::isnan(control[StepControl::kNorm]));
-  scaler.update_loss_scale(ctx());
   EXPECT_THROW(scaler.set_state(ctx(), 1.0F, 0), OrderError);
 }
 
@@ -154,7 +146,6 @@ TEST_F(LossScalerTest, StoppedTrainingDoesNotContinueUntilItIsResumed) {
   const auto active = [&](const Tensor& grad) {
     scaler.decide_step(ctx(), 1.0, grad, totals(1.0F), NonFinite::stop);
     const float value = device.values(scaler.step())[StepControl::kActive];
-    scaler.update_loss_scale(ctx());
     return value;
   };
   EXPECT_EQ(active(good), 1.0F);

@@ -18,7 +18,6 @@ void finish_step(Engine& engine) {
   engine.finish_reduction();
   engine.decide_step();
   engine.update_parameters();
-  engine.update_loss_scale();
   engine.distribute_parameters();
 }
 

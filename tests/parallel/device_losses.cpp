@@ -77,8 +77,6 @@ TrainingStep step_with(const std::shared_ptr<Draw>& draw) {
         reach_instant();
         engine.update_parameters();
         reach_instant();
-        engine.update_loss_scale();
-        reach_instant();
         engine.distribute_parameters();
         reach_instant();
       });
@@ -86,7 +84,7 @@ TrainingStep step_with(const std::shared_ptr<Draw>& draw) {
   };
 }
 
-constexpr int instants_of(int micro_batches) { return 5 * micro_batches + 6; }
+constexpr int instants_of(int micro_batches) { return 5 * micro_batches + 5; }
 
 struct Trained {
   StateHash state;

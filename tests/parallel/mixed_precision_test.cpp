@@ -313,7 +313,6 @@ TEST(LossScale, PreservesGradientsThatWouldVanish) {
     engine.finish_reduction();
     engine.decide_step();
     engine.update_parameters();
-    engine.update_loss_scale();
   };
   const auto last_loss = [&](DType compute, LossScaling::Kind scaling) {
     EngineConfig config = mixed_config(model, kSamples, "ddp", compute);

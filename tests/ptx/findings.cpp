@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ptx/findings.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <mutex>
-#include <set>
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -16,40 +14,60 @@ namespace vitrine::ptx {
 
 namespace {
 
-// Used until the process ends.
+struct Finding {
+  std::string text;  // without the values of one case
+  int64_t count = 0;
+};
 struct Log {
   std::mutex mutex;
-  std::map<std::string, int64_t> findings;  // by text without positions
-  std::set<std::string> known;              // kernels of the program
+  std::map<std::pair<const Instruction*, std::string>, Finding> findings;  // by their kind
 };
 Log& all() {
-  static auto* const log = new Log;
+  static auto* const log = new Log;  // until the process ends
   return *log;
 }
 
-/// K: a kernel that ran, with a digit 1 for each instruction that ran. N: one that did not. F: a finding.
+std::string demangled(const std::string& name) {
+  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, nullptr);
+  std::string result = text == nullptr ? name : text;
+  std::free(text);
+  return result;
+}
+
+/// K: a kernel, with a digit for each instruction, 1 if it ran; none if it was never launched. F: a finding.
 void write_log() {
   const std::string path = std::string(settings().log) + "/" + std::to_string(getpid()) + ".log";
   FILE* const f = std::fopen(path.c_str(), "w");
   if (f == nullptr) fatal("%s cannot be written", path.c_str());
-  const std::lock_guard lock(all().mutex);
-  std::set<std::string> left = all().known;
   for_each_kernel([&](const Kernel& k) {
-    if (k.launches == 0) return;
-    left.erase(k.pretty);
-    std::fprintf(f, "K\t%s\t%ld\t%ld\t%ld\t%ld\t%ld\t", k.pretty.c_str(), k.launches.load(), k.blocks.load(),
-                 k.warp_instructions.load(), k.lane_instructions.load(), k.ns.load());
-    for (const auto& x : k.covered) std::fputc(x.load() != 0 ? '1' : '0', f);
+    std::fprintf(f, "K\t%s\t%ld\t%ld\t%ld\t", demangled(k.name).c_str(), k.launches.load(), k.lane_instructions.load(),
+                 k.ns.load());
+    for (const auto& ran : k.covered) std::fputc(ran.load() ? '1' : '0', f);
     std::fputc('\n', f);
   });
-  for (const std::string& name : left) std::fprintf(f, "N\t%s\n", name.c_str());
-  for (const auto& [what, count] : all().findings) std::fprintf(f, "F\t%ld\t%s\n", count, what.c_str());
+  const std::lock_guard lock(all().mutex);
+  for (const auto& [place, finding] : all().findings)
+    std::fprintf(f, "F\t%ld\t%s\n", finding.count, finding.text.c_str());
   std::fclose(f);
 }
 
-int number(const char* name, int otherwise) {
+/// The lines in PTX and, by the .loc before it, in the source.
+std::string place_of(const std::string& text, size_t position) {
+  const auto source = [&](size_t at, const char* format) {
+    int file = 0, line = 0;
+    if (at == std::string::npos || std::sscanf(text.c_str() + at, format, &file, &line) != 2) return std::string("?");
+    const size_t name = text.find('"', text.find(".file\t" + std::to_string(file) + " ")) + 1;
+    return text.substr(name, text.find('"', name) - name) + ":" + std::to_string(line);
+  };
+  const size_t loc = text.rfind(".loc", position), inlined = text.find("inlined_at", loc);
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(position), '\n');
+  return "ptx line " + std::to_string(line) + ", " + source(loc, ".loc %d %d") +
+         (inlined < text.find('\n', loc) ? " inlined at " + source(inlined, "inlined_at %d %d") : "");
+}
+
+uint64_t number(const char* name) {
   const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
 }
 
 }  // namespace
@@ -65,60 +83,32 @@ void fatal(const char* format, ...) {
 
 const Settings& settings() {
   static const Settings made = [] {
-    const Settings s{std::getenv("VITRINE_PTX_LOG"), number("VITRINE_PTX_ORDER", 0),
-                     number("VITRINE_PTX_RACES", 1) != 0, number("VITRINE_PTX_APPROXIMATE", 0) != 0,
-                     number("VITRINE_PTX_GLOBAL_RACES", 0) != 0};
-    if (s.log != nullptr) std::atexit([] { write_log(); });
+    const Settings s{std::getenv("VITRINE_PTX_LOG"), number("VITRINE_PTX_ORDER"),
+                     number("VITRINE_PTX_APPROXIMATE") != 0, number("VITRINE_PTX_GLOBAL_RACES") != 0};
+    if (s.log != nullptr) std::atexit(write_log);
     return s;
   }();
   return made;
 }
 
-void note_kernel(const std::string& name) {
-  settings();
-  const std::lock_guard lock(all().mutex);
-  all().known.insert(demangled(name));
-}
-
-std::string demangled(const std::string& name) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
-  if (text == nullptr) return name;
-  std::string result(text);
-  std::free(text);
-  for (size_t i = result.find("(anonymous namespace)::"); i != std::string::npos;
-       i = result.find("(anonymous namespace)::"))
-    result.erase(i, 23);
-  return result;
-}
-
-void report(Ctx& c, const Inst* i, int lane, int code, const char* format, ...) {
+void report(Context& c, const Instruction& i, int lane, int code, const char* format, ...) {
   char text[400];
   va_list list;
   va_start(list, format);
   std::vsnprintf(text, sizeof text, format, list);
   va_end(list);
-  if (code != 0 && c.error == 0) c.error = code;
-  std::string where;
-  if (i != nullptr) {
-    const auto& files = c.kernel->module->files;
-    const auto name = [&](int f) {
-      const auto found = files.find(f);
-      return found == files.end() ? std::string("?") : found->second;
-    };
-    where = ", ptx line " + std::to_string(i->line) + ", " + name(i->file) + ":" + std::to_string(i->source_line);
-    if (i->outer_file != 0) where += " inlined at " + name(i->outer_file) + ":" + std::to_string(i->outer_line);
-  }
-  std::string kind(text, std::string_view(text).find_first_of(':') == std::string_view::npos
-                             ? std::strlen(text)
-                             : std::string_view(text).find_first_of(':'));
+  if (c.error == 0) c.error = code;
+  const std::string whole(text), kind = whole.substr(0, whole.find(':'));
   const std::lock_guard lock(all().mutex);
-  if (all().findings[kind + " in " + c.kernel->pretty + where]++ > 0) return;
-  const uint32_t t = lane < 0 ? 0 : c.warp->index * 32 + static_cast<uint32_t>(lane);
-  const uint32_t* const b = c.launch->block;
-  std::fprintf(stderr, "ptx: %s: %s, block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u)%s\n", text,
-               c.kernel->pretty.c_str(), c.ctaid[0], c.ctaid[1], c.ctaid[2], c.launch->grid[0], c.launch->grid[1],
-               c.launch->grid[2], t % b[0], t / b[0] % b[1], t / b[0] / b[1], b[0], b[1], b[2], where.c_str());
+  Finding& finding = all().findings[{&i, kind}];
+  if (finding.count++ > 0) return;
+  const std::string kernel = demangled(c.kernel->name), place = place_of(c.kernel->module->text, i.position);
+  finding.text = kind + " in " + kernel + ", " + place;
+  const uint32_t thread = c.warp->index * 32 + static_cast<uint32_t>(lane);
+  const uint32_t *const grid = c.launch->grid, *const block = c.launch->block;
+  std::fprintf(stderr, "ptx: %s: %s, block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u), %s\n",
+               text, kernel.c_str(), c.ctaid[0], c.ctaid[1], c.ctaid[2], grid[0], grid[1], grid[2], thread % block[0],
+               thread / block[0] % block[1], thread / block[0] / block[1], block[0], block[1], block[2], place.c_str());
 }
 
 }  // namespace vitrine::ptx

@@ -4,8 +4,6 @@
 #include "tests/standins/launch.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -28,271 +26,211 @@ namespace standins = vitrine::standins;
 
 /// The PTX of a fat binary.
 struct Binary {
-  const void* data = nullptr;
-  size_t bytes = 0, real_bytes = 0;  // real_bytes 0: not compressed
-  std::string text;
-  ptx::Module* module = nullptr;  // once a kernel of it is launched
+  const char* data = nullptr;
+  size_t bytes = 0, real_bytes = 0;                // real_bytes 0: not compressed
+  std::unique_ptr<const ptx::Module> module = {};  // once a kernel of it is launched
 };
 struct Function {
   Binary* binary = nullptr;
-  std::string name;
-  ptx::Kernel* kernel = nullptr;
+  ptx::Kernel kernel;
 };
-
-std::mutex& mutex() {
-  static auto* const m = new std::mutex;
-  return *m;
+/// All of the program, until it ends.
+struct Program {
+  std::mutex mutex;
+  std::map<const void*, Function> functions;
+  std::map<uintptr_t, uintptr_t> blocks;  // of all pools, begin and end. A kernel may access those it has pointers to.
+};
+Program& program() {
+  static auto* const all = new Program;
+  return *all;
 }
-std::map<const void*, Function>& functions() {
-  static auto* const f = new std::map<const void*, Function>;
-  return *f;
-}
 
-std::string decompressed(const void* from, size_t bytes, size_t size) {
+std::string decompressed(const Binary& binary) {
   using Decompress = size_t (*)(void*, size_t, const void*, size_t);
-  static const auto decompress = [] {
-    void* const library = dlopen("libzstd.so.1", RTLD_NOW);
-    return library == nullptr ? nullptr : reinterpret_cast<Decompress>(dlsym(library, "ZSTD_decompress"));
-  }();
-  std::string text(size, '\0');
-  if (decompress == nullptr || decompress(text.data(), size, from, bytes) != size) {
+  static void* const library = dlopen("libzstd.so.1", RTLD_NOW);
+  static const auto decompress =
+      library == nullptr ? nullptr : reinterpret_cast<Decompress>(dlsym(library, "ZSTD_decompress"));
+  std::string text(binary.real_bytes, '\0');
+  if (decompress == nullptr || decompress(text.data(), text.size(), binary.data, binary.bytes) != text.size())
     ptx::fatal("compressed PTX that libzstd.so.1 does not decompress");
-  }
   return text;
 }
 
 // Finds the PTX in a fat binary: a header of 16 bytes, then entries with a header each. Kind 1 is PTX; at 16 and 56 of
 // its header are the compressed and the real size, 0 if it is not compressed.
-void find_ptx(const void* fatbin, Binary& binary) {
-  const auto* const bytes = static_cast<const unsigned char*>(fatbin);
-  const auto read = [](const unsigned char* from, auto value) {
+Binary find_ptx(const char* fatbin) {
+  const auto read = [](const char* from, auto value) {
     std::memcpy(&value, from, sizeof value);
     return value;
   };
-  if (read(bytes, uint32_t{}) != 0xBA55ED50) ptx::fatal("no fat binary of nvcc");
-  const unsigned char *at = bytes + read(bytes + 6, uint16_t{}), *const end = at + read(bytes + 8, uint64_t{});
+  if (read(fatbin, uint32_t{}) != 0xBA55ED50) ptx::fatal("no fat binary of nvcc");
+  Binary binary;
+  const char *at = fatbin + read(fatbin + 6, uint16_t{}), *const end = at + read(fatbin + 8, uint64_t{});
   while (at < end) {
     const auto header = read(at + 4, uint32_t{});
     const auto payload = read(at + 8, uint64_t{});
     if (read(at, uint16_t{}) == 1) {
-      binary.bytes = read(at + 16, uint32_t{});
-      binary.real_bytes = header >= 64 ? read(at + 56, uint32_t{}) : 0;
-      binary.data = at + header;
-      if (binary.real_bytes == 0) binary.bytes = payload;
+      const uint64_t real = header >= 64 ? read(at + 56, uint64_t{}) : 0;
+      binary = {at + header, real != 0 ? read(at + 16, uint32_t{}) : payload, real};
     }
     at += header + payload;
   }
-}
-ptx::Module& module_of(Binary& binary) {
-  if (binary.module != nullptr) return *binary.module;
-  binary.text = binary.real_bytes != 0 ? decompressed(binary.data, binary.bytes, binary.real_bytes)
-                                       : std::string(static_cast<const char*>(binary.data), binary.bytes);
-  binary.text.resize(std::strlen(binary.text.c_str()));
-  binary.module = &ptx::make_module(binary.text);
-  return *binary.module;
+  return binary;
 }
 
-// The blocks of all pools. A kernel may access those that contain an address in its parameters.
-struct Blocks {
-  std::mutex mutex;
-  std::map<uintptr_t, size_t> live;
-};
-Blocks& blocks() {
-  static auto* const b = new Blocks;
-  return *b;
+/// Null if no kernel is registered for the function.
+ptx::Kernel* kernel_of(const void* host) {
+  const std::lock_guard lock(program().mutex);
+  const auto found = program().functions.find(host);
+  if (found == program().functions.end()) return nullptr;
+  auto& [binary, kernel] = found->second;
+  if (binary->module == nullptr)
+    binary->module =
+        ptx::make_module(binary->real_bytes != 0 ? decompressed(*binary) : std::string(binary->data, binary->bytes));
+  if (kernel.module == nullptr) ptx::decode(*binary->module, kernel);
+  return &kernel;
 }
 
-// What a kernel with these parameters may access: blocks of pools that they point into; of memory without a pool, whole
-// allocations.
-struct Reach {
-  std::vector<ptx::Allocation> blocks;  // device -3: no parameter points there
-};
-std::shared_ptr<const Reach> reach_of(const std::vector<std::byte>& values) {
-  auto reach = std::make_shared<Reach>();
-  Blocks& b = blocks();
-  const std::lock_guard lock(b.mutex);
-  for (const auto& [begin, bytes] : b.live) reach->blocks.push_back({begin, bytes, -3, false});
-  for (size_t at = 0; at + 8 <= values.size(); at += 8) {
+/// The blocks of pools to which parameters point.
+std::vector<ptx::Region> blocks_of(const std::vector<std::byte>& parameters) {
+  std::vector<ptx::Region> result;
+  const std::lock_guard lock(program().mutex);
+  for (size_t at = 0; at + sizeof(uintptr_t) <= parameters.size(); at += sizeof(uintptr_t)) {
     uintptr_t p = 0;
-    std::memcpy(&p, values.data() + at, 8);
-    auto found = std::upper_bound(reach->blocks.begin(), reach->blocks.end(), p,
-                                  [](uintptr_t x, const ptx::Allocation& a) { return x < a.begin; });
-    if (found == reach->blocks.begin()) continue;
-    --found;
-    if (p < found->begin + found->bytes) found->device = 0;
-  }
-  return reach;
-}
-// The allocations, those with blocks replaced by the blocks.
-std::vector<ptx::Allocation> accessible(const standins::Device& device, const Reach& reach) {
-  std::vector<ptx::Allocation> result;
-  const std::shared_lock lock(standins::state().mutex);
-  auto block = reach.blocks.begin();
-  for (const auto& [begin, a] : standins::state().allocations) {
-    bool peer = a.device == standins::kHost || a.device == device.index;
-    if (!peer) peer = device.peers[static_cast<size_t>(a.device)];
-    while (block != reach.blocks.end() && block->begin < begin) ++block;
-    const size_t before = result.size();
-    for (; block != reach.blocks.end() && block->begin < begin + a.bytes; ++block) {
-      result.push_back(*block);
-      if (!peer) result.back().device = -2;
-    }
-    if (result.size() == before)
-      result.push_back({begin, a.freed ? a.mapped_bytes : a.bytes, peer ? a.device : -2, a.freed});
+    std::memcpy(&p, parameters.data() + at, sizeof p);
+    const auto next = program().blocks.upper_bound(p);
+    if (next == program().blocks.begin()) continue;
+    const auto [begin, end] = *std::prev(next);
+    if (p < end) result.push_back({begin, end});
   }
   return result;
 }
 
-Function* function_of(const void* handle) {
-  const std::lock_guard lock(mutex());
-  const auto found = functions().find(handle);
-  if (found == functions().end() || found->second.binary->data == nullptr) return nullptr;
-  Function& f = found->second;
-  if (f.kernel == nullptr) f.kernel = ptx::find_kernel(module_of(*f.binary), f.name);
-  return f.kernel == nullptr ? nullptr : &f;
+/// See Launch. A kernel may access these blocks, and whole allocations without any pool's block.
+const char* find_region(const standins::Device& device, const std::vector<ptx::Region>& blocks, uintptr_t p,
+                        ptx::Region& region) {
+  const auto a = standins::find_allocation(reinterpret_cast<const void*>(p), true);
+  if (!a) return "outside all allocations";
+  if (a->freed) return "in a freed allocation";
+  {
+    const std::shared_lock lock(standins::state().mutex);
+    if (a->device != standins::kHost && a->device != device.index && !device.peers[static_cast<size_t>(a->device)])
+      return "on a GPU without peer access";
+  }
+  region = {a->begin, a->begin + a->bytes};
+  for (const ptx::Region& block : blocks) {
+    if (p >= block.begin && p < block.end) return region = block, nullptr;
+  }
+  const std::lock_guard lock(program().mutex);
+  const auto other = program().blocks.lower_bound(region.begin);
+  return other != program().blocks.end() && other->first < region.end ? "in a pool where no parameter points" : nullptr;
 }
 
-cudaError_t launch(const void* handle, dim3 grid, dim3 block, void** args, size_t dynamic_shared, cudaStream_t stream) {
-  const Function* const f = function_of(handle);
-  if (f == nullptr) {
-    standins::explain("a launch: no kernel is registered for %p", handle);
+cudaError_t launch(const void* host, dim3 grid, dim3 block, void** args, size_t dynamic_shared, cudaStream_t stream) {
+  ptx::Kernel* const kernel = kernel_of(host);
+  if (kernel == nullptr) {
+    standins::explain("a launch: no kernel is registered for %p", host);
     return standins::set_last_error(cudaErrorInvalidDeviceFunction);
   }
-  const std::vector<ptx::Param>& params = f->kernel->params;
-  const size_t count = params.size();
-  std::vector<std::byte> values(count == 0 ? 0 : params.back().offset + params.back().size);
-  std::vector<const void*> pointers;
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(values.data() + params[i].offset, args[i], params[i].size);
-    const void* p = nullptr;
-    if (params[i].pointer) std::memcpy(&p, args[i], sizeof p);
-    pointers.push_back(p);
-  }
-  const uint32_t most = f->kernel->max_threads;
-  const uint64_t shared = f->kernel->shared_bytes;
-  const bool sane = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= 1024 && block.y <= 1024 &&
-                    block.z <= 64 && uint64_t{block.x} * block.y * block.z <= std::min<uint64_t>(most, 1024) &&
-                    grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 &&
-                    grid.z <= 65535 && shared + dynamic_shared <= 48 << 10;
-  if (!sane) {
+  if (!standins::fits(grid, block) || block.x * block.y * block.z > kernel->max_threads || dynamic_shared != 0 ||
+      kernel->shared_bytes > 48 << 10) {
     standins::explain(
-        "%s: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads (most %u), %llu bytes of shared memory",
-        f->name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, most,
-        static_cast<unsigned long long>(shared + dynamic_shared));
+        "%s: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads (most %u), %u bytes of shared memory, "
+        "or the interpreter none with %zu dynamic ones",
+        kernel->name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, kernel->max_threads,
+        kernel->shared_bytes, dynamic_shared);
     return standins::set_last_error(cudaErrorInvalidConfiguration);
   }
+  ptx::Launch made{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}, {}};
+  made.parameters.resize(kernel->parameter_bytes);
+  for (size_t i = 0; i < kernel->parameters.size(); ++i)
+    std::memcpy(made.parameters.data() + kernel->parameters[i].offset, args[i], kernel->parameters[i].bytes);
   standins::Device* const device = stream == nullptr ? nullptr : &stream->device;
-  return standins::queue_kernel(
-      stream, dim3(1), dim3(1), standins::Threads::independent, pointers,
-      [kernel = f->kernel, grid, block, dynamic_shared, reach = reach_of(values), values = std::move(values), device] {
-        const std::vector<ptx::Allocation> live = accessible(*device, *reach);
-        const ptx::Launch launch{{grid.x, grid.y, grid.z},
-                                 {block.x, block.y, block.z},
-                                 dynamic_shared,
-                                 values.data(),
-                                 values.size(),
-                                 live.data(),
-                                 live.size(),
-                                 device->index};
-        const int code = ptx::run(*kernel, launch);
-        if (code != 0) device->error.store(code, std::memory_order_relaxed);
-      });
+  made.find_region = [device, blocks = blocks_of(made.parameters)](uintptr_t p, ptx::Region& region) {
+    return find_region(*device, blocks, p, region);
+  };
+  return standins::queue_kernel(stream, dim3(1), dim3(1), standins::Threads::independent, {},
+                                [kernel, device, made = std::move(made)] {
+                                  const int code = ptx::run(*kernel, made);
+                                  if (code != 0) device->error.store(code, std::memory_order_relaxed);
+                                });
 }
 
-extern "C" vitrine::Pool::Block
-__real__ZN7vitrine4Pool8allocateElNS_8CategoryERNS_6StreamESt17basic_string_viewIcSt11char_traitsIcEE(
-    vitrine::Pool*, int64_t, vitrine::Category, vitrine::Stream&, std::string_view);
-extern "C" void __real__ZN7vitrine4Pool4freeERKNS0_5BlockE(vitrine::Pool*, const vitrine::Pool::Block&);
+[[noreturn]] void refuse_brackets() { ptx::fatal("launches in triple angle brackets are not supported"); }
 
-struct Configuration {
-  dim3 grid, block;
-  size_t shared = 0;
-  cudaStream_t stream = nullptr;
-};
-thread_local std::vector<Configuration> configurations;
+void note_block(const vitrine::Pool::Block& block, int64_t bytes) {  // 0: it is freed
+  if (block.address == nullptr) return;
+  const auto begin = reinterpret_cast<uintptr_t>(block.address);
+  const std::lock_guard lock(program().mutex);
+  if (bytes > 0)
+    program().blocks[begin] = begin + static_cast<uintptr_t>(bytes);
+  else
+    program().blocks.erase(begin);
+}
 
 }  // namespace
 
+void vitrine::ptx::for_each_kernel(const std::function<void(const Kernel&)>& visit) {
+  const std::lock_guard lock(program().mutex);
+  for (const auto& [host, function] : program().functions) visit(function.kernel);
+}
+
 extern "C" {
 
+vitrine::Pool::Block
+__real__ZN7vitrine4Pool8allocateElNS_8CategoryERNS_6StreamESt17basic_string_viewIcSt11char_traitsIcEE(
+    vitrine::Pool*, int64_t, vitrine::Category, vitrine::Stream&, std::string_view);
 vitrine::Pool::Block
 __wrap__ZN7vitrine4Pool8allocateElNS_8CategoryERNS_6StreamESt17basic_string_viewIcSt11char_traitsIcEE(
     vitrine::Pool* pool, int64_t bytes, vitrine::Category category, vitrine::Stream& stream, std::string_view name) {
   const vitrine::Pool::Block block =
       __real__ZN7vitrine4Pool8allocateElNS_8CategoryERNS_6StreamESt17basic_string_viewIcSt11char_traitsIcEE(
           pool, bytes, category, stream, name);
-  if (block.address != nullptr && bytes > 0) {
-    const std::lock_guard lock(blocks().mutex);
-    blocks().live[reinterpret_cast<uintptr_t>(block.address)] = static_cast<size_t>(bytes);
-  }
+  note_block(block, bytes);
   return block;
 }
+void __real__ZN7vitrine4Pool4freeERKNS0_5BlockE(vitrine::Pool*, const vitrine::Pool::Block&);
 void __wrap__ZN7vitrine4Pool4freeERKNS0_5BlockE(vitrine::Pool* pool, const vitrine::Pool::Block& block) {
-  if (block.address != nullptr && block.bytes > 0) {
-    const std::lock_guard lock(blocks().mutex);
-    blocks().live.erase(reinterpret_cast<uintptr_t>(block.address));
-  }
+  if (block.bytes > 0) note_block(block, 0);
   __real__ZN7vitrine4Pool4freeERKNS0_5BlockE(pool, block);
 }
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   struct Wrapper {
     int magic, version;
-    const void* data;
+    const char* data;
     void* file;
   };
-  auto* const binary = new Binary;  // until the process ends
-  find_ptx(static_cast<const Wrapper*>(wrapper)->data, *binary);
-  return reinterpret_cast<void**>(binary);
+  return reinterpret_cast<void**>(new Binary(find_ptx(static_cast<const Wrapper*>(wrapper)->data)));  // kept
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterFunction(void** binary, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
                             int*) {
-  ptx::note_kernel(name);
-  const std::lock_guard lock(mutex());
-  functions()[host] = {reinterpret_cast<Binary*>(binary), name, nullptr};
+  ptx::settings();  // has the log written at the end
+  const std::lock_guard lock(program().mutex);
+  Function& function = program().functions[host];
+  function.binary = reinterpret_cast<Binary*>(binary);
+  function.kernel.name = name;
 }
 void __cudaRegisterVar(void**, char*, char*, const char* name, int, size_t, int, int) {
   ptx::fatal("the variable %s of device code is not supported", name);
 }
 char __cudaInitModule(void**) { return 1; }
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
-  configurations.push_back({grid, block, shared, stream});
-  return 0;
-}
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
-  if (configurations.empty()) return cudaErrorMissingConfiguration;
-  const Configuration c = configurations.back();
-  configurations.pop_back();
-  *grid = c.grid;
-  *block = c.block;
-  *shared = c.shared;
-  *static_cast<cudaStream_t*>(stream) = c.stream;
-  return cudaSuccess;
-}
-cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
-  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host));
-  return cudaSuccess;
-}
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, size_t shared,
-                               cudaStream_t stream) {
-  return launch(kernel, grid, block, args, shared, stream);
-}
-cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
-  return launch(host, grid, block, args, shared, stream);
-}
+// nvcc's stubs refer to these, for launches in triple angle brackets, which the project does not make.
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { refuse_brackets(); }
+cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) { refuse_brackets(); }
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) { refuse_brackets(); }
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) { refuse_brackets(); }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* host, void** args) {
   return launch(host, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host) {
   *attributes = {};
-  const Function* const f = function_of(host);
-  if (f == nullptr) return standins::set_last_error(cudaErrorInvalidDeviceFunction);
-  const uint32_t most = f->kernel->max_threads;
-  const uint64_t shared = f->kernel->shared_bytes;
-  attributes->maxThreadsPerBlock = static_cast<int>(most);
-  attributes->sharedSizeBytes = shared;
+  const ptx::Kernel* const kernel = kernel_of(host);
+  if (kernel == nullptr) return standins::set_last_error(cudaErrorInvalidDeviceFunction);
+  attributes->maxThreadsPerBlock = static_cast<int>(kernel->max_threads);
+  attributes->sharedSizeBytes = kernel->shared_bytes;
   attributes->ptxVersion = attributes->binaryVersion = 90;
   return cudaSuccess;
 }

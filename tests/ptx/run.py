@@ -44,7 +44,7 @@ PROGRAMS = [("test_cuda_graph=-*vgg16*", {}), ("test_kernels_light", {"VITRINE_P
 PLANTED = {"fine": "", "no_barrier": "race in shared memory", "uninitialised": "read of uninitialised shared memory",
            "divergent_barrier": "barrier divergence", "no_wait": "before griddepcontrol.wait", "blocks_race": "race in global memory",
            "beyond": "beyond an allocation", "misaligned": "misaligned write", "beyond_shared": "of shared memory",
-           "lost_lanes": "deadlock", "other_block": "to which no parameter points"}
+           "lost_lanes": "deadlock", "other_block": "in a pool where no parameter points"}
 
 
 class Linker:
@@ -135,28 +135,29 @@ def run(linker, selection, settings, log):
 
 
 def read_log(folder):
-    runs, masks, idle, findings = collections.defaultdict(lambda: [0] * 5), {}, set(), collections.Counter()
+    """Counts of each kernel and which of its instructions ran, by name; kernels that never ran; findings."""
+    runs, masks, names, findings = collections.defaultdict(lambda: [0] * 3), {}, set(), collections.Counter()
     for path in glob.glob(folder + "/*.log"):
         for line in open(path):
             kind, *fields = line.rstrip("\n").split("\t")
             if kind == "F":
                 findings[fields[1]] += int(fields[0])
-            elif kind == "N":
-                idle.add(fields[0])
-            else:
-                runs[fields[0]] = [a + int(b) for a, b in zip(runs[fields[0]], fields[1:6])]
-                old = masks.get(fields[0], fields[6])
-                masks[fields[0]] = "".join(max(pair) for pair in zip(old, fields[6]))
-    return runs, masks, idle - set(runs), findings
+                continue
+            name, *counts, mask = fields
+            names.add(name)
+            if mask:
+                runs[name] = [a + int(b) for a, b in zip(runs[name], counts)]
+                masks[name] = "".join(map(max, masks.get(name, mask), mask))
+    return runs, masks, names - set(runs), findings
 
 
 def coverage(folder, complete):
     """Prints what ran. Returns what is wrong: findings and, if the whole check ran, kernels that did not run."""
     runs, masks, idle, findings = read_log(folder)
-    total = [sum(counts[i] for counts in runs.values()) for i in range(5)]
+    launches, instructions, ns = (sum(counts[i] for counts in runs.values()) for i in range(3))
     ran, code = sum(m.count("1") for m in masks.values()), sum(map(len, masks.values()))
-    print(f"{len(runs)} of {len(runs) + len(idle)} kernels ran, {total[0]:,} launches; {ran:,} of their {code:,} instructions "
-          f"({100 * ran / max(1, code):.1f} %); {total[3] * 1e3 / max(1, total[4]):.0f} million instructions of threads per second")
+    print(f"{len(runs)} of {len(runs) + len(idle)} kernels ran, {launches:,} launches; {ran:,} of their {code:,} instructions "
+          f"({100 * ran / max(1, code):.1f} %); {instructions * 1e3 / max(1, ns):.0f} million instructions of threads per second")
     with open(os.path.join(folder, "coverage.txt"), "w") as file:
         file.writelines(f"{100 * m.count('1') / len(m):5.1f} % of {len(m)}: {name}\n" for name, m in sorted(masks.items()))
         file.writelines(f"never ran: {name}\n" for name in sorted(idle))

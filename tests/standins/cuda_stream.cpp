@@ -353,7 +353,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 namespace vitrine::standins {
-namespace {
 
 bool fits(dim3 grid, dim3 block) {
   const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= 1024 && block.y <= 1024 &&
@@ -361,8 +360,6 @@ bool fits(dim3 grid, dim3 block) {
   return block_fits && grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 &&
          grid.z <= 65535;
 }
-
-}  // namespace
 
 cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads,
                          std::span<const void* const> pointers, std::function<void()> thread_body) {

@@ -15,6 +15,9 @@ enum class Threads {
   cooperating,  // those of a block concurrently, each on its own fiber, so they may synchronize
 };
 
+/// Whether a GPU takes such a grid.
+bool fits(dim3 grid, dim3 block);
+
 /// Launches a kernel: checks as CUDA does, then queues it.
 ///   pointers     the kernel's pointer parameters, null in the other positions
 ///   thread_body  the work of one thread; threadIdx and blockIdx are set
