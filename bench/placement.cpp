@@ -68,12 +68,11 @@ bool measure(const Model& model, int64_t batch, const Case& c) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<DevicePlan> plans = plan_memory(model, group, config, {{batch, batch / 2 + 1}, {batch}});
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  const DevicePlan& plan = *std::max_element(plans.begin(), plans.end(),
-                                             [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });
+  const DevicePlan& plan =
+      *std::ranges::max_element(plans, [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });
   const int64_t bound = allocated_bytes(plan.peak_by_category);
-  const bool low = std::all_of(plans.begin(), plans.end(), [](const DevicePlan& p) {
-    return lost(p.peak_bytes, allocated_bytes(p.peak_by_category)) <= kMostLost;
-  });
+  const bool low = std::ranges::all_of(
+      plans, [](const DevicePlan& p) { return lost(p.peak_bytes, allocated_bytes(p.peak_by_category)) <= kMostLost; });
   fmt::print("{:<15} {:>5} {:<10} {:<5} {:>10} {:>9} {:>14} {:>14} {:>6.1f}% {:>14} {:>7.3f}% {:>8.1f}{}\n", model.name,
              batch, c.mode, dtype_name(c.dtype), c.accumulate, config.recompute_segments, bound,
              plan.unplaced_peak_bytes, 100 * lost(plan.unplaced_peak_bytes, bound), plan.peak_bytes,

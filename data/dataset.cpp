@@ -2,7 +2,6 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <string_view>

@@ -69,7 +69,7 @@ std::vector<std::string> class_folders(const fs::path& part) {
     if (entry.is_directory(error) && !is_hidden(entry.path())) names.push_back(entry.path().filename().string());
   }
   if (names.empty()) fail(part, "it has no class folders");
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -77,8 +77,7 @@ enum class FileKind { image, other_image, ignored };
 
 FileKind kind_of(const fs::path& path) {
   std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return FileKind::image;
   for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}) {
     if (ending == other) return FileKind::other_image;
@@ -107,7 +106,7 @@ std::vector<fs::path> images_of(const fs::path& folder) {
   }
   if (error) fail(folder, fmt::format("it cannot be read ({})", error.message()));
   if (images.empty()) fail(folder, "it has no image that ends in .jpg, .jpeg or .png");
-  std::sort(images.begin(), images.end(), [](const fs::path& a, const fs::path& b) {
+  std::ranges::sort(images, [](const fs::path& a, const fs::path& b) {
     const std::string folder_a = a.parent_path().string(), folder_b = b.parent_path().string();
     return folder_a != folder_b ? folder_a < folder_b : a.filename().string() < b.filename().string();
   });

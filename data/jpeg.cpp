@@ -2,7 +2,6 @@
 // JPEG through libjpeg-turbo (libjpeg's interface).
 #include <csetjmp>
 #include <cstddef>
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <jerror.h>

@@ -2,7 +2,6 @@
 #include "kernels/image.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <type_traits>
 #include <vector>

@@ -2,7 +2,6 @@
 #include "kernels/image_form.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/checkpoint.h"
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>

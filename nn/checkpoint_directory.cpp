@@ -88,8 +88,7 @@ std::vector<NamedCheckpoint> list_checkpoints(const std::string& directory) {
     const std::optional<int64_t> step = step_of(entry.path().filename().string());
     if (step && entry.is_directory(ignored)) found.push_back({*step, entry.path().string()});
   });
-  std::sort(found.begin(), found.end(),
-            [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
+  std::ranges::sort(found, [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
   return found;
 }
 

@@ -2,7 +2,6 @@
 #include "nn/loss_scaler.h"
 
 #include <array>
-#include <cmath>
 
 #include <fmt/format.h>
 

@@ -2,7 +2,6 @@
 #include "nn/model.h"
 
 #include <cmath>
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>

@@ -64,8 +64,7 @@ std::unique_ptr<Layer> block(bool bottleneck, int64_t in_channels, int64_t width
 }  // namespace
 
 std::vector<Sequential::Part> resnet_parts(const ResNetConfig& config, int64_t in_channels, int64_t classes) {
-  if (in_channels < 1 || classes < 1 || config.width < 1 ||
-      *std::min_element(config.blocks.begin(), config.blocks.end()) < 1) {
+  if (in_channels < 1 || classes < 1 || config.width < 1 || *std::ranges::min_element(config.blocks) < 1) {
     throw ConfigError(fmt::format(
         "resnet_parts: in_channels is {}, classes {}, width {} and blocks {} {} {} {}; expected at least 1",
         in_channels, classes, config.width, config.blocks[0], config.blocks[1], config.blocks[2], config.blocks[3]));

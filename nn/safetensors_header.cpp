@@ -77,8 +77,7 @@ class HeaderReader {
   /// Fields that the format does not define may have any value, also twice.
   bool take_key(int depth, const std::string& key) {
     const bool is_name = depth == 1;
-    if (!is_name && !in_metadata() && std::find(kFields.begin(), kFields.end(), key) == kFields.end())
-      return keeps_ = false;
+    if (!is_name && !in_metadata() && std::ranges::find(kFields, key) == kFields.end()) return keeps_ = false;
     if (depth > 2) return false;
     if (!(is_name ? names_ : keys_).insert(key).second) {
       if (!is_name && !in_metadata()) problem_of_tensor(fmt::format("has the key '{}' twice", key));
@@ -108,7 +107,7 @@ class HeaderReader {
 
   void end_member(const Json& member) {
     if (!in_metadata()) return add_entry(member);
-    if (!std::all_of(member.begin(), member.end(), [](const Json& value) { return value.is_string(); }))
+    if (!std::ranges::all_of(member, [](const Json& value) { return value.is_string(); }))
       problem("__metadata__ is not an object of strings");
   }
 
@@ -116,8 +115,7 @@ class HeaderReader {
     if (!tensor.contains("dtype")) problem_of_tensor("has no dtype");
     const Json& dtype = tensor["dtype"];
     if (!dtype.is_string()) problem_of_tensor(fmt::format("has dtype {}, expected a string", kind_or_text(dtype)));
-    const auto* known =
-        std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype == d.name; });
+    const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return dtype == d.name; });
     if (known == kDtypeNames.end()) {
       problem_of_tensor(fmt::format("has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving",
                                     excerpt(dtype.get_ref<const std::string&>())));
@@ -187,8 +185,7 @@ void check_coverage(const std::string& path, const std::vector<Entry>& entries, 
 }  // namespace
 
 const char* format_name(DType dtype) {
-  const auto* known =
-      std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return d.dtype == dtype; });
+  const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return d.dtype == dtype; });
   return known == kDtypeNames.end() ? "" : known->name;
 }
 
@@ -211,8 +208,8 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
          fmt::format("the header is not JSON: {}", describe_json_error(error)));
   }
   std::vector<Entry> entries = reader.take_entries();
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::sort(
+      entries, [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   check_coverage(path, entries, kSizeBytes + text.size(), data_bytes);
   return entries;
 }

@@ -195,8 +195,7 @@ std::vector<PartRange> find_segments(const Sequential& net, const std::vector<st
     }
     segments.emplace_back(*range, name);
   }
-  std::sort(segments.begin(), segments.end(),
-            [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  std::ranges::sort(segments, [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
   std::vector<PartRange> ranges;
   for (size_t i = 0; i < segments.size(); ++i) {
     if (i > 0 && segments[i].first.begin < segments[i - 1].first.end) {
@@ -268,7 +267,7 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
     cost.keeps_input = blocks.contains(x.view().data);
     cost.keeps_output = blocks.contains(y.view().data);
     const bool first = !runs_backward;
-    runs_backward = runs_backward || std::any_of(grads.begin(), grads.end(), [](const View& g) { return bool(g); });
+    runs_backward = runs_backward || std::ranges::any_of(grads, [](const View& g) { return bool(g); });
     cost.runs_backward = runs_backward;
     if (runs_backward) {
       const Tensor grad_y = block(shape, "gradient");

@@ -31,8 +31,7 @@ std::string Reason::str(const char* (*name)(Setting)) const {
 
 std::vector<Reason::Part> Reason::parts(Part::Kind kind) const {
   std::vector<Part> found;
-  std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(found),
-               [kind](const Part& part) { return part.kind == kind; });
+  std::ranges::copy_if(parts_, std::back_inserter(found), [kind](const Part& part) { return part.kind == kind; });
   return found;
 }
 

@@ -12,10 +12,9 @@ namespace vitrine {
 namespace {
 
 bool product_fits(std::span<const int64_t> sizes) {
-  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+  if (std::ranges::find(sizes, 0) != sizes.end()) return true;
   int64_t product = 1;
-  return std::none_of(sizes.begin(), sizes.end(),
-                      [&](int64_t size) { return __builtin_mul_overflow(product, size, &product); });
+  return std::ranges::none_of(sizes, [&](int64_t size) { return __builtin_mul_overflow(product, size, &product); });
 }
 
 }  // namespace
@@ -27,14 +26,14 @@ Shape::Shape(std::span<const int64_t> sizes) : rank_(static_cast<int>(sizes.size
     throw ShapeError(fmt::format("Shape: ({}) has {} dimensions, at most {} are supported", fmt::join(sizes, ", "),
                                  sizes.size(), kMaxRank));
   }
-  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
+  if (std::ranges::any_of(sizes, [](int64_t size) { return size < 0; })) {
     throw ShapeError(
         fmt::format("Shape: ({}) has a negative size, every size must be at least 0", fmt::join(sizes, ", ")));
   }
   if (!product_fits(sizes)) {
     throw ShapeError(fmt::format("Shape: ({}) has more elements than 64 bits can count", fmt::join(sizes, ", ")));
   }
-  std::copy(sizes.begin(), sizes.end(), sizes_.begin());
+  std::ranges::copy(sizes, sizes_.begin());
 }
 
 int64_t Shape::operator[](int i) const {

@@ -43,7 +43,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Parses the digits at the beginning of `rest`.
 std::string_view take_digits(std::string_view& rest) {
-  const auto end = std::find_if_not(rest.begin(), rest.end(), is_digit);
+  const auto end = std::ranges::find_if_not(rest, is_digit);
   const std::string_view digits = rest.substr(0, static_cast<size_t>(end - rest.begin()));
   rest.remove_prefix(digits.size());
   return digits;
@@ -51,9 +51,8 @@ std::string_view take_digits(std::string_view& rest) {
 
 int64_t unit_bytes(std::string_view text, std::string_view name) {
   std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto* unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == lower; });
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto* unit = std::ranges::find_if(kUnits, [&](const Unit& u) { return u.name == lower; });
   if (unit == kUnits.end()) reject(text, "unknown unit");
   return unit->bytes;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/view.h"
 
-#include <cstddef>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>

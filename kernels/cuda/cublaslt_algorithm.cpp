@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cublaslt_algorithm.h"
 
-#include <array>
 #include <charconv>
-#include <string_view>
 
 #include <fmt/format.h>
 

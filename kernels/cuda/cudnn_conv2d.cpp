@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cudnn_conv2d.h"
 
-#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <map>

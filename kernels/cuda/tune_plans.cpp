@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs recorded operations in scratch tensors, so that the libraries choose their plans.
-#include <algorithm>
 
 #include <fmt/format.h>
 

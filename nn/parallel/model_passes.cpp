@@ -45,8 +45,7 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
   replicas_.for_each([this](Replica& r) {
     r.reduction.update = [this, &r](int64_t begin, const View& gradients) {
       const Shard& shard = r.optimizer.shard;
-      const auto piece =
-          std::find_if(shard.begin(), shard.end(), [&](const ShardPiece& one) { return one.begin == begin; });
+      const auto piece = std::ranges::find_if(shard, [&](const ShardPiece& one) { return one.begin == begin; });
       VITRINE_ASSERT(piece != shard.end() && piece->size() == gradients.numel(), "a bucket is whole pieces");
       update(r, *piece, gradients);
     };

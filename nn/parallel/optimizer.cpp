@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/optimizer.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "runtime/comm/abortable_barrier.h"
 
 #include "runtime/cpu/futex.h"
-#include "runtime/trace/span.h"
 
 namespace vitrine {
 

@@ -37,7 +37,7 @@ std::string difference(const char* field, int size, const Value& value) {
   for (int rank = 0; rank < size; ++rank) {
     const std::string text = value(rank);
     if (text.empty()) continue;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
+    auto group = std::ranges::find_if(groups, [&](const auto& g) { return g.first == text; });
     if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
     group->second.push_back(rank);
   }
@@ -76,9 +76,9 @@ const char* operation_name(Operation operation) {
 }
 
 std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) {
-  const auto known = std::find_if(calls.begin(), calls.end(), [](const Call* call) { return call->knows_elements; });
+  const auto known = std::ranges::find_if(calls, [](const Call* call) { return call->knows_elements; });
   const Call& reference = known != calls.end() ? **known : *calls[0];
-  if (std::all_of(calls.begin(), calls.end(), [&](const Call* call) { return same(reference, *call); })) {
+  if (std::ranges::all_of(calls, [&](const Call* call) { return same(reference, *call); })) {
     const std::string problem = reference.operation == Operation::send_receive ? unmatched(calls) : std::string();
     return problem.empty()
                ? problem
@@ -110,8 +110,7 @@ std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) 
 }
 
 int64_t TreeSum::count_of(int rank) const {
-  return std::count_if(contributions.begin(), contributions.end(),
-                       [rank](const Contribution& c) { return c.rank == rank; });
+  return std::ranges::count_if(contributions, [rank](const Contribution& c) { return c.rank == rank; });
 }
 
 std::vector<Part> parts_of_one_owner(std::span<const uint8_t> folds, std::span<const int> owners) {
@@ -140,7 +139,7 @@ std::vector<Part> parts_of_one_owner(std::span<const uint8_t> folds, std::span<c
     partials.push_back(sum);
   }
   keep(partials.front());
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  std::ranges::sort(parts, [](const Part& a, const Part& b) { return a.begin < b.begin; });
   return parts;
 }
 

@@ -250,7 +250,7 @@ void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, 
                                 std::span<const int64_t> offsets, uint64_t tag) {
   const int64_t element = size_of(buffers.dtype);
   std::vector<CirculantRound> rounds = circulant_rounds(size_);
-  std::reverse(rounds.begin(), rounds.end());
+  std::ranges::reverse(rounds);
   const Reduction partly{buffers.reduction.op, 1};
   for (const CirculantRound& round : rounds) {
     const std::array<ElementRange, 2> kept = block_ranges(offsets, rank_, round.blocks);
@@ -314,8 +314,7 @@ void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<in
   for (int64_t s = 0; s < segments; ++s) {
     offsets[0] = s * segment;
     for (int r = 0; r < size_; ++r) offsets[static_cast<size_t>(r) + 1] = slice(s, r).end;
-    std::transform(offsets.begin(), offsets.end(), result_offsets.begin(),
-                   [&](int64_t at) { return at * result_element; });
+    std::ranges::transform(offsets, result_offsets.begin(), [&](int64_t at) { return at * result_element; });
     reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials),
                   results + result_offsets[static_cast<size_t>(rank_)], offsets, tag);
     gather_blocks(results, result_offsets, tag);
@@ -351,15 +350,14 @@ void MpiExchange::tree_sum(const TreeBuffers& buffers, uint64_t tag) {
   sum.counts.assign(static_cast<size_t>(size_), 0);
   std::vector<size_t> ordered(buffers.processes.size());  // contributions by their ranks
   std::iota(ordered.begin(), ordered.end(), size_t{0});
-  std::stable_sort(ordered.begin(), ordered.end(),
-                   [&](size_t a, size_t b) { return buffers.processes[a] < buffers.processes[b]; });
+  std::ranges::stable_sort(ordered, [&](size_t a, size_t b) { return buffers.processes[a] < buffers.processes[b]; });
   for (const int process : buffers.processes) ++sum.counts[static_cast<size_t>(process)];
   sum.add = [&](std::span<const void* const> partials, std::span<void* const> outputs, int64_t elements) {
     std::vector<const void*> inputs(ordered.size());
     for (size_t i = 0; i < ordered.size(); ++i) inputs[ordered[i]] = partials[i];
     cpu::tree_sum(buffers.dtype, buffers.folds, inputs, outputs, elements);
   };
-  const int most = *std::max_element(sum.counts.begin(), sum.counts.end());
+  const int most = *std::ranges::max_element(sum.counts);
   const bool through_memory = shared_ && shared_->slice_elements(buffers.dtype, most) > 0;
   const int64_t part = through_memory ? shared_->slice_elements(buffers.dtype, most)
                                       : buffers.scratch_elements / (2 * static_cast<int64_t>(buffers.processes.size()));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/process_communicator.h"
 
-#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <optional>

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -69,8 +68,7 @@ Created open_and_map(const std::string& path, const std::string& identity, int64
 
 /// The first refusal, with its rank.
 std::vector<std::string> first_refusal(const std::vector<std::string>& refusals) {
-  const auto first =
-      std::find_if(refusals.begin(), refusals.end(), [](const std::string& refusal) { return !refusal.empty(); });
+  const auto first = std::ranges::find_if(refusals, [](const std::string& refusal) { return !refusal.empty(); });
   if (first == refusals.end()) return {""};
   return {fmt::format("rank {}: {}", first - refusals.begin(), *first)};
 }

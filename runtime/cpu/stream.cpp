@@ -5,7 +5,6 @@
 #include <atomic>
 #include <exception>
 #include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 #include <pthread.h>

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/nccl_group.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include <cuda_runtime_api.h>

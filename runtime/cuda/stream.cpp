@@ -2,8 +2,6 @@
 #include "runtime/cuda/stream.h"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <utility>
 
 #include <fmt/format.h>

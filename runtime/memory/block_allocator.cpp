@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory/block_allocator.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace vitrine {

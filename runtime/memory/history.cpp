@@ -34,8 +34,7 @@ MemoryHistory cut_history(const MemoryHistory& history, size_t first_mark, size_
 }
 
 std::optional<size_t> find_mark(const MemoryHistory& history, int64_t step) {
-  const auto found =
-      std::find_if(history.steps.begin(), history.steps.end(), [=](const StepMark& mark) { return mark.step == step; });
+  const auto found = std::ranges::find_if(history.steps, [=](const StepMark& mark) { return mark.step == step; });
   if (found == history.steps.end()) return std::nullopt;
   return static_cast<size_t>(found - history.steps.begin());
 }

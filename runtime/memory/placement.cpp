@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <random>
 
@@ -31,7 +30,7 @@ void visit_changes(std::span<const BlockLifetime> blocks, const Visit& visit) {
     changes.push_back({blocks[i].first, blocks[i].bytes, i});
     changes.push_back({blocks[i].end, -blocks[i].bytes, i});
   }
-  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+  std::ranges::sort(changes, [](const Change& a, const Change& b) {
     return a.event != b.event ? a.event < b.event : a.bytes < b.bytes;
   });
   for (const Change& change : changes) visit(change.block, change.bytes);
@@ -134,15 +133,14 @@ class Placer {
   /// Orders to try: the largest first, the longest-lived first, the largest area, those in use at the peak first, and
   /// the order of use from both ends.
   std::vector<Order> orders() const {
-    const int32_t last = std::max_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) {
-                           return a.end < b.end;
-                         })->end;
+    const int32_t last =
+        std::ranges::max_element(blocks_, [](const auto& a, const auto& b) { return a.end < b.end; })->end;
     const std::vector<bool> at_peak = in_use_at_peak();
     std::vector<Order> orders;
     const auto add = [&](const auto& key) {
       Order order = movable_;
       // Blocks in use until the end conflict with all later ones, so they are placed first, at low offsets.
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      std::ranges::stable_sort(order, [&](size_t a, size_t b) {
         const bool a_stays = blocks_[a].end == last, b_stays = blocks_[b].end == last;
         return a_stays != b_stays ? a_stays : key(a) > key(b);
       });
@@ -225,7 +223,7 @@ class Placer {
       const auto carries = [&](size_t i) {
         return i != above && placement.offsets[i] + blocks_[i].bytes == placement.offsets[above] && collide(i, above);
       };
-      const auto carrier = std::find_if(movable_.begin(), movable_.end(), carries);
+      const auto carrier = std::ranges::find_if(movable_, carries);
       if (carrier != movable_.end()) chain.push_back(*carrier);
     }
     return chain;

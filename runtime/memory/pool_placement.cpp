@@ -98,8 +98,7 @@ class PoolPlacer {
 
   const Placement& solve(std::vector<BlockLifetime> lifetimes) {
     // Micro-batches, and the first step and the next, are the same problem.
-    const auto known =
-        std::find_if(solved_.begin(), solved_.end(), [&](const auto& problem) { return problem.first == lifetimes; });
+    const auto known = std::ranges::find_if(solved_, [&](const auto& problem) { return problem.first == lifetimes; });
     if (known != solved_.end()) return known->second;
     Placement placement = place_blocks(lifetimes, std::max(enough_, result_.height));
     return solved_.emplace_back(std::move(lifetimes), std::move(placement)).second;
@@ -107,7 +106,7 @@ class PoolPlacer {
 
   void note_section(const SectionKey& key, PoolPlacement::Blocks list) {
     std::vector<PoolPlacement::Blocks>& lists = result_.block_lists;
-    const auto known = std::find(lists.begin(), lists.end(), list);
+    const auto known = std::ranges::find(lists, list);
     const auto index = static_cast<size_t>(known - lists.begin());
     if (known == lists.end()) lists.push_back(std::move(list));
     result_.sections[key].push_back(index);

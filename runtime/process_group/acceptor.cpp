@@ -63,10 +63,9 @@ void Acceptor::admit(const Descriptor& listener) {
 void Acceptor::close_oldest_peer() {
   std::map<std::string, int> counts;
   for (const Peer& peer : peers_) ++counts[peer.address];
-  const auto most =
-      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
   const auto is_unproved = [&](const Peer& peer) { return peer.address == most->first && peer.stage != Stage::join; };
-  const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_unproved);
+  const auto oldest = std::ranges::find_if(peers_, is_unproved);
   peers_.erase(oldest == peers_.end() ? peers_.begin() : oldest);
 }
 

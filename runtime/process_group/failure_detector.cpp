@@ -2,7 +2,6 @@
 #include "runtime/process_group/failure_detector.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -50,7 +49,7 @@ void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
   for (const auto& [key, round] : rounds_) {
     for (const Part& part : round.parts) {
       const auto of_rank = [&](const Place& place) { return place.first == rank; };
-      if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
+      if (std::ranges::none_of(part.places, of_rank)) continue;
       return decide(
           fmt::format("{} failed: it registered its devices again during {}", member(rank).name, part.record.str()));
     }
@@ -80,8 +79,8 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
     ++state.begun;
     const auto at = rounds_.try_emplace({record.group, record.sequence}).first;
     Round& round = at->second;
-    auto part = std::find_if(round.parts.begin(), round.parts.end(),
-                             [&](const Part& p) { return p.record.signature == record.signature; });
+    auto part =
+        std::ranges::find_if(round.parts, [&](const Part& p) { return p.record.signature == record.signature; });
     if (part == round.parts.end()) part = round.parts.insert(round.parts.end(), {record, {}});
     part->places.emplace_back(rank, device);
     if (++round.begun < device_count_) continue;
@@ -98,8 +97,8 @@ template <class Place, class Value>
 std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
   std::map<Value, int> counts;
   for (const auto& [place, value] : votes) ++counts[value];
-  const auto right = std::max_element(
-      votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
+  const auto right = std::ranges::max_element(
+      votes, [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
   std::pair<std::vector<Place>, std::vector<Place>> parts;
   for (const auto& [place, value] : votes) (value == right->second ? parts.first : parts.second).push_back(place);
   return parts;
@@ -111,9 +110,9 @@ constexpr const char* kSameCollectives = "every rank must issue the same collect
 }  // namespace
 
 void FailureDetector::compare(Round round) {
-  for (Part& part : round.parts) std::sort(part.places.begin(), part.places.end());
+  for (Part& part : round.parts) std::ranges::sort(part.places);
   // The most common record counts as right; in a tie, the one of the first device.
-  std::sort(round.parts.begin(), round.parts.end(), [](const Part& a, const Part& b) {
+  std::ranges::sort(round.parts, [](const Part& a, const Part& b) {
     return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
   });
   const Part& right = round.parts.front();
@@ -138,10 +137,9 @@ void FailureDetector::compare_counts() {
     return member(place.first).devices[static_cast<size_t>(place.second)].begun;
   };
   const Place odd = wrong.front();
-  const auto missed = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
+  const auto missed = std::ranges::find_if(rounds_, [&](const auto& round) {
     const std::vector<Part>& parts = round.second.parts;
-    return std::none_of(parts.begin(), parts.end(),
-                        [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
+    return std::ranges::none_of(parts, [&](const Part& p) { return std::ranges::count(p.places, odd) > 0; });
   });
   const std::string which = missed == rounds_.end()
                                 ? position(odd.first)
@@ -297,7 +295,7 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
                               position(last_rank), waiting));
   }
   const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
-  const auto [behind, ahead] = std::minmax_element(members_.begin(), members_.end(), fewer);
+  const auto [behind, ahead] = std::ranges::minmax_element(members_, fewer);
   if (behind->gatherings < ahead->gatherings) {
     return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name,
                               ahead->gathering, position(static_cast<int>(behind - members_.begin())), waiting));

@@ -40,8 +40,7 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
   std::string mine;
   for (const GpuInfo& gpu : query_gpus(false).gpus) {
     const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
-    if (std::any_of(options.devices.begin(), options.devices.end(), used))
-      mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
+    if (std::ranges::any_of(options.devices, used)) mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
   }
   const std::string shared = process_group.exchange("the GPUs in use", mine, [](const std::vector<std::string>& all) {
     std::map<std::string, size_t> owners;
@@ -65,8 +64,7 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
 void require_one_kind(ProcessGroup& process_group, const std::string& kind) {
   const std::string problem =
       process_group.exchange("the kind of devices", kind, [](const std::vector<std::string>& kinds) {
-        const auto other =
-            std::find_if(kinds.begin(), kinds.end(), [&](const std::string& of_rank) { return of_rank != kinds[0]; });
+        const auto other = std::ranges::find_if(kinds, [&](const std::string& of_rank) { return of_rank != kinds[0]; });
         if (other == kinds.end()) return std::vector<std::string>(1);
         return std::vector<std::string>{fmt::format(
             "devices: rank {} has {} devices, but rank 0 has {} devices; use only cpu or only cuda devices in a run",
@@ -83,7 +81,7 @@ DeviceGroupOptions join_processes(DeviceGroupOptions options, std::shared_ptr<Pr
   std::vector<std::string> names;
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];
-    const bool shared = std::count(options.devices.begin(), options.devices.end(), id) > 1;
+    const bool shared = std::ranges::count(options.devices, id) > 1;
     names.push_back(shared && id.backend == Backend::cuda ? logical_name(id, i) : id.str());
   }
   const std::string kind = names.empty() ? std::string() : names[0].substr(0, names[0].find(':'));

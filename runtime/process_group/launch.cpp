@@ -5,7 +5,6 @@
 #include <array>
 #include <climits>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>

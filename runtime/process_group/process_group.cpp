@@ -137,8 +137,7 @@ std::string ProcessGroup::broadcast(const std::string& what, const std::string& 
 bool ProcessGroup::all_equal(const std::string& what, std::string_view mine) {
   const uint64_t hash = hash_bytes(0, mine.data(), static_cast<int64_t>(mine.size()));
   const auto compare = [](const std::vector<std::string>& hashes) {
-    const bool equal =
-        std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes.front(); });
+    const bool equal = std::ranges::all_of(hashes, [&](const std::string& h) { return h == hashes.front(); });
     return std::vector<std::string>{equal ? "equal" : "different"};
   };
   return exchange(what, fmt::format("{:x} {}", hash, mine.size()), compare) == "equal";

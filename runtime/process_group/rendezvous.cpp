@@ -2,7 +2,6 @@
 #include "runtime/process_group/rendezvous.h"
 
 #include <array>
-#include <cerrno>
 #include <sstream>
 
 #include <arpa/inet.h>

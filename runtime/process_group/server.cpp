@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Accepting the other processes of a process group, on rank 0.
-#include <algorithm>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -28,8 +28,7 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
   for (const SpanRecord& span : host) {
     if (span.info.phase == Phase::data && span.end_ns > span.begin_ns) spans.push_back(&span);
   }
-  std::sort(spans.begin(), spans.end(),
-            [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
+  std::ranges::sort(spans, [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
   std::vector<Segment> segments;
   for (const SpanRecord* span : spans) {
     if (!segments.empty() && span->begin_ns <= segments.back().end_ns) {
@@ -46,10 +45,9 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
 void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, PhaseSums& sums) {
   Phase phase = Phase::wait;
   std::string cause = "host";
-  if (const auto working = std::find_if(streams.begin(), streams.end(), is_work); working != streams.end()) {
+  if (const auto working = std::ranges::find_if(streams, is_work); working != streams.end()) {
     phase = (*working)->phase;
-  } else if (const auto waiting =
-                 std::find_if(streams.begin(), streams.end(), [](const SpanInfo* s) { return s != nullptr; });
+  } else if (const auto waiting = std::ranges::find_if(streams, [](const SpanInfo* s) { return s != nullptr; });
              waiting != streams.end()) {
     cause = (*waiting)->cause;
   } else if (host != nullptr) {
@@ -118,7 +116,7 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
     const auto is_in = [&](const StepTime& step) {
       return step.begin_ns <= record.begin_ns && record.begin_ns < step.end_ns;
     };
-    if (std::string_view(record.info.layer) != kLeafSums || std::none_of(steps.begin(), steps.end(), is_in)) continue;
+    if (std::string_view(record.info.layer) != kLeafSums || std::ranges::none_of(steps, is_in)) continue;
     table.leaf_seconds += static_cast<double>(record.end_ns - record.begin_ns) * 1e-9;
   }
 
@@ -134,8 +132,7 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   }
   if (wall_ns > 0) table.named_share = share(named_ns);
   for (const auto& [cause, ns] : sums.wait_ns) table.waits.push_back({cause, ns * 1e-9, share(ns)});
-  std::stable_sort(table.waits.begin(), table.waits.end(),
-                   [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(table.waits, [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
   return table;
 }
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <iterator>
 #include <limits>
-#include <utility>
 
 #include "runtime/trace/timeline.h"
 
@@ -33,7 +32,7 @@ void StepRecorder::add(DeviceSpans spans, int64_t first_step) {
   for (const StreamSpans stream : kStreams) {
     std::vector<SpanRecord>& more = spans.*stream;
     if (keep_) {
-      std::copy_if(more.begin(), more.end(), std::back_inserter(kept_.*stream), [&](const SpanRecord& span) {
+      std::ranges::copy_if(more, std::back_inserter(kept_.*stream), [&](const SpanRecord& span) {
         return span.info.step >= keep_->first_step && span.info.step <= keep_->last_step;
       });
     }
@@ -97,8 +96,8 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
     place->calls += row.calls;
   }
   for (const WaitRow& row : more.waits) {
-    const auto place = std::find_if(table.waits.begin(), table.waits.end(),
-                                    [&](const WaitRow& known) { return known.cause == row.cause; });
+    const auto place =
+        std::ranges::find_if(table.waits, [&](const WaitRow& known) { return known.cause == row.cause; });
     if (place == table.waits.end()) {
       table.waits.push_back(row);
     } else {
@@ -109,8 +108,7 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
   table.named_share = 0.0;
   for (PhaseRow& row : table.rows) table.named_share += row.share = row.seconds / table.wall_seconds;
   for (WaitRow& row : table.waits) row.share = row.seconds / table.wall_seconds;
-  std::stable_sort(table.waits.begin(), table.waits.end(),
-                   [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(table.waits, [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
 }
 
 }  // namespace vitrine

@@ -10,7 +10,7 @@ StreamTimeline::StreamTimeline(const std::vector<SpanRecord>& records) {
   for (const SpanRecord& record : records) {
     if (record.info.phase != Phase::step) spans.push_back({record});
   }
-  std::stable_sort(spans.begin(), spans.end(), [](const NestedSpan& a, const NestedSpan& b) {
+  std::ranges::stable_sort(spans, [](const NestedSpan& a, const NestedSpan& b) {
     if (a.record.begin_ns != b.record.begin_ns) return a.record.begin_ns < b.record.begin_ns;
     return a.record.depth < b.record.depth;
   });
@@ -49,8 +49,7 @@ std::vector<StepTime> find_steps(const std::vector<SpanRecord>& compute, StepRan
   for (const SpanRecord& span : compute) {
     if (span.info.phase == Phase::step) marks.push_back(&span);
   }
-  std::stable_sort(marks.begin(), marks.end(),
-                   [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
+  std::ranges::stable_sort(marks, [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
   std::set<int64_t> untimed;
   for (const SpanRecord& span : compute) {
     if (span.info.phase == Phase::graph) untimed.insert(span.info.step);

@@ -6,8 +6,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <set>
-#include <stdexcept>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -93,10 +91,7 @@ TEST(Loader, StartsWithinAnEpoch) {
 
 TEST(Loader, ABatchReleasedBeforeTheDeviceHasReadItIsAnError) {
   const Dataset set = make_set(12);
-  DeviceGroupOptions options;
-  options.devices = {{Backend::cpu, 0}};
-  options.memory_bytes = {int64_t{1} << 20};
-  options.check_order = true;
+  DeviceGroupOptions options{.devices = {{Backend::cpu, 0}}, .memory_bytes = {int64_t{1} << 20}, .check_order = true};
   DeviceGroup group(options);
   ExecContext& ctx = group[0].copy();
   const Tensor images = ctx.allocate({4, 2, 3, 2}, DType::u8, Category::staging, "images");

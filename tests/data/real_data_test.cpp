@@ -25,8 +25,7 @@ std::vector<int32_t> first_labels(const Dataset& set, size_t count) {
 
 void expect_balanced(const Dataset& set, int64_t each) {
   const std::vector<int32_t> labels = labels_of(set);
-  for (int32_t label = 0; label < set.classes; ++label)
-    EXPECT_EQ(std::count(labels.begin(), labels.end(), label), each) << label;
+  for (int32_t label = 0; label < set.classes; ++label) EXPECT_EQ(std::ranges::count(labels, label), each) << label;
 }
 
 TEST(RealData, FashionMnist) {

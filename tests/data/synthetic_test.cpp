@@ -25,8 +25,7 @@ TEST(Synthetic, CountsAndLabels) {
     EXPECT_EQ(set->classes, 10);
     EXPECT_EQ(static_cast<int64_t>(pixels_of(*set).size()), set->size() * 3072);
     const std::vector<int32_t> labels = labels_of(*set);
-    for (int32_t label = 0; label < 10; ++label)
-      EXPECT_EQ(std::count(labels.begin(), labels.end(), label), set->size() / 10);
+    for (int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::ranges::count(labels, label), set->size() / 10);
   }
   const std::set<std::string> names(pair.train.class_names.begin(), pair.train.class_names.end());
   EXPECT_EQ(names.size(), 10U);

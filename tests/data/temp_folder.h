@@ -6,7 +6,6 @@
 #include <fstream>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include <zlib.h>

@@ -57,14 +57,12 @@ CudnnDescriptor describe(const Gpu& gpu) {
 
 CudnnConv2d convolution(const Shape& x, const Shape& w, int64_t stride, int64_t pad) {
   const auto sizes = [](const Shape& s) { return std::array<int64_t, 4>{s[0], s[1], s[2], s[3]}; };
-  CudnnConv2d c;
-  c.x = sizes(x);
-  c.w = sizes(w);
-  c.y = sizes(conv2d_output_shape({stride, pad, false}, x, w));
-  c.stride = stride;
-  c.pad = pad;
-  c.workspace_bytes = int64_t{256} << 20;
-  return c;
+  return {.x = sizes(x),
+          .w = sizes(w),
+          .y = sizes(conv2d_output_shape({stride, pad, false}, x, w)),
+          .stride = stride,
+          .pad = pad,
+          .workspace_bytes = int64_t{256} << 20};
 }
 
 /// The layers of AlexNet and small-cnn, a pointwise one, and odd sizes.

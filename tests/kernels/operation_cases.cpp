@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/operation_cases.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <set>

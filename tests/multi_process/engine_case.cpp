@@ -2,7 +2,6 @@
 #include "tests/multi_process/engine_case.h"
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <stdexcept>
 

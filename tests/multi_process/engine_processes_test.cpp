@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes train like one device.
 #include <cmath>
-#include <filesystem>
-#include <numeric>
 
 #include "tests/multi_process/engine_case.h"
 #include "tests/multi_process/mpirun.h"

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -126,10 +125,8 @@ int run(const Fault& fault, int64_t timeout_ms) {
   }
   const int rank = process_group->rank();
   try {
-    DeviceGroupOptions group;
-    group.devices = {{Backend::cpu, 0}};
-    group.memory_bytes = {int64_t{64} << 20};
-    group.threads_per_device = {1};
+    DeviceGroupOptions group{
+        .devices = {{Backend::cpu, 0}}, .memory_bytes = {int64_t{64} << 20}, .threads_per_device = {1}};
     DeviceGroup devices(join_processes(std::move(group), process_group));
     const bool collectives = fault.kind == "order" || fault.kind == "count" || fault.kind == "skip";
     collectives ? issue_collectives(*process_group, devices, fault) : train(*process_group, devices, fault);

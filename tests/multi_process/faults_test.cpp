@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of four processes dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and
 // nothing is left behind. VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -9,7 +8,6 @@
 #include <fstream>
 #include <regex>
 #include <sstream>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of several processes: rank 0 writes, all continue.
 #include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 

@@ -84,9 +84,8 @@ TEST(LauncherEnvironment, NamesMissingVariables) {
   for (const std::string name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     std::vector<std::string> environment = kTorchrun;
     // The name without a value removes the variable.
-    std::replace_if(
-        environment.begin(), environment.end(),
-        [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
+    std::ranges::replace_if(
+        environment, [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
     expect_usage_error(launched({}, environment), {name});
   }
   expect_usage_error(launched({}, {"OMPI_COMM_WORLD_RANK=0"}), {"OMPI_COMM_WORLD_SIZE"});

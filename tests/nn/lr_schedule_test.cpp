@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/lr_schedule.h"
 
-#include <cmath>
 #include <fstream>
-#include <limits>
 #include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 
@@ -170,12 +169,7 @@ TEST(LrSchedule, ContinuesFromARestoredState) {
 
 TEST(LrSchedule, RefusesInvalidValues) {
   const auto message = [](const LrScheduleConfig& config, double lr = 0.1) {
-    try {
-      LrSchedule(config, lr, 1);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of<ConfigError>([&] { LrSchedule(config, lr, 1); });
   };
   expect_contains(message(config_of(Kind::constant), -1.0), "expected lr to be finite and at least 0, got -1");
   expect_contains(message(config_of(Kind::cosine)), "expected total to be at least 1, got 0");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the
 // file.
+#include <algorithm>
 #include <ctime>
 
 #include "nn/weights_file.h"
@@ -147,8 +148,7 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
     const std::string message = refusal(header, 4);
     EXPECT_FALSE(message.empty());
     EXPECT_LT(message.size(), 2048U) << message.substr(0, 3000);
-    EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; }))
-        << message;
+    EXPECT_TRUE(std::ranges::all_of(message, [](unsigned char c) { return c >= 0x20 && c < 0x7f; })) << message;
   }
 }
 

@@ -392,12 +392,7 @@ TEST(Freeze, TrainedParametersKeepTheirGradients) {
 TEST(Freeze, RefusesPatternsThatFreezeNothingOrEverything) {
   const auto net = small_net();
   const auto message = [&](const std::vector<std::string>& patterns) {
-    try {
-      net->freeze(patterns);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of<ConfigError>([&] { net->freeze(patterns); });
   };
   EXPECT_EQ(message({"head.*"}),
             "no parameter matches 'head.*'; the parameters are conv.weight, conv.bias, fc1.weight, "

@@ -9,29 +9,11 @@ namespace {
 
 constexpr int64_t kBatch = 12;
 
-struct Result {
-  std::vector<double> losses;
-  std::vector<float> weights;
-  double test_loss = 0;
-};
-
 OwnedBatch batch_of(const Model& model, uint32_t step) { return random_batch(model, kBatch, 50 + step, 0.0); }
 
 /// Three steps and an evaluation.
-Result run(const Model& model, int devices, const EngineConfig& config) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{kBatch}, {kBatch}});
-  Result result;
-  for (uint32_t step = 0; step < 3; ++step) {
-    HostBatch batch = batch_of(model, step).view();
-    batch.epoch = 9;
-    engine.train_step(batch);
-  }
-  for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
-  result.test_loss = engine.evaluate(batch_of(model, 100).view()).mean_loss();
-  result.weights = engine.parameters().values();
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
+TrainingOutcome run(const Model& model, int devices, const EngineConfig& config) {
+  return train(model, devices, config, {.batches = {kBatch, kBatch, kBatch}, .seed = 50, .evaluated = kBatch});
 }
 
 EngineConfig augmented(const Model& model, const Augmentation& augmentation) {
@@ -44,7 +26,7 @@ EngineConfig augmented(const Model& model, const Augmentation& augmentation) {
 TEST(AugmentationEngine, TrainsOnTheImagesOfDrawAugmentation) {
   const Model model = random_model(3);
   const EngineConfig config = augmented(model, {true, 3, 0});
-  const Result device = run(model, 1, config);
+  const TrainingOutcome device = run(model, 1, config);
   DeviceGroup group(test_group(1));
   Engine engine(model, group, augmented(model, {}), {{kBatch}, {kBatch}});
   const int64_t height = model.height, width = model.width, channels = model.channels;
@@ -75,13 +57,13 @@ TEST(AugmentationEngine, TrainsOnTheImagesOfDrawAugmentation) {
 TEST(AugmentationEngine, EverySchemeAndSplitDrawsTheSame) {
   const Model model = random_model(4);
   EngineConfig config = augmented(model, {true, 2, 4});
-  const Result one = run(model, 1, config);
+  const TrainingOutcome one = run(model, 1, config);
   for (const std::string& scheme : scheme_names()) {
     for (const char* split : {"equal", "3,1,0"}) {
       config.scheme = scheme_preset(scheme);
       config.scheme.split = parse_split(split);
       config.accumulate = scheme == "dp" ? 2 : 1;
-      const Result three = run(model, 3, config);
+      const TrainingOutcome three = run(model, 3, config);
       EXPECT_LT(relative_difference(three.weights, one.weights), 1e-4) << scheme << " " << split;
       for (size_t i = 0; i < one.losses.size(); ++i)
         EXPECT_NEAR(three.losses[i], one.losses[i], 1e-4) << scheme << " " << split;

@@ -11,7 +11,7 @@
 
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
-#include "tests/runtime/processes.h"
+#include "tests/parallel/cuda_processes.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
@@ -126,8 +126,7 @@ TEST_F(AutotuneChoice, PlansOfOtherConditionsAreTimedAgainWithAWarning) {
   const auto expect_timed = [&](const TunedPlans& known, const char* what) {
     const Outcome run = train_tuned(model_, tuned_config(model_, &known));
     ASSERT_EQ(run.report.warnings.size(), 1U) << what;
-    expect_contains(run.report.warnings[0], what);
-    expect_contains(run.report.warnings[0], "timed again");
+    expect_contains(run.report.warnings[0], what, "timed again");
     EXPECT_EQ(run.report.reused, 0);
     EXPECT_EQ(algorithms_of(run.plans), std::vector<int>(run.plans.plans.size(), 0));
   };
@@ -201,8 +200,7 @@ TEST_F(AutotuneChoice, AllDevicesUseTheSamePlans) {
 TEST_F(AutotuneChoice, DevicesOfSeveralKindsAreRefused) {
   standins::configure({.other_kind = 1});
   const std::string text = error_of<ConfigError>([&] { train_tuned(model_, tuned_config(model_), {0, 1}); });
-  expect_contains(text, "device 1 is Other imitated GPU");
-  expect_contains(text, "GPUs of one kind");
+  expect_contains(text, "device 1 is Other imitated GPU", "GPUs of one kind");
 }
 
 /// Each process is a thread with its own GPUs.
@@ -215,22 +213,14 @@ class AutotuneProcesses : public AutotuneChoice {
     const RendezvousPlace place;
     run_ranks(static_cast<int>(gpus.size()), [&](int rank) {
       const auto r = static_cast<size_t>(rank);
-      const auto process_group = std::make_shared<ProcessGroup>(
-          process_options(rank, static_cast<int>(gpus.size()), place.init(), kPatientMs));
-      standins::be_process_of(gpus[r]);
+      Process process(rank, static_cast<int>(gpus.size()), place, kPatientMs,
+                      [&](DeviceGroupOptions& options) { options = group_of(gpus[r]); });
       {
-        DeviceGroup group(group_of(gpus[r], process_group));
+        DeviceGroup& group = process.devices;
         const int64_t batch = 12;
         Engine engine(model_, group, tuned_config(model_, known[r], batch), {{batch}, {}});
-        for (uint32_t step = 0; step < 5; ++step) {
-          const OwnedBatch whole = random_batch(model_, batch, step, 0.2);
-          HostBatch part = whole.view();
-          const int64_t each = batch / group.world_size(), first = group.first_rank() * each;
-          part.images = part.images.rows(first, first + group.size() * each);
-          part.labels = part.labels.rows(first, first + group.size() * each);
-          part.global_samples = batch;
-          engine.train_step(part);
-        }
+        for (uint32_t step = 0; step < 5; ++step)
+          engine.train_step(part_of(random_batch(model_, batch, step, 0.2), engine));
         engine.finish();
         runs[r].parameters = engine.parameters().values();
         runs[r].plans = *engine.facts().tuned_plans;
@@ -240,7 +230,7 @@ class AutotuneProcesses : public AutotuneChoice {
             runs[r].untuned.push_back(std::move(operation));
         }
       }
-      process_group->close();
+      process.process_group->close();
     });
     return runs;
   }
@@ -271,16 +261,13 @@ TEST_F(AutotuneProcesses, ARankWithAnotherKindOfGpuIsNamedByAll) {
   standins::configure({.other_kind = 2});
   const RendezvousPlace place;
   run_ranks(2, [&](int rank) {
-    const auto process_group = std::make_shared<ProcessGroup>(process_options(rank, 2, place.init(), kPatientMs));
-    standins::be_process_of({rank * 2});
-    {
-      DeviceGroup group(group_of({rank * 2}, process_group));
-      expect_contains(error_of<ConfigError>([&] {
-                        const Engine engine(model_, group, tuned_config(model_, nullptr, 12), {{12}, {}});
-                      }),
-                      "rank 1, device 0 is Other imitated GPU");
-    }
-    process_group->close();
+    Process process(rank, 2, place, kPatientMs,
+                    [rank](DeviceGroupOptions& options) { options = group_of({rank * 2}); });
+    expect_contains(error_of<ConfigError>([&] {
+                      const Engine engine(model_, process.devices, tuned_config(model_, nullptr, 12), {{12}, {}});
+                    }),
+                    "rank 1, device 0 is Other imitated GPU");
+    process.process_group->close();
   });
 }
 

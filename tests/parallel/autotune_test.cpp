@@ -70,8 +70,7 @@ TEST_F(AutotuneTest, PlansOfOtherConditionsAreTimedAgainWithAWarning) {
   const auto expect_timed = [&](const TunedPlans& known, const char* what) {
     const Outcome run = train_tuned(model_, tuned_config(model_, &known));
     ASSERT_EQ(run.report.warnings.size(), 1U) << what;
-    expect_contains(run.report.warnings[0], what);
-    expect_contains(run.report.warnings[0], "timed again");
+    expect_contains(run.report.warnings[0], what, "timed again");
     EXPECT_EQ(run.report.reused, 0);
     EXPECT_EQ(run.report.timed, static_cast<int>(stored.plans.size()));
   };

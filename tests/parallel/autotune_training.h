@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/conv2d_choice.h"
-#include "runtime/process_group/join_processes.h"
 #include "tests/parallel/random_model.h"
 
 /// Training on GPUs with a timed choice among the plans of convolutions and products.
@@ -24,13 +23,12 @@ struct Outcome {
   bool peaks_as_planned = true, replicas_equal = true;
 };
 
-inline DeviceGroupOptions group_of(const std::vector<int>& gpus,
-                                   std::shared_ptr<ProcessGroup> process_group = nullptr) {
+inline DeviceGroupOptions group_of(const std::vector<int>& gpus) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{256} << 20};
   options.trace = TraceLevel::off;  // how many events spans share depends on when the host reads them
-  return join_processes(std::move(options), std::move(process_group));
+  return options;
 }
 
 inline EngineConfig tuned_config(const Model& model, const TunedPlans* known = nullptr, int64_t batch = 6) {

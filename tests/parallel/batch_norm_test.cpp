@@ -12,9 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/layers/batch_norm2d.h"
-#include "nn/layers/conv2d.h"
 #include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/paths.h"
@@ -23,42 +21,16 @@
 namespace vitrine::test::batch_norm_test {
 namespace {
 
-struct Result {
-  std::vector<float> gradients, weights, buffers;
-  std::vector<int64_t> counters;
-  std::vector<double> losses;
-  std::vector<float> logits;
-  bool operator==(const Result&) const = default;
-};
-
 constexpr uint32_t kSteps = 3;
 
-/// Three steps, the last one on a shorter batch, and an evaluation. Checks that replicas are equal and that the plan
-/// was met.
-Result run(const Model& model, int devices, const EngineConfig& config, uint32_t seed = 1) {
-  DeviceGroup group(test_group(devices));
-  const int64_t shorter = config.batch_size * 2 / 3;
-  Engine engine(model, group, config, {{config.batch_size, shorter}, {4}});
-  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(256.0F, 0);
-  Result result;
-  for (uint32_t step = 0; step < kSteps; ++step) {
-    engine.train_step(
-        random_batch(model, step + 1 == kSteps ? shorter : config.batch_size, seed * 100 + step, 0.2).view());
-    for (const StepResult& r : engine.take_step_results(true)) {
-      EXPECT_FALSE(r.skipped) << r.overflow;
-      result.losses.push_back(r.mean_loss());
-    }
-    if (step == 0) result.gradients = engine.parameters().gradients(0);
-  }
-  engine.evaluate(random_batch(model, 4, 9, 0).view(), &result.logits);
-  engine.parameters().verify();
-  result.weights = engine.parameters().values(0);
-  const BufferValues buffers = engine.parameters().buffers(0);
-  result.buffers = buffers.values;
-  result.counters = buffers.counters;
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().buffers(d).values, result.buffers) << "replica " << d;
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
+/// Three steps, the last one on a shorter batch, and an evaluation.
+TrainingOutcome run(const Model& model, int devices, const EngineConfig& config, uint32_t seed = 1) {
+  return train(model, devices, config,
+               {.batches = {config.batch_size, config.batch_size, config.batch_size * 2 / 3},
+                .seed = seed * 100,
+                .ignored = 0.2,
+                .evaluated = 4,
+                .first_gradients = true});
 }
 
 class ExactBatchNorm : public ::testing::TestWithParam<uint32_t> {};
@@ -69,7 +41,7 @@ TEST_P(ExactBatchNorm, EqualsOneDeviceUnderEverySchemeAndSplit) {
   const Model model = tiny_resnet(seed % 2 == 1);
   EngineConfig config = small_config(model, 12 + static_cast<int64_t>(random() % 4));
   config.accumulate = 1 + static_cast<int>(random() % 2);
-  const Result one = run(model, 1, config, seed);
+  const TrainingOutcome one = run(model, 1, config, seed);
   const int64_t micro_batches = kSteps * config.accumulate;
   EXPECT_EQ(one.counters, std::vector<int64_t>(one.counters.size(), micro_batches));
   for (const std::string& name : scheme_names()) {
@@ -85,8 +57,8 @@ TEST_P(ExactBatchNorm, EqualsOneDeviceUnderEverySchemeAndSplit) {
       split.gpu0 = static_cast<int64_t>(random() % 4);
     }
     const std::string what = name + ", " + std::to_string(devices) + " devices, split " + split.str();
-    const Result several = run(model, devices, config, seed);
-    EXPECT_LT(relative_difference(several.gradients, one.gradients), 1e-5) << what;
+    const TrainingOutcome several = run(model, devices, config, seed);
+    EXPECT_LT(relative_difference(several.first_gradients, one.first_gradients), 1e-5) << what;
     EXPECT_LT(relative_difference(several.weights, one.weights), 1e-5) << what;
     EXPECT_LT(relative_difference(several.buffers, one.buffers), 1e-5) << what;
     EXPECT_LT(relative_difference(several.logits, one.logits), 1e-4) << what;
@@ -149,26 +121,12 @@ TEST(LocalBatchNorm, IsWhatEachDeviceComputesAlone) {
 
 /// conv, bn, flatten and fc on images of size x size.
 Model conv_norm_linear(int64_t size, int64_t classes) {
-  Conv2dLayerConfig conv;
-  conv.in_channels = 3;
-  conv.out_channels = 4;
-  conv.window = 3;
-  conv.conv.pad = 1;
-  LinearConfig fc;
-  fc.in_features = size * size * conv.out_channels;
-  fc.out_features = classes;
   std::vector<Sequential::Part> parts;
-  parts.push_back({"conv", std::make_unique<Conv2d>(conv)});
-  parts.push_back({"bn", std::make_unique<BatchNorm2d>(conv.out_channels)});
+  parts.push_back({"conv", conv(3, 4, false)});
+  parts.push_back({"bn", std::make_unique<BatchNorm2d>(4)});
   parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"fc", std::make_unique<Linear>(fc)});
-  Model model;
-  model.name = "conv-norm-linear";
-  model.height = model.width = size;
-  model.channels = 3;
-  model.classes = classes;
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  parts.push_back({"fc", linear(size * size * 4, classes)});
+  return image_model("conv-norm-linear", size, 3, classes, std::move(parts));
 }
 
 /// The tensors of a record in a flat buffer.
@@ -253,14 +211,13 @@ TEST(BatchNormEngine, ADeviceWithOneValueForEachChannelIsRefusedWhenItIsPlanned)
 
 TEST(BatchNormEngine, ParametersStayF32InMixedPrecision) {
   const Model model = tiny_resnet();
-  const Result wide = run(model, 1, small_config(model, 12));
+  const TrainingOutcome wide = run(model, 1, small_config(model, 12));
   for (const DType compute : {DType::f16, DType::bf16}) {
     EngineConfig config = small_config(model, 12);
-    config.precision.compute = compute;
-    if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    compute_in(config, compute);
     for (const char* name : {"ddp", "dp"}) {
       config.scheme = scheme_preset(name);
-      const Result several = run(model, 3, config);
+      const TrainingOutcome several = run(model, 3, config);
       EXPECT_TRUE(run(model, 3, config) == several) << name;
       // Activations have 8 or 11 bits, running statistics 24.
       EXPECT_LT(relative_difference(several.buffers, wide.buffers), compute == DType::f16 ? 3e-3 : 3e-2) << name;

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activation checkpointing changes memory and time, but no bit of any result.
-#include <algorithm>
-#include <cmath>
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
 #include "nn/layers/residual.h"
 #include "nn/segments.h"
@@ -22,18 +18,8 @@
 namespace vitrine::test::checkpointing_test {
 namespace {
 
-std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
-  return std::make_unique<Conv2d>(
-      Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
-}
-
-std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu) {
-  return std::make_unique<Linear>(LinearConfig{.in_features = in, .out_features = out, .relu = relu});
-}
-
 /// Residual blocks, identities between parts, and dropout that works in place.
 Model residual_model() {
-  Model model{.name = "residual", .height = 8, .width = 8, .channels = 2, .classes = 5, .net = nullptr};
   const auto body = [](int64_t in, int64_t out) {
     std::vector<Sequential::Part> parts;
     parts.push_back({"conv1", conv(in, out, true)});
@@ -57,8 +43,7 @@ Model residual_model() {
   parts.push_back({"fc1", linear(96, 12, true)});
   parts.push_back({"drop3", std::make_unique<Dropout>(0.4F, 2)});
   parts.push_back({"fc2", linear(12, 5, false)});
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  return image_model("residual", 8, 2, 5, std::move(parts));
 }
 
 Model model_of(uint32_t seed) {
@@ -80,29 +65,9 @@ Model model_of(uint32_t seed) {
   }
 }
 
-struct Result {
-  std::vector<float> gradients, weights;
-  std::vector<double> losses;
-  bool operator==(const Result&) const = default;
-};
-
-Result run(const Model& model, int devices, const EngineConfig& config) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{config.batch_size}, {4}});
-  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(256.0F, 0);
-  Result result;
-  for (uint32_t step = 0; step < 3; ++step) {
-    engine.train_step(random_batch(model, config.batch_size, step, 0.1, config.image_dtype).view());
-    for (const StepResult& t : engine.take_step_results(true)) {
-      EXPECT_FALSE(t.skipped) << t.overflow;
-      result.losses.push_back(t.mean_loss());
-    }
-    if (step == 0) result.gradients = engine.parameters().gradients(0);
-  }
-  engine.evaluate(random_batch(model, 4, 9, 0, config.image_dtype).view());
-  result.weights = engine.parameters().values(0);
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
+TrainingOutcome run(const Model& model, int devices, const EngineConfig& config) {
+  return train(model, devices, config,
+               {.batches = std::vector(3, config.batch_size), .ignored = 0.1, .evaluated = 4, .first_gradients = true});
 }
 
 class Checkpointing : public ::testing::TestWithParam<uint32_t> {};
@@ -118,13 +83,12 @@ TEST_P(Checkpointing, GivesTheSameBits) {
   if (model.targets_per_sample > 1) config.image_dtype = DType::f32;
   for (const DType compute : {DType::f32, DType::f16}) {
     config.precision = Precision();
-    config.precision.compute = compute;
-    if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    compute_in(config, compute);
     const int devices = 1 + static_cast<int>(random() % 3);
     if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = devices == 1 ? config.batch_size : 2;
     config.recompute_segments = 1;
     config.loss_gradient_in_place = true;
-    const Result whole = run(model, devices, config);
+    const TrainingOutcome whole = run(model, devices, config);
     for (const int segments : {2, square_root_segments(*model.net, model.input_shape(1)), parts}) {
       config.recompute_segments = segments;
       config.loss_gradient_in_place = !config.loss_gradient_in_place;
@@ -138,10 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U, kSeedSt
 
 std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments,
                              bool in_place = true) {
-  DeviceGroupOptions options;
-  for (int d = 0; d < devices; ++d) options.devices.push_back({Backend::meta, d});
-  options.memory_bytes = {int64_t{1} << 42};
-  const DeviceGroup group(options);
+  const DeviceGroup group(meta_group(devices));
   EngineConfig config = small_config(model, batch_size);
   config.scheme = scheme_preset(mode);
   config.image_dtype = DType::f32;
@@ -230,15 +191,16 @@ TEST(WideHead, TrainsEquallyUnderEverySchemeAndSplit) {
   const Model model = make_model("wide-head", {.image_size = 6, .channels = 4, .classes = 9});
   EngineConfig config = small_config(model, 7);
   config.image_dtype = DType::f32;
-  const Result reference = run(model, 1, config);
+  const TrainingOutcome reference = run(model, 1, config);
   for (const char* mode : {"dp", "criterion", "ddp"}) {
     for (const char* split : {"equal", "2,0,3", "gpu0=1"}) {
       config.scheme = scheme_preset(mode);
       config.scheme.split = parse_split(split);
       for (const int accumulate : {1, 3}) {
         config.accumulate = accumulate;
-        const Result result = run(model, 3, config);
-        EXPECT_LT(relative_difference(result.gradients, reference.gradients), 1e-5) << mode << ", split " << split;
+        const TrainingOutcome result = run(model, 3, config);
+        EXPECT_LT(relative_difference(result.first_gradients, reference.first_gradients), 1e-5)
+            << mode << ", split " << split;
         EXPECT_LT(relative_difference(result.weights, reference.weights), 1e-5) << mode << ", split " << split;
         for (size_t i = 0; i < reference.losses.size(); ++i)
           EXPECT_NEAR(result.losses[i], reference.losses[i], 1e-5 * reference.losses[i]);
@@ -273,7 +235,7 @@ TEST(LossGradient, IsSeparateIfTheLastPartNeedsItsOutput) {
     for (const char* mode : {"dp", "ddp"}) {
       EngineConfig config = small_config(model, 6);
       config.scheme = scheme_preset(mode);
-      const Result in_place = run(model, 2, config);
+      const TrainingOutcome in_place = run(model, 2, config);
       config.loss_gradient_in_place = false;
       EXPECT_TRUE(run(model, 2, config) == in_place) << mode;
     }

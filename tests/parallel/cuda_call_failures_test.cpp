@@ -2,7 +2,6 @@
 // Every call of CUDA that a steady step makes fails once: training ends with its name, or goes on with the same bits.
 #include <iostream>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 

@@ -31,8 +31,7 @@ standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, IssuedAs ste
   if (steps == IssuedAs::resident) config.resident_images = random_images(model, 20);
   config.workspace_bytes = int64_t{32} << 20;  // a convolution is one product
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
-  config.precision.compute = dtype;
-  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  compute_in(config, dtype);
   Engine engine(model, group, config, {{4}, {}});
   const HostBatch batch = batch_of(model, config, 4, 1);
   standins::CallCounts counts;

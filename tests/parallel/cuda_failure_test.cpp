@@ -14,6 +14,7 @@
 #include "tests/parallel/random_model.h"
 #include "tests/standins/controls.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/leaves_nothing_behind.h"
 
 namespace vitrine::test {
@@ -66,7 +67,7 @@ TEST_P(CudaFailure, OutOfMemoryOnDeviceTwo) {
     const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
   });
   EXPECT_EQ(text.rfind("OutOfMemory", 0), 0U) << text;
-  EXPECT_NE(text.find("cuda:2"), std::string::npos) << text;
+  expect_contains(text, "cuda:2");
   Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
   engine.train_step(random_batch(model, 9, 1, 0).view());
   engine.finish();
@@ -86,9 +87,7 @@ TEST_P(CudaFailure, AKernelFaultEndsTheStepAndReportsThatTheProcessCannotContinu
     engine.take_step_results(true);
   });
   EXPECT_EQ(text.rfind("CudaError", 0), 0U) << text;
-  EXPECT_NE(text.find("cuda:" + std::to_string(culprit)), std::string::npos) << text;
-  EXPECT_NE(text.find("cudaErrorIllegalAddress"), std::string::npos) << text;
-  EXPECT_NE(text.find("restart it"), std::string::npos) << text;
+  expect_contains(text, "cuda:" + std::to_string(culprit), "cudaErrorIllegalAddress", "restart it");
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"),

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/parallel/graph_processes.h"
+#include "tests/parallel/cuda_processes.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -25,8 +25,7 @@ EngineConfig config_of(const Model& model) {
   EngineConfig config = small_config(model, 8);
   config.accumulate = 2;
   config.optimizer = make_optimizer_config("adamw", 0.05, {}, false, {});
-  config.precision.compute = DType::f16;
-  config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  compute_in(config, DType::f16);
   config.precision.clip_norm = 0.1;
   return config;
 }
@@ -36,7 +35,7 @@ template <class TakePart>
 Outcome train(const Model& model, DeviceGroup& devices, const EngineConfig& config, const TakePart& take_part) {
   Engine engine(model, devices, config, {{config.batch_size}, {}});
   for (int step = 0; step < kFallbackSteps; ++step)
-    engine.train_step(take_part(random_batch(model, config.batch_size, static_cast<uint32_t>(step), 0.1)));
+    engine.train_step(take_part(random_batch(model, config.batch_size, static_cast<uint32_t>(step), 0.1), engine));
   Outcome outcome;
   for (const StepResult& step : engine.take_step_results(true)) outcome.losses.push_back(step.loss_sum);
   engine.finish();  // also that the peak is the plan's
@@ -54,7 +53,7 @@ TEST_F(CudaGraphFallback, IssuesTheStepWhicheverCallIsRefused) {
   const auto run = [&](int64_t failing) {
     DeviceGroup devices(test_group(1, false));
     standins::fail_capture_call(failing);
-    return train(model, devices, config, [](const OwnedBatch& batch) { return batch.view(); });
+    return train(model, devices, config, [](const OwnedBatch& batch, Engine&) { return batch.view(); });
   };
   config.cuda_graph = false;
   const Outcome issued = run(0);
@@ -88,9 +87,7 @@ TEST_F(CudaGraphFallback, IssuesTheStepOnAllRanks) {
     run_ranks(2, [&](int rank) {
       Process process(rank, 2, place);
       if (rank == 1) standins::fail_capture_call(10);
-      of_ranks[static_cast<size_t>(rank)] = train(model, process.devices, config, [&](const OwnedBatch& batch) {
-        return part_of(batch, config, process.devices);
-      });
+      of_ranks[static_cast<size_t>(rank)] = train(model, process.devices, config, part_of);
       process.process_group->close();
     });
     outcomes.push_back(of_ranks);

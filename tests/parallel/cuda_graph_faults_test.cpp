@@ -3,7 +3,6 @@
 // named.
 #include <chrono>
 #include <functional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,7 +13,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
-#include "tests/parallel/graph_processes.h"
+#include "tests/parallel/cuda_processes.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -25,49 +24,24 @@ constexpr int64_t kImpatientMs = 3000;
 /// Three processes that replay steps until one of them misbehaves.
 class CudaGraphFault : public GraphProcesses {
  protected:
-  static constexpr int kProcesses = 3;
-
   /// `culprit` calls misbehave before the eighth step; it returns false to leave without close(). Returns the error of
-  /// the others, which must be one.
+  /// the others.
   std::string verdict_when(int culprit, const std::function<bool(Process&)>& misbehave,
                            int64_t timeout_ms = kPatientMs) {
-    const RendezvousPlace place;
-    std::vector<std::string> verdicts(kProcesses);
-    const Model model = random_model(1);
-    run_ranks(kProcesses, [&](int rank) {
-      Process process(rank, kProcesses, place, timeout_ms);
-      const EngineConfig config = small_config(model, 6);
-      Engine engine(model, process.devices, config, {{6}, {64}});
-      const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
-      const auto train = [&] {
-        for (int step = 0; step < 100000; ++step) {
-          if (step == 7) {
-            engine.take_step_results(true);
-            EXPECT_EQ(engine.graph_counts().launched, 5);
-            if (rank == culprit && !misbehave(process)) return false;
-          }
-          engine.train_step(batch);
-        }
-        return true;
-      };
-      try {
-        if (train()) ADD_FAILURE() << "rank " << rank << " was not stopped";
-      } catch (const CommError& error) {
-        verdicts[static_cast<size_t>(rank)] = error.what();
-        EXPECT_EQ(process.process_group->failure(), error.what());
-        EXPECT_THROW(engine.train_step(batch), CommError);
-      } catch (const Error& error) {
-        EXPECT_EQ(rank, culprit) << error.what();
-        own_error_ = error.what();
-      }
-    });
-    std::set<std::string> reported(verdicts.begin(), verdicts.end());
-    reported.erase("");
-    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure"
-                                                        : *reported.begin() + "\n" + *reported.rbegin());
-    for (int rank = 0; rank < kProcesses; ++rank)
-      EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
-    return reported.empty() ? std::string() : *reported.begin();
+    const Verdict verdict = verdict_of({.processes = 3,
+                                        .culprit = culprit,
+                                        .model = [](int) { return random_model(1); },
+                                        .misbehave =
+                                            [&](Process& process, Engine& engine, int step) {
+                                              if (step != 7) return true;
+                                              engine.take_step_results(true);
+                                              EXPECT_EQ(engine.graph_counts().launched, 5);
+                                              return misbehave(process);
+                                            },
+                                        .timeout_ms = timeout_ms},
+                                       6, {{6}, {64}});
+    own_error_ = verdict.own;
+    return verdict.text;
   }
 
   std::string own_error_;  // of the culprit
@@ -75,11 +49,9 @@ class CudaGraphFault : public GraphProcesses {
 
 TEST_F(CudaGraphFault, ADeadProcessIsNamed) {
   const std::string verdict = verdict_when(2, [](Process&) { return false; });
-  expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed unexpectedly; its last known was collective ");
-  expect_contains(verdict, "all_reduce of bucket ");
-  expect_contains(verdict, "phase reduce, step 6, in a CUDA graph)");
-  expect_contains(verdict, "; others have reached collective ");
+  expect_contains(verdict, "rank 2 (pid ", ") died: its connection closed unexpectedly; its last known was collective ",
+                  "all_reduce of bucket ", "phase reduce, step 6, in a CUDA graph)",
+                  "; others have reached collective ");
 }
 
 TEST_F(CudaGraphFault, ALateProcessIsNamed) {
@@ -90,10 +62,8 @@ TEST_F(CudaGraphFault, ALateProcessIsNamed) {
         return true;
       },
       kImpatientMs);
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, ") is late: others have begun collective ");
-  expect_contains(verdict, "and it has not; its last known was collective ");
-  expect_contains(verdict, "step 6, in a CUDA graph)");
+  expect_contains(verdict, "rank 1 (pid ", ") is late: others have begun collective ",
+                  "and it has not; its last known was collective ", "step 6, in a CUDA graph)");
 }
 
 TEST_F(CudaGraphFault, AnErrorInNcclIsReported) {
@@ -101,8 +71,7 @@ TEST_F(CudaGraphFault, AnErrorInNcclIsReported) {
     standins::break_nccl(1);
     return true;
   });
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, "rank 1 (cuda:1): NCCL reports ");
+  expect_contains(verdict, "rank 1 (pid ", "rank 1 (cuda:1): NCCL reports ");
 }
 
 TEST_F(CudaGraphFault, ACollectiveThatHangsInAReplayIsFound) {
@@ -121,9 +90,7 @@ TEST_F(CudaGraphFault, ARankWhoseMemoryMovedDoesNotGoOnAlone) {
     process.kept = process.devices[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
     return true;
   });
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, "failed: ");
-  expect_contains(verdict,
+  expect_contains(verdict, "rank 1 (pid ", "failed: ",
                   "memory of cuda:1 has moved since this micro-batch was captured as a CUDA graph, which all ranks "
                   "launch together");
   expect_contains(own_error_, "memory of cuda:1 has moved");
@@ -137,8 +104,7 @@ TEST_F(CudaGraphFault, ARankThatRecordsItsMemoryAloneIsNamed) {
         return true;
       },
       kImpatientMs);
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, ") is late: others have begun collective ");
+  expect_contains(verdict, "rank 1 (pid ", ") is late: others have begun collective ");
 }
 
 TEST_F(CudaGraphFault, AnEngineEndsWithAReplayInFlight) {
@@ -150,7 +116,7 @@ TEST_F(CudaGraphFault, AnEngineEndsWithAReplayInFlight) {
     try {
       const EngineConfig config = small_config(model, 6);
       Engine engine(model, process.devices, config, {{6}, {}});
-      const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
+      const HostBatch batch = part_of(random_batch(model, 6, 1, 0), engine);
       for (int step = 0;; ++step) {
         engine.train_step(batch);
         if (rank == 1 && step == 8) throw DataError("image 7 cannot be read");

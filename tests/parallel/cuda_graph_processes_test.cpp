@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps with collectives that are replayed as CUDA graphs, with one GPU in each process, have the bits of issued ones.
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "tests/parallel/graph_processes.h"
+#include "tests/parallel/cuda_processes.h"
+#include "tests/parallel/graph_training.h"
 
 namespace vitrine::test {
 namespace {
@@ -15,44 +15,27 @@ namespace {
 constexpr int kSteps = 10;
 
 /// What one rank finds.
-struct Training {
-  std::vector<float> parameters;
-  std::vector<double> losses, norms;
-  int skipped = 0;
+struct RankTraining : Training {
   GraphCounts counts;
   std::string state;
 };
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer) {
-  config.optimizer = optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3)
-                                        : make_optimizer_config(optimizer, 0.05, {}, false, {});
-  config.precision.compute = dtype;
-  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
-  return config;
-}
 
 class CudaGraphProcesses : public GraphProcesses {
  protected:
   /// Trains with another learning rate and other data in each step, one step with fewer samples, and compares the
   /// replicas before the first capture and between replays, so that sharded states leave nothing to gather.
-  static std::vector<Training> train(const Model& model, EngineConfig config, bool cuda_graph, int processes) {
+  static std::vector<RankTraining> train(const Model& model, EngineConfig config, bool cuda_graph, int processes) {
     config.cuda_graph = cuda_graph;
     const RendezvousPlace place;
-    std::vector<Training> trainings(static_cast<size_t>(processes));
+    std::vector<RankTraining> trainings(static_cast<size_t>(processes));
     run_ranks(processes, [&](int rank) {
       Process process(rank, processes, place);
-      Training& result = trainings[static_cast<size_t>(rank)];
+      RankTraining& result = trainings[static_cast<size_t>(rank)];
       Engine engine(model, process.devices, config, {{config.batch_size, config.batch_size - 1}, {}});
       for (int step = 0; step < kSteps; ++step) {
         engine.set_learning_rate(0.05 / (step + 1));
         const int64_t samples = step == 4 ? config.batch_size - 1 : config.batch_size;
-        engine.train_step(
-            part_of(random_batch(model, samples, static_cast<uint32_t>(step), 0.1), config, process.devices));
+        engine.train_step(part_of(random_batch(model, samples, static_cast<uint32_t>(step), 0.1), engine));
         if (step == 1 || step == 6) engine.parameters().verify();
       }
       for (const StepResult& step : engine.take_step_results(true)) {
@@ -72,8 +55,8 @@ class CudaGraphProcesses : public GraphProcesses {
 
   /// Returns how many steps were skipped.
   static int expect_same_bits(const Model& model, const EngineConfig& config, int processes = 2) {
-    const std::vector<Training> issued = train(model, config, false, processes),
-                                replayed = train(model, config, true, processes);
+    const std::vector<RankTraining> issued = train(model, config, false, processes),
+                                    replayed = train(model, config, true, processes);
     for (size_t rank = 0; rank < issued.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
       EXPECT_EQ(issued[rank].counts.launched, 0);
@@ -172,7 +155,7 @@ TEST_F(CudaGraphProcesses, LaunchEachMicroBatchOnceAndIssueNoCollective) {
     Process process(rank, 2, place);
     const EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
     Engine engine(model, process.devices, config, {{6}, {}});
-    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
+    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), engine);
     for (int step = 0; step < 4; ++step) engine.train_step(batch);
     engine.take_step_results(true);
     process.process_group->gather("the end of the captures", "");
@@ -202,7 +185,7 @@ TEST_F(CudaGraphProcesses, KeepTheSpansOfBothStreams) {
     Process process(rank, 2, place);
     const EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
     Engine engine(model, process.devices, config, {{6}, {}});
-    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
+    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), engine);
     for (int step = 0; step < 9; ++step) engine.train_step(batch);
     engine.take_step_results(true);
     EXPECT_EQ(engine.graph_counts().launched, 7);
@@ -231,7 +214,7 @@ TEST_F(CudaGraphProcesses, IssueWhileAllRecordTheMemory) {
     Process process(rank, 2, place);
     const EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
     Engine engine(model, process.devices, config, {{6}, {}});
-    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
+    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), engine);
     for (int step = 0; step < 12; ++step) {
       if (step == 1 || step == 3 || step == 6 || step == 8)
         process.devices[0].pool().record_history(step == 1 || step == 6);
@@ -256,7 +239,7 @@ TEST_F(CudaGraphProcesses, ReplayTheSameGraphsWhenOneEvaluatesAlone) {
       config.ema_decay = 0.9;
       config.cuda_graph = cuda_graph;
       Engine engine(model, process.devices, config, {{6}, {4}});
-      const HostBatch held_out = part_of(random_batch(model, 4, 77, 0), config, process.devices);
+      const HostBatch held_out = part_of(random_batch(model, 4, 77, 0), engine);
       for (int step = 0; step < 16; ++step) {
         // The number of evaluations decides whether they leave the slots as they were.
         const int evaluations = step < 5 ? 0 : step % 4;
@@ -266,7 +249,7 @@ TEST_F(CudaGraphProcesses, ReplayTheSameGraphsWhenOneEvaluatesAlone) {
           engine.evaluate(held_out);
         }
         if (step == 11) engine.checkpointer().state();
-        engine.train_step(part_of(random_batch(model, 6, static_cast<uint32_t>(step), 0), config, process.devices));
+        engine.train_step(part_of(random_batch(model, 6, static_cast<uint32_t>(step), 0), engine));
       }
       engine.take_step_results(true);
       EXPECT_EQ(engine.graph_counts().launched, cuda_graph ? 14 : 0) << engine.graph_counts().str();
@@ -288,7 +271,7 @@ TEST_F(CudaGraphProcesses, KeepNoGraphWhereTheBlocksOfOneRankMoved) {
     Process process(rank, 2, place);
     const EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
     Engine engine(model, process.devices, config, {{6}, {64}});  // the slab has more room than a step needs
-    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
+    const HostBatch batch = part_of(random_batch(model, 6, 1, 0), engine);
     for (int step = 0; step < 8; ++step) {
       Tensor other;
       if (rank == 1 && step == 1)

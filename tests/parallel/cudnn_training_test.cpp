@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training whose convolutions are cuDNN's, on its stand-in: plans, graphs, the workspace, and the timed choice among
 // engines.
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test::custom_step_test {
 namespace {
@@ -47,35 +48,19 @@ TrainingStep step_with_loss_on(int device) {
   };
 }
 
-struct Result {
-  std::vector<float> weights;
-  std::vector<double> losses;
-};
-
-Result train(const Model& model, int devices, const EngineConfig& config) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{kSamples}, {}});
-  Result result;
-  for (uint32_t step = 0; step < 3; ++step) engine.train_step(random_batch(model, kSamples, step, 0.2).view());
-  for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
-  result.weights = engine.parameters().values();
-  for (int d = 1; d < devices; ++d)
-    EXPECT_EQ(engine.parameters().working_values(d), engine.parameters().working_values(0)) << "replica " << d;
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
-}
+const TrainingCase kTraining{.batches = {kSamples, kSamples, kSamples}, .ignored = 0.2};
 
 TEST(CustomStep, ALossOnAnyDeviceTrainsLikeTheBuiltInStep) {
   const Model model = random_model(9);
   EngineConfig config = small_config(model, kSamples);
-  const Result expected = train(model, 1, config);
+  const TrainingOutcome expected = train(model, 1, config, kTraining);
   for (const char* mode : {"ddp", "dp", "criterion"}) {
     for (int device = 0; device < 3; ++device) {
       config.scheme = scheme_preset(mode);
       config.scheme.split = parse_split("1,0,1");
       config.accumulate = device == 2 ? 2 : 1;
       config.step = step_with_loss_on(device);
-      const Result result = train(model, 3, config);
+      const TrainingOutcome result = train(model, 3, config, kTraining);
       EXPECT_LT(relative_difference(result.weights, expected.weights), 1e-5) << mode << ", loss on device " << device;
       for (size_t i = 0; i < result.losses.size(); ++i)
         EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
@@ -97,7 +82,7 @@ TEST(CustomStep, OutputsExistOnDevicesWithSamples) {
     engine.backward_and_reduce(true);
     finish_step(engine);
   };
-  train(model, 3, config);
+  train(model, 3, config, kTraining);
 }
 
 TEST(CustomStep, GradientsAreNotReducedInANoReductionScope) {
@@ -142,13 +127,8 @@ TEST(CustomStep, PartsOutsideAStepAreRefused) {
   const Model model = random_model(9);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, small_config(model, kSamples), {{kSamples}, {}});
-  try {
-    engine.forward();
-    FAIL() << "forward() ran outside a step";
-  } catch (const OrderError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "forward: no training step has begun; call it from EngineConfig::step, which train_step() runs");
-  }
+  EXPECT_EQ(error_of<OrderError>([&] { engine.forward(); }),
+            "forward: no training step has begun; call it from EngineConfig::step, which train_step() runs");
   EXPECT_THROW(engine.backward_and_reduce(true), OrderError);
   EXPECT_THROW(const Engine::NoReductionScope scope(engine), OrderError);
   engine.train_step(random_batch(model, kSamples, 1, 0).view());

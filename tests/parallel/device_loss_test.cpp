@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/device_losses.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
@@ -23,7 +23,7 @@ TEST(DeviceLoss, LeavesTheBitsOfBatchNormAndLossScaling) {
 }
 
 /// The identity, until work of one device throws.
-class Planted final : public Layer {
+class Planted final : public Identity {
  public:
   struct Trigger {
     int device = -1;
@@ -31,21 +31,9 @@ class Planted final : public Layer {
   };
   explicit Planted(Trigger& trigger) : trigger_(trigger) {}
 
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    fail(call.ctx, false);
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    fail(call.ctx, true);
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
-
  private:
-  void fail(ExecContext& ctx, bool backward) const {
-    if (ctx.backend() == Backend::meta || ctx.ordinal() != trigger_.device || backward != trigger_.backward) return;
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (ctx.ordinal() != trigger_.device || backward != trigger_.backward) return;
     trigger_.device = -1;  // once
     ctx.dispatch({"planted", {}, {}}, [] { throw DeviceError("planted loss"); });
   }

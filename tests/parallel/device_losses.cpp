@@ -127,9 +127,8 @@ void expect_one_hash_in_spite_of_losses(const Model& model, DType dtype, int acc
   config.scheme.split.leaves = 8;
   config.batch_norm_leaves = 4;
   config.accumulate = accumulate;
-  config.precision.compute = dtype;
+  compute_in(config, dtype);
   config.precision.clip_norm = 0.5;
-  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   config.precision.loss_scaling.scale = 65536.0;  // the first steps may be skipped
   config.ema_decay = 0.9;
   const Trained expected = train(model, config);

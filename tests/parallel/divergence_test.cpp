@@ -13,6 +13,7 @@
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test::divergence_test {
 namespace {
@@ -31,10 +32,6 @@ bool all_finite(const std::vector<float>& values) {
 /// The message of the DivergedError thrown while waiting for all steps; empty when there is none.
 std::string divergence(Engine& engine) {
   return error_of<DivergedError>([&] { engine.take_step_results(true); });
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 class Divergence : public ::testing::TestWithParam<std::string> {};
@@ -82,8 +79,7 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
   for (const auto& [compute, remedies] : cases) {
     EngineConfig config = config_of(model, 12, GetParam());
     config.accumulate = 2;
-    config.precision.compute = compute;
-    if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    compute_in(config, compute);
     DeviceGroup probe(test_group(3));
     DeviceGroupOptions exact = test_group(3);
     exact.memory_bytes.clear();
@@ -101,8 +97,7 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     engine.train_step(batch.view());
     engine.train_step(batch.view());
     const std::string text = divergence(engine);
-    expect_contains(text, "the loss of step 2 is not finite, first in the output of planted");
-    expect_contains(text, remedies);
+    expect_contains(text, "the loss of step 2 is not finite, first in the output of planted", remedies);
     EXPECT_EQ(engine.take_step_results(true).back().overflow, "the output of planted");
     EXPECT_EQ(engine.parameters().values(), before);
     for (int d = 1; d < 3; ++d)

@@ -14,30 +14,12 @@
 namespace vitrine::test::engine_test {
 namespace {
 
-struct Result {
-  std::vector<float> first_gradients, weights;
-  std::vector<double> losses;
-};
-
 /// Five steps, the last one on a shorter batch.
-Result run(const Model& model, int devices, const EngineConfig& config, double ignored, uint32_t seed) {
-  DeviceGroup group(test_group(devices));
-  const int64_t short_batch = std::max<int64_t>(1, config.batch_size * 2 / 3);
-  Workload workload{{config.batch_size}, {}};
-  if (short_batch != config.batch_size) workload.train_batches.push_back(short_batch);
-  Engine engine(model, group, config, workload);
-  Result result;
-  for (uint32_t step = 0; step < 5; ++step) {
-    const int64_t samples = step == 4 ? short_batch : config.batch_size;
-    const OwnedBatch batch = random_batch(model, samples, seed * 100 + step, ignored);
-    engine.train_step(batch.view());
-    for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
-    if (step == 0) result.first_gradients = engine.parameters().gradients(0);
-  }
-  result.weights = engine.parameters().values(0);
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().values(d), result.weights) << "replica " << d;
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
+TrainingOutcome run(const Model& model, int devices, const EngineConfig& config, double ignored, uint32_t seed) {
+  const int64_t all = config.batch_size, fewer = std::max<int64_t>(1, all * 2 / 3);
+  return train(
+      model, devices, config,
+      {.batches = {all, all, all, all, fewer}, .seed = seed * 100, .ignored = ignored, .first_gradients = true});
 }
 
 Scheme random_scheme(std::mt19937& random, int devices, int64_t batch_size) {
@@ -78,7 +60,7 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
   const int64_t batch_size = 1 + static_cast<int64_t>(random() % 17);
   const double ignored = random() % 2 == 0 ? 0.0 : 0.3;
   EngineConfig config = small_config(model, batch_size);
-  const Result reference = run(model, 1, config, ignored, seed);
+  const TrainingOutcome reference = run(model, 1, config, ignored, seed);
   Agreement agreement(1e-5);
   for (int variant = 0; variant < 4; ++variant) {
     const int devices = 1 + static_cast<int>(random() % 5);
@@ -91,7 +73,7 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
                              std::to_string(static_cast<int>(config.scheme.loss_at)) + ", reduce " +
                              std::to_string(static_cast<int>(config.scheme.reduce)) + ", shard " +
                              std::to_string(static_cast<int>(config.scheme.shard));
-    const Result result = run(model, devices, config, ignored, seed);
+    const TrainingOutcome result = run(model, devices, config, ignored, seed);
     agreement.begin_case(what);
     agreement.expect(result.first_gradients, reference.first_gradients, Agreement::Effect::one_step,
                      "gradients of the first step");
@@ -105,7 +87,7 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
         EXPECT_NEAR(result.losses[i], reference.losses[i], loss_tolerance * std::abs(reference.losses[i])) << what;
       }
     }
-    const Result again = run(model, devices, config, ignored, seed);
+    const TrainingOutcome again = run(model, devices, config, ignored, seed);
     EXPECT_EQ(again.weights, result.weights) << "not the same bits: " << what;
     EXPECT_EQ(again.losses, result.losses) << what;
   }
@@ -167,8 +149,7 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
         reference = totals;
         reference_logits = logits;
       }
-      EXPECT_EQ(totals.valid, std::count_if(batch.memory->labels.begin(), batch.memory->labels.end(),
-                                            [](int32_t label) { return label >= 0; }));
+      EXPECT_EQ(totals.valid, std::ranges::count_if(batch.memory->labels, [](int32_t label) { return label >= 0; }));
       EXPECT_EQ(totals.correct, reference.correct);
       EXPECT_NEAR(totals.loss_sum, reference.loss_sum, 1e-5 * reference.loss_sum);
       EXPECT_LT(relative_difference(logits, reference_logits), 1e-6);
@@ -218,8 +199,7 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
       --less.memory_bytes[d];
       DeviceGroup group(less);
       const std::string text = error_of<OutOfMemory>([&] { const Engine engine(model, group, config, workload); });
-      expect_contains(text, group[static_cast<int>(d)].name());
-      expect_contains(text, "activations");
+      expect_contains(text, group[static_cast<int>(d)].name(), "activations");
     }
   }
 }

@@ -57,9 +57,8 @@ EngineConfig exact_config(const Model& model, const Variant& v, DType dtype) {
   config.scheme.split.leaves = kLeaves;
   config.accumulate = v.accumulate;
   config.bucket_bytes = v.bucket_bytes;
-  config.precision.compute = dtype;
+  compute_in(config, dtype);
   config.precision.clip_norm = 0.5;
-  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   config.precision.loss_scaling.scale = 256.0;  // the first steps are taken
   config.ema_decay = 0.9;
   return config;

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "nn/parallel/settings.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test::failure_test {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 enum class Where { forward_issue, backward_issue, forward_worker, backward_worker, backward_memory };
 
 /// The identity, until it is armed to fail on one device.
-class Planted final : public Layer {
+class Planted final : public Identity {
  public:
   struct Trigger {
     bool armed = false;
@@ -26,24 +28,13 @@ class Planted final : public Layer {
   };
   explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
 
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    fail(call.ctx, Where::forward_issue, Where::forward_worker);
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    fail(call.ctx, Where::backward_issue, Where::backward_worker);
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
-
  private:
-  void fail(ExecContext& ctx, Where at_issue, Where on_worker) const {
-    if (!trigger_.armed || ctx.backend() == Backend::meta || ctx.ordinal() != trigger_.device) return;
-    if (trigger_.where == at_issue) throw DataError("planted failure");
-    if (trigger_.where == on_worker) ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
-    if (trigger_.where == Where::backward_memory && at_issue == Where::backward_issue)
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (!trigger_.armed || ctx.ordinal() != trigger_.device) return;
+    if (trigger_.where == (backward ? Where::backward_issue : Where::forward_issue)) throw DataError("planted failure");
+    if (trigger_.where == (backward ? Where::backward_worker : Where::forward_worker))
+      ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
+    if (trigger_.where == Where::backward_memory && backward)
       ctx.dispatch({"planted", {}, {}}, [] {
         throw OutOfMemory({"planted: reserve more with ", propose(settings::kWorkspaceBytes, "8MiB")},
                           {.needed_bytes = 65536});
@@ -52,6 +43,13 @@ class Planted final : public Layer {
 
   const Trigger& trigger_;
 };
+
+std::string error_of_step(Engine& engine, const OwnedBatch& batch) {
+  return error_of<DataError>([&] {
+    engine.train_step(batch.view());
+    engine.take_step_results(true);
+  });
+}
 
 int thread_count() {
   int count = 0;
@@ -79,15 +77,9 @@ TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
     engine.take_step_results(true);
     const std::vector<float> before = engine.parameters().values();
     trigger = {true, culprit, where};
-    try {
-      engine.train_step(batch.view());
-      engine.take_step_results(true);
-      FAIL() << "the planted failure went unnoticed";
-    } catch (const DataError& error) {
-      const std::string text = error.what();
-      EXPECT_EQ(text.rfind(group[culprit].name() + ": ", 0), 0U) << text;
-      EXPECT_NE(text.find("planted failure"), std::string::npos) << text;
-    }
+    const std::string text = error_of_step(engine, batch);
+    EXPECT_TRUE(text.starts_with(group[culprit].name() + ": ")) << text;
+    expect_contains(text, "planted failure");
     trigger.armed = false;
     for (int d = 0; d < 3; ++d)
       EXPECT_EQ(engine.parameters().values(d), before) << "device " << d << " took half a step";
@@ -138,14 +130,9 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   const std::vector<float> before = engine.parameters().values();
   OwnedBatch batch = random_batch(model, 8, 1, 0);
   batch.memory->labels[6] = 17;
-  try {
-    engine.train_step(batch.view());
-    engine.take_step_results(true);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_EQ(std::string(error.what()).rfind(group[1].name() + ": ", 0), 0U) << error.what();
-    EXPECT_NE(std::string(error.what()).find("17"), std::string::npos) << error.what();
-  }
+  const std::string text = error_of_step(engine, batch);
+  EXPECT_TRUE(text.starts_with(group[1].name() + ": ")) << text;
+  expect_contains(text, "17");
   for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters().values(d), before);
   // The error appears when a later step is issued, or when the step is waited for.
   EXPECT_THROW(

@@ -35,15 +35,13 @@ struct Outcome {
   std::map<std::string, std::vector<float>> parameters, averages;
 };
 
-Outcome train(const Model& model, const EngineConfig& config, int devices, int64_t steps) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{config.batch_size}, {config.batch_size}});
-  for (int64_t step = 0; step < steps; ++step)
-    engine.train_step(random_batch(model, config.batch_size, 70 + static_cast<uint32_t>(step), 0.0).view());
-  const FlatLayout& layout = engine.parameters().layout();
-  Outcome outcome{by_name(layout, engine.parameters().values()), {}};
-  if (config.ema_decay > 0.0) outcome.averages = by_name(layout, engine.parameters().averages().values());
-  engine.finish();  // asserts that the plan was met to the byte
+Outcome run(const Model& model, const EngineConfig& config) {
+  Outcome outcome;
+  train(model, 2, config, {.batches = {kBatch, kBatch, kBatch}, .seed = 70, .look = [&](Engine& engine) {
+                             const FlatLayout& layout = engine.parameters().layout();
+                             outcome = {by_name(layout, engine.parameters().values()),
+                                        by_name(layout, engine.parameters().averages().values())};
+                           }});
   return outcome;
 }
 
@@ -70,8 +68,8 @@ TEST(Frozen, OtherParametersTrainAsIfTheFrozenOnesHadNoLearningRate) {
         config.accumulate = scheme == "ddp" ? 2 : 1;
         config.ema_decay = 0.75;
         config.bucket_bytes = config.first_bucket_bytes = 4096;
-        const Outcome frozen = train(model, config, 2, 3);
-        const Outcome expected = train(reference, standing_still(config, names), 2, 3);
+        const Outcome frozen = run(model, config);
+        const Outcome expected = run(reference, standing_still(config, names));
         EXPECT_EQ(frozen.parameters, expected.parameters);
         for (const auto& [name, values] : expected.averages) {
           if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -91,7 +89,7 @@ TEST(Frozen, PlansHoldNoGradientsAndStatesOfThem) {
   const auto bytes = [](const Model& model, Category category) {
     EngineConfig config = small_config(model, 4);
     config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
-    DeviceGroup group({.devices = {{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 40}});
+    DeviceGroup group(meta_group(1));
     return plan_memory(model, group, config, {{4}, {}})[0].peak_by_category[static_cast<size_t>(category)];
   };
   const FlatLayout layout(head.net->parameters(), 0);

@@ -10,38 +10,27 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
 
-constexpr int64_t kBatch = 6, kSteps = 3;
+constexpr int64_t kBatch = 6;
 
 /// 16 to 70,000 to 16 to 5: both wide layers are large enough to be squared on their own.
 Model wide_model(const ReturnsInfinity::Trigger& trigger) {
-  Model model;
-  model.name = "wide";
-  model.height = model.width = 4;
-  model.channels = 1;
-  model.classes = 5;
-  const auto linear = [](int64_t from, int64_t to) {
-    LinearConfig config;
-    config.in_features = from;
-    config.out_features = to;
-    return std::make_unique<Linear>(config);
-  };
   std::vector<Sequential::Part> parts;
   parts.push_back({"flatten", std::make_unique<Flatten>()});
   parts.push_back({"fc1", linear(16, 70000)});
   parts.push_back({"fc2", linear(70000, 16)});
   parts.push_back({"planted", std::make_unique<ReturnsInfinity>(trigger)});
   parts.push_back({"fc3", linear(16, 5)});
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  return image_model("wide", 4, 1, 5, std::move(parts));
 }
 
 EngineConfig config_of(const Model& model) {
@@ -73,21 +62,12 @@ class Watched final : public Reducer {
   SquaredElements& seen_;
 };
 
-struct Result {
-  std::vector<float> weights, norms;
-};
+const TrainingCase kTraining{.batches = {kBatch, kBatch, kBatch}};
 
-Result train(const Model& model, int devices, const EngineConfig& config, bool check_order = true) {
-  DeviceGroup group(test_group(devices, check_order));
-  Engine engine(model, group, config, {{kBatch}, {}});
-  for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
-  Result result;
-  for (const StepResult& step : engine.take_step_results(true))
-    result.norms.push_back(static_cast<float>(step.gradient_norm));
-  engine.parameters().verify();
-  engine.finish();  // asserts that the plan was met to the byte
-  result.weights = engine.parameters().values();
-  return result;
+std::vector<double> norms(const TrainingOutcome& trained) {
+  std::vector<double> all;
+  for (const StepResult& step : trained.steps) all.push_back(step.gradient_norm);
+  return all;
 }
 
 class GradientSquaresTest : public ::testing::TestWithParam<int> {
@@ -108,14 +88,14 @@ TEST_P(GradientSquaresTest, TheStepIsThatOfACheckAfterTheReduction) {
     };
   };
   config.reducer = watched(false);
-  const Result expected = train(model, GetParam(), config);
+  const TrainingOutcome expected = train(model, GetParam(), config, kTraining);
   config.reducer = watched(true);
-  const Result result = train(model, GetParam(), config);
+  const TrainingOutcome result = train(model, GetParam(), config, kTraining);
   EXPECT_EQ(result.weights, expected.weights);
-  ASSERT_EQ(result.norms.size(), expected.norms.size());
-  for (size_t step = 0; step < result.norms.size(); ++step) {
-    EXPECT_GT(result.norms[step], 0.0F);
-    EXPECT_NEAR(result.norms[step], expected.norms[step], 1e-6F * expected.norms[step]) << "step " << step;
+  for (size_t step = 0; step < 3; ++step) {
+    const double norm = expected.steps.at(step).gradient_norm;
+    EXPECT_GT(norm, 0.0);
+    EXPECT_NEAR(result.steps.at(step).gradient_norm, norm, 1e-6 * norm) << "step " << step;
   }
   const FlatLayout layout(model.net->parameters(), 1);
   const int64_t all = layout.parameter_elements(), fc2 = layout.offset(1);  // of fc1's bias: fc3 and fc2 lie before it
@@ -128,11 +108,14 @@ TEST_P(GradientSquaresTest, TheStepIsThatOfACheckAfterTheReduction) {
 TEST_P(GradientSquaresTest, TwoRunsHaveTheSameBits) {
   EngineConfig config = config_of(model);
   config.precision.clip_norm = 0.01;
-  const Result first = train(model, GetParam(), config), second = train(model, GetParam(), config);
-  EXPECT_EQ(first.norms, second.norms);
+  const TrainingOutcome first = train(model, GetParam(), config, kTraining),
+                        second = train(model, GetParam(), config, kTraining);
+  EXPECT_EQ(norms(first), norms(second));
   EXPECT_EQ(first.weights, second.weights);
-  const Result unchecked = train(model, GetParam(), config, false);
-  EXPECT_EQ(unchecked.norms, first.norms);
+  TrainingCase unordered = kTraining;
+  unordered.check_order = false;
+  const TrainingOutcome unchecked = train(model, GetParam(), config, unordered);
+  EXPECT_EQ(norms(unchecked), norms(first));
   EXPECT_EQ(unchecked.weights, first.weights);
 }
 
@@ -147,14 +130,8 @@ TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {
   engine.train_step(batch.view());
   trigger.armed = false;
   engine.train_step(batch.view());  // in flight when the divergence is found
-  std::string message;
-  try {
-    engine.take_step_results(true);
-  } catch (const DivergedError& error) {
-    message = error.what();
-  }
-  EXPECT_NE(message.find("the gradient of step 2 is not finite, first in the gradient of fc2.bias"), std::string::npos)
-      << message;
+  expect_contains(error_of<DivergedError>([&] { engine.take_step_results(true); }),
+                  "the gradient of step 2 is not finite, first in the gradient of fc2.bias");
   for (int device = 0; device < GetParam(); ++device)
     EXPECT_EQ(engine.parameters().values(device), before) << "device " << device;
   engine.train_step(batch.view());
@@ -165,11 +142,13 @@ TEST_P(GradientSquaresTest, OnlyTheSumOverMicroBatchesIsChecked) {
   EngineConfig config = config_of(model);
   config.scheme.reduce = Reduce::gpu0;  // checks after the reduction
   config.accumulate = 2;
-  const Result expected = train(model, GetParam(), config);
+  const TrainingOutcome expected = train(model, GetParam(), config, kTraining);
   config.scheme.reduce = Reduce::allreduce;
-  const Result result = train(model, GetParam(), config);
-  for (size_t step = 0; step < result.norms.size(); ++step)
-    EXPECT_NEAR(result.norms[step], expected.norms[step], 1e-5F * expected.norms[step]);
+  const TrainingOutcome result = train(model, GetParam(), config, kTraining);
+  for (size_t step = 0; step < 3; ++step) {
+    const double norm = expected.steps.at(step).gradient_norm;
+    EXPECT_NEAR(result.steps.at(step).gradient_norm, norm, 1e-5 * norm);
+  }
 }
 
 }  // namespace

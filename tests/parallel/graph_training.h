@@ -23,8 +23,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 inline EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer) {
   config.optimizer = optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3)
                                         : make_optimizer_config(optimizer, 0.05, {}, false, {});
-  config.precision.compute = dtype;
-  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  compute_in(config, dtype);
   return config;
 }
 

@@ -61,15 +61,14 @@ TEST(LayerContract, AConformingLayerTrains) { EXPECT_EQ(message_of_step<Error>(C
 TEST(LayerContract, ComputingOutsideDispatchNamesTheLayerDuringPlanning) {
   for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
     const std::string text = message_of_step<UnsupportedError>(fault);
-    expect_contains(text, "layer 'planted' (careless)");
-    expect_contains(text, "only functions passed to ExecContext::dispatch");
+    expect_contains(text, "layer 'planted' (careless)", "only functions passed to ExecContext::dispatch");
   }
 }
 
 TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
   const std::string text = message_of_step<DtypeError>(Careless::Fault::none, DType::f16);
-  expect_contains(text, "layer 'planted', operation 'pass_on'");
-  expect_contains(text, "the elements are f16, but the access is to floating-point numbers of 4 bytes");
+  expect_contains(text, "layer 'planted', operation 'pass_on'",
+                  "the elements are f16, but the access is to floating-point numbers of 4 bytes");
 }
 
 TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {

@@ -2,7 +2,6 @@
 // Mixed precision under every scheme: the same training, the same decision on every device, and no small gradient lost.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +10,8 @@
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {
@@ -20,41 +21,18 @@ EngineConfig mixed_config(const Model& model, int64_t batch_size, const char* mo
   EngineConfig config = small_config(model, batch_size);
   config.scheme = scheme_preset(mode);
   if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = batch_size / 4;
-  config.precision.compute = compute;
-  if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  compute_in(config, compute);
   return config;
 }
 
-struct Result {
-  std::vector<float> masters, half_parameters;
-  std::vector<double> losses;
-  double reduction_error = 0;  // of the first step
-};
-
 /// Five steps from the same start.
-Result five_steps(const Model& model, int devices, const EngineConfig& config) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{config.batch_size}, {config.batch_size}});
-  // Gradients of these small models stay finite at this scale; at the default one the first steps would be skipped.
-  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(1024.0F, 0);
-  Result result;
-  for (uint32_t step = 0; step < 5; ++step) {
-    engine.train_step(random_batch(model, config.batch_size, step, 0.2).view());
-    for (const StepResult& t : engine.take_step_results(true)) {
-      EXPECT_FALSE(t.skipped) << t.overflow;
-      if (result.losses.empty()) result.reduction_error = t.reduction_error;
-      result.losses.push_back(t.mean_loss());
-    }
-  }
-  std::vector<float> logits;
-  engine.evaluate(random_batch(model, config.batch_size, 9, 0).view(), &logits);
-  EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
-  result.masters = engine.parameters().values(0);
-  result.half_parameters = engine.parameters().working_values(0);
-  for (int d = 1; d < devices; ++d)
-    EXPECT_EQ(engine.parameters().working_values(d), result.half_parameters) << "replica " << d;
-  engine.finish();  // asserts that the plan was met to the byte
-  return result;
+TrainingOutcome five_steps(const Model& model, int devices, const EngineConfig& config) {
+  const int64_t samples = config.batch_size;
+  TrainingOutcome trained =
+      train(model, devices, config,
+            {.batches = std::vector(5, samples), .ignored = 0.2, .evaluated = samples, .waits = true});
+  EXPECT_TRUE(std::ranges::all_of(trained.logits, [](float x) { return std::isfinite(x); }));
+  return trained;
 }
 
 std::string dtype_label(const ::testing::TestParamInfo<DType>& info) { return dtype_name(info.param); }
@@ -65,20 +43,20 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, MixedPrecision, ::testing::Values(DType::f16, D
 TEST_P(MixedPrecision, EverySchemeTrainsLikeDdp) {
   for (const uint32_t seed : {3U, 9U}) {
     const Model model = random_model(seed);
-    const Result one = five_steps(model, 1, mixed_config(model, 12, "ddp", GetParam()));
-    const Result full = five_steps(model, 1, small_config(model, 12));
+    const TrainingOutcome one = five_steps(model, 1, mixed_config(model, 12, "ddp", GetParam()));
+    const TrainingOutcome full = five_steps(model, 1, small_config(model, 12));
     // A roundoff of 2^-11 or 2^-8 in each activation.
-    EXPECT_LT(relative_difference(one.masters, full.masters), GetParam() == DType::f16 ? 1e-3 : 1e-2);
-    EXPECT_NE(one.masters, one.half_parameters) << "the 16-bit copy has fewer digits";
+    EXPECT_LT(relative_difference(one.weights, full.weights), GetParam() == DType::f16 ? 1e-3 : 1e-2);
+    EXPECT_NE(one.weights, one.working) << "the 16-bit copy has fewer digits";
     for (const std::string& mode : scheme_names()) {
       EngineConfig config = mixed_config(model, 12, mode.c_str(), GetParam());
       config.accumulate = mode == "ddp" ? 2 : 1;
-      const Result result = five_steps(model, 3, config);
-      EXPECT_LT(relative_difference(result.masters, one.masters), 1e-3) << mode;
+      const TrainingOutcome result = five_steps(model, 3, config);
+      EXPECT_LT(relative_difference(result.weights, one.weights), 1e-3) << mode;
       for (size_t i = 0; i < result.losses.size(); ++i)
         EXPECT_NEAR(result.losses[i], one.losses[i], 1e-3 * std::abs(one.losses[i])) << mode;
-      const Result again = five_steps(model, 3, config);
-      EXPECT_EQ(again.masters, result.masters) << "not the same bits: " << mode;
+      const TrainingOutcome again = five_steps(model, 3, config);
+      EXPECT_EQ(again.weights, result.weights) << "not the same bits: " << mode;
     }
   }
 }
@@ -92,8 +70,8 @@ TEST_P(MixedPrecision, LayersSeeTheRoundedMastersUnderEverySchemeAndOptimizer) {
         config.optimizer = make_optimizer_config(optimizer, {}, {}, false, {});
         config.precision.broadcasts_masters = broadcasts_masters;
         if (mode == "ddp") config.ema_decay = 0.9;
-        const Result result = five_steps(model, 2, config);
-        EXPECT_EQ(result.half_parameters, stored(GetParam(), result.masters)) << mode << ", " << optimizer;
+        const TrainingOutcome result = five_steps(model, 2, config);
+        EXPECT_EQ(result.working, stored(GetParam(), result.weights)) << mode << ", " << optimizer;
       }
     }
   }
@@ -102,7 +80,7 @@ TEST_P(MixedPrecision, LayersSeeTheRoundedMastersUnderEverySchemeAndOptimizer) {
 TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
   const Model model = random_model(9);
   EngineConfig config = mixed_config(model, 12, "criterion", GetParam());
-  const Result half_parameters = five_steps(model, 3, config);
+  const TrainingOutcome half_parameters = five_steps(model, 3, config);
   const auto bytes_on_device = [&](int device) {
     DeviceGroup group(test_group(3));
     return plan_memory(model, group, config, {{12}, {}})[static_cast<size_t>(device)]
@@ -113,7 +91,7 @@ TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
       << "4 + 2 bytes for each parameter on device 0, 2 elsewhere";
   config.precision.broadcasts_masters = true;
   EXPECT_EQ(bytes_on_device(1), root_bytes);
-  EXPECT_EQ(five_steps(model, 3, config).masters, half_parameters.masters);
+  EXPECT_EQ(five_steps(model, 3, config).weights, half_parameters.weights);
 }
 
 TEST_P(MixedPrecision, GradientsCanBeReducedInSixteenBits) {
@@ -121,28 +99,25 @@ TEST_P(MixedPrecision, GradientsCanBeReducedInSixteenBits) {
   for (const char* mode : {"criterion", "ddp"}) {
     EngineConfig config = small_config(model, 12);
     config.scheme = scheme_preset(mode);
-    const Result full = five_steps(model, 3, config);
+    const TrainingOutcome full = five_steps(model, 3, config);
     config.precision.reduce_dtype = GetParam();
-    const Result reduced = five_steps(model, 3, config);
-    const double difference = relative_difference(reduced.masters, full.masters);
+    const TrainingOutcome reduced = five_steps(model, 3, config);
+    const double difference = relative_difference(reduced.weights, full.weights);
     EXPECT_LT(difference, 1e-3) << mode;
     EXPECT_GT(difference, 0.0) << "16 bits leave a trace: " << mode;
     EXPECT_EQ(reduced.losses[0], full.losses[0]) << "the totals stay f32";
-    EXPECT_TRUE(std::isnan(full.reduction_error));
+    EXPECT_TRUE(std::isnan(full.steps[0].reduction_error));
     // Each of three gradients is rounded, and their sum: the norm of such errors is a fraction of the unit roundoff.
     const double roundoff = GetParam() == DType::f16 ? 0x1p-11 : 0x1p-8;
-    EXPECT_GT(reduced.reduction_error, 0.1 * roundoff) << mode;
-    EXPECT_LT(reduced.reduction_error, 2 * roundoff) << mode;
+    EXPECT_GT(reduced.steps[0].reduction_error, 0.1 * roundoff) << mode;
+    EXPECT_LT(reduced.steps[0].reduction_error, 2 * roundoff) << mode;
   }
 }
 
 TEST_P(MixedPrecision, ActivationsNeedHalfTheBytes) {
   const Model model = make_model("small-cnn", {.image_size = 32, .classes = 10});
   const auto activations = [&](DType compute) {
-    DeviceGroupOptions options = test_group(1);
-    options.devices = {{Backend::meta, 0}};
-    options.threads_per_device.clear();
-    DeviceGroup group(options);
+    DeviceGroup group(meta_group(1));
     const auto plans = plan_memory(model, group, mixed_config(model, 64, "ddp", compute), {{64}, {}});
     return static_cast<double>(plans[0].peak_by_category[static_cast<size_t>(Category::activations)]);
   };
@@ -209,17 +184,13 @@ TEST(LossScale, FallsToItsMinimumThenTrainingHasDiverged) {
   const std::vector<float> before = engine.parameters().values();
   const OwnedBatch batch = random_batch(model, 8, 1, 0);
   int steps = 0;
-  try {
+  const std::string text = error_of<DivergedError>([&] {
     for (; steps < 100; ++steps) {
       engine.train_step(batch.view());
       engine.take_step_results(true);
     }
-    FAIL() << "no error was thrown";
-  } catch (const DivergedError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("17 steps in a row"), std::string::npos) << text;
-    EXPECT_NE(text.find("the gradient of fc1.bias"), std::string::npos) << text;
-  }
+  });
+  expect_contains(text, "17 steps in a row", "the gradient of fc1.bias");
   EXPECT_EQ(steps, 16) << "65536 is halved 16 times down to 1, where the 17th overflow is one too many";
   EXPECT_EQ(engine.parameters().values(), before);
   trigger.armed = false;
@@ -242,21 +213,14 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
   engine.parameters().set(parameters);
   engine.train_step(batch.view());
-  std::string text;
-  try {
-    engine.take_step_results(true);
-  } catch (const DivergedError& error) {
-    text = error.what();
-  }
+  const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
   const std::vector<StepResult> totals = engine.take_step_results(false);
   ASSERT_EQ(totals.size(), 1U);
   EXPECT_TRUE(totals[0].diverged);
   EXPECT_EQ(totals[0].overflow.rfind("the output of ", 0), 0U) << totals[0].overflow;
-  EXPECT_NE(text.find("the loss of step 1 is not finite, first in " + totals[0].overflow), std::string::npos) << text;
+  expect_contains(text, "the loss of step 1 is not finite, first in " + totals[0].overflow);
   const std::string layer = totals[0].overflow.substr(14);
-  EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) {
-    return part.name == layer;
-  })) << layer;
+  EXPECT_TRUE(std::ranges::any_of(model.net->parts(), [&](const auto& part) { return part.name == layer; })) << layer;
   EXPECT_EQ(engine.parameters().values(), parameters);
   engine.parameters().set(healthy);
   for (int step = 0; step < 2; ++step) {

@@ -9,7 +9,7 @@
 
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
-#include "runtime/copy.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
@@ -20,27 +20,15 @@ constexpr int64_t kSteps = 4;
 constexpr int64_t kBatch = 6;
 
 /// The identity, whose backward is slow but sleeps: a busy machine does not change what overlaps.
-class Slow final : public Layer {
- public:
-  std::string describe() const override { return "slow"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    call.ctx.dispatch({"slow", {}, {}}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-    copy(call.ctx, call.grad_y, call.grad_x);
+class Slow final : public Identity {
+ private:
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (backward) ctx.dispatch({"slow", {}, {}}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
   }
 };
 
 /// Three parameters with a slow part between them.
 Model slow_model() {
-  Model model;
-  model.name = "slow";
-  model.height = model.width = 4;
-  model.channels = 1;
-  model.classes = 16;
   std::vector<Sequential::Part> parts;
   parts.push_back({"flatten", std::make_unique<Flatten>()});
   for (const char* name : {"fc1", "fc2", "fc3"}) {
@@ -48,8 +36,7 @@ Model slow_model() {
     parts.push_back(
         {name, std::make_unique<Linear>(LinearConfig{.in_features = 16, .out_features = 16, .bias = false})});
   }
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  return image_model("slow", 4, 1, 16, std::move(parts));
 }
 
 /// The trace of two devices over a few steps.
@@ -96,7 +83,7 @@ std::map<std::string, SpanRecord> reductions(const std::vector<SpanRecord>& comm
 
 /// When the wait for the device's own backward ended inside `bucket`.
 int64_t begin_of(const SpanRecord& bucket, const std::vector<SpanRecord>& communication) {
-  const auto wait = std::find_if(communication.begin(), communication.end(), [&](const SpanRecord& span) {
+  const auto wait = std::ranges::find_if(communication, [&](const SpanRecord& span) {
     return std::string(span.info.cause) == "backward" && span.begin_ns >= bucket.begin_ns &&
            span.end_ns <= bucket.end_ns;
   });
@@ -108,9 +95,9 @@ TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
   const Traced traced("ddp");
   for (size_t d = 0; d < kDevices; ++d) {
     for (int64_t step = 1; step < kSteps; ++step) {
-      const auto backward = std::find_if(
-          traced.compute[d].begin(), traced.compute[d].end(),
-          [&](const SpanRecord& span) { return span.info.phase == Phase::backward && span.info.step == step; });
+      const auto backward = std::ranges::find_if(traced.compute[d], [&](const SpanRecord& span) {
+        return span.info.phase == Phase::backward && span.info.step == step;
+      });
       ASSERT_NE(backward, traced.compute[d].end());
       const auto buckets = reductions(traced.communication[d], step);
       ASSERT_EQ(buckets.size(), 3U);
@@ -151,11 +138,10 @@ TEST(Overlap, EveryLayerWaitsForItsOwnUpdatedParametersOnly) {
             seen += "wait ";
         }
         EXPECT_EQ(seen, step == 0 ? "fc1 fc2 fc3 " : "wait fc1 wait fc2 wait fc3 ") << mode << ", step " << step;
-        const auto gathers =
-            std::count_if(traced.communication[d].begin(), traced.communication[d].end(), [&](const SpanRecord& span) {
-              return span.info.step == step && std::string(span.info.operation) == "all_gather" &&
-                     span.info.phase == Phase::broadcast;
-            });
+        const auto gathers = std::ranges::count_if(traced.communication[d], [&](const SpanRecord& span) {
+          return span.info.step == step && std::string(span.info.operation) == "all_gather" &&
+                 span.info.phase == Phase::broadcast;
+        });
         EXPECT_EQ(gathers, step == 0 ? 0 : 3) << mode << ", step " << step;
       }
     }

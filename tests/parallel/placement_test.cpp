@@ -33,8 +33,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t batch, cons
   config.recompute_segments = std::min(variant.segments, most_segments(*model.net, model.input_shape(1)));
   if (model.targets_per_sample > 1) config.image_dtype = DType::f32;  // sequences, not pictures
   config.loss_gradient_in_place = variant.loss_gradient_in_place;
-  config.precision.compute = variant.compute;
-  if (variant.compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  compute_in(config, variant.compute);
   return config;
 }
 
@@ -43,9 +42,7 @@ class PlacementOfModels : public ::testing::TestWithParam<std::tuple<const char*
 TEST_P(PlacementOfModels, GapsTakeLessThanOnePercent) {
   const auto& [name, mode] = GetParam();
   const Model model = make_model(name, {model_image_size(name) > 0 ? 0 : 32});
-  DeviceGroupOptions options;
-  for (int i = 0; i < 3; ++i) options.devices.push_back({Backend::meta, i});
-  const DeviceGroup group(options);
+  const DeviceGroup group(meta_group(3));
   for (const Variant& variant : kVariants) {
     for (const int64_t batch : {12, 60}) {
       const Workload workload{{batch, 7}, {20}};

@@ -9,29 +9,42 @@
 
 namespace vitrine::test {
 
-/// The identity, until its device runs out of memory.
-class RunsOutOfMemory final : public Layer {
+/// The identity, for tests to plant something in.
+class Identity : public Layer {
  public:
-  explicit RunsOutOfMemory(const std::atomic<bool>& armed) : armed_(armed) {}
   std::string describe() const override { return "planted"; }
   Shape output_shape(const Shape& x) const override { return x; }
   Saved forward(const ForwardCall& call) const override {
-    if (armed_ && call.ctx.backend() != Backend::meta)
-      call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    if (call.ctx.backend() != Backend::meta) begin(call.ctx, false);
     copy(call.ctx, call.x, call.y);
     return {};
   }
   void backward(const BackwardCall& call) const override {
+    if (call.ctx.backend() != Backend::meta) begin(call.ctx, true);
     if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:
+  /// Each pass begins with it, but in planning.
+  virtual void begin(ExecContext& /*ctx*/, bool /*backward*/) const {}
+};
+
+/// The identity, until its device runs out of memory.
+class RunsOutOfMemory final : public Identity {
+ public:
+  explicit RunsOutOfMemory(const std::atomic<bool>& armed) : armed_(armed) {}
+
+ private:
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (armed_ && !backward) ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+  }
+
   const std::atomic<bool>& armed_;
 };
 
 /// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one
 /// step.
-class ReturnsInfinity final : public Layer {
+class ReturnsInfinity final : public Identity {
  public:
   struct Trigger {
     bool armed = false;
@@ -40,17 +53,14 @@ class ReturnsInfinity final : public Layer {
   };
   explicit ReturnsInfinity(const Trigger& trigger) : trigger_(trigger) {}
 
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
   Saved forward(const ForwardCall& call) const override {
-    copy(call.ctx, call.x, call.y);
+    Saved saved = Identity::forward(call);
     if (call.pass.training && call.pass.step == trigger_.forward_step) plant(call.ctx, call.y);
-    return {};
+    return saved;
   }
   void backward(const BackwardCall& call) const override {
-    if (!call.grad_x) return;
-    copy(call.ctx, call.grad_y, call.grad_x);
-    if (trigger_.armed) plant(call.ctx, call.grad_x);
+    Identity::backward(call);
+    if (trigger_.armed && call.grad_x) plant(call.ctx, call.grad_x);
   }
 
  private:

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parallel/random_model.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
@@ -11,6 +14,25 @@
 #include "nn/resnet.h"
 
 namespace vitrine::test {
+
+std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
+  return std::make_unique<Conv2d>(
+      Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
+}
+
+std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu) {
+  return std::make_unique<Linear>(LinearConfig{.in_features = in, .out_features = out, .relu = relu});
+}
+
+Model image_model(const char* name, int64_t size, int64_t channels, int64_t classes,
+                  std::vector<Sequential::Part> parts) {
+  return {.name = name,
+          .height = size,
+          .width = size,
+          .channels = channels,
+          .classes = classes,
+          .net = std::make_unique<Sequential>(std::move(parts))};
+}
 
 Model random_model(uint32_t seed) {
   std::mt19937 random(seed * 7919 + 13);
@@ -36,61 +58,32 @@ Model random_model(uint32_t seed) {
   const int64_t convolutions = draw(0, 2);
   for (int64_t i = 0; i < convolutions; ++i) {
     const std::string name = "features." + std::to_string(2 * i);
-    Conv2dLayerConfig config;
-    config.in_channels = shape[3];
-    config.out_channels = draw(3, 9);
-    config.window = 3;
-    config.conv.pad = 1;
     const bool relu_behind = seed % 2 == 1;
-    config.conv.relu = !relu_behind;
-    grow(name, std::make_unique<Conv2d>(config));
+    grow(name, conv(shape[3], draw(3, 9), !relu_behind));
     grow("features." + std::to_string(2 * i + 1), std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0}, relu_behind));
   }
   grow("flatten", std::make_unique<Flatten>());
   const int64_t hidden = draw(5, 20);
-  LinearConfig first;
-  first.in_features = shape[1];
-  first.out_features = hidden;
-  first.relu = true;
-  grow("classifier.0", std::make_unique<Linear>(first));
+  grow("classifier.0", linear(shape[1], hidden, true));
   grow("classifier.1", std::make_unique<Dropout>(0.4F, dropouts++));
-  LinearConfig last;
-  last.in_features = hidden;
-  last.out_features = model.classes;
-  grow("classifier.2", std::make_unique<Linear>(last));
+  grow("classifier.2", linear(hidden, model.classes));
   model.net = std::make_unique<Sequential>(std::move(parts));
   return model;
 }
 
 Model tiny_resnet(bool bottleneck) {
-  Model model;
-  model.name = "tiny-resnet";
-  model.height = model.width = 9;  // the last layer sees 2x2
-  model.channels = 3;
-  model.classes = 5;
+  constexpr int64_t kSize = 9, kChannels = 3, kClasses = 5;  // the last layer sees 2x2
   const ResNetConfig config{.bottleneck = bottleneck, .blocks = {1, 1, 1, 1}, .width = 4, .small_images = true};
-  model.net = std::make_unique<Sequential>(resnet_parts(config, model.channels, model.classes));
-  return model;
+  return image_model("tiny-resnet", kSize, kChannels, kClasses, resnet_parts(config, kChannels, kClasses));
 }
 
 Model planted_model(std::unique_ptr<Layer> planted) {
-  Model model;
-  model.name = "planted";
-  model.height = model.width = 4;
-  model.channels = 1;
-  model.classes = 5;
-  LinearConfig first, last;
-  first.in_features = 16;
-  first.out_features = 300;
-  last.in_features = 300;
-  last.out_features = 5;
   std::vector<Sequential::Part> parts;
   parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"fc1", std::make_unique<Linear>(first)});
+  parts.push_back({"fc1", linear(16, 300)});
   parts.push_back({"planted", std::move(planted)});
-  parts.push_back({"fc2", std::make_unique<Linear>(last)});
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
+  parts.push_back({"fc2", linear(300, 5)});
+  return image_model("planted", 4, 1, 5, std::move(parts));
 }
 
 HostBatch OwnedBatch::view() const {
@@ -142,13 +135,71 @@ EngineConfig small_config(const Model& model, int64_t batch_size) {
   return config;
 }
 
-DeviceGroupOptions test_group(int devices, bool check_order) {
+void compute_in(EngineConfig& config, DType dtype) {
+  config.precision.compute = dtype;
+  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+}
+
+DeviceGroupOptions meta_group(int devices, int64_t memory_bytes) {
   DeviceGroupOptions options;
-  options.devices = test_devices(devices);
-  options.memory_bytes = {int64_t{128} << 20};
+  for (int d = 0; d < devices; ++d) options.devices.push_back({Backend::meta, d});
+  options.memory_bytes = {memory_bytes};
+  return options;
+}
+
+DeviceGroupOptions test_group(int devices, bool check_order) {
+  DeviceGroupOptions options{.devices = test_devices(devices), .memory_bytes = {int64_t{128} << 20}};
   if (!on_gpu()) options.threads_per_device = {1};
   options.check_order = check_order;
   return options;
+}
+
+TrainingOutcome train(const Model& model, int devices, const EngineConfig& config, const TrainingCase& training) {
+  DeviceGroup group(test_group(devices, training.check_order));
+  Workload workload;
+  for (const int64_t samples : training.batches) {
+    if (std::ranges::count(workload.train_batches, samples) == 0) workload.train_batches.push_back(samples);
+  }
+  if (training.evaluated > 0) workload.evaluate_batches = {training.evaluated};
+  Engine engine(model, group, config, workload);
+  // Gradients of these small models stay finite at this scale; at the default one the first steps would be skipped.
+  if (config.precision.loss_scaling.active()) engine.checkpointer().set_loss_scale_state(256.0F, 0);
+  TrainingOutcome trained;
+  const auto take_results = [&] {
+    for (const StepResult& step : engine.take_step_results(true)) {
+      EXPECT_FALSE(step.skipped) << step.overflow;
+      trained.losses.push_back(step.mean_loss());
+      trained.steps.push_back(step);
+    }
+  };
+  const auto batch_of = [&](int64_t samples, uint32_t number, double ignored) {
+    HostBatch batch = random_batch(model, samples, training.seed + number, ignored, config.image_dtype).view();
+    batch.epoch = 9;
+    return batch;
+  };
+  uint32_t number = 0;
+  for (const int64_t samples : training.batches) {
+    engine.train_step(batch_of(samples, number, training.ignored));
+    if (training.waits) take_results();
+    if (number++ == 0 && training.first_gradients) trained.first_gradients = engine.parameters().gradients();
+  }
+  take_results();
+  if (training.evaluated > 0)
+    trained.test_loss = engine.evaluate(batch_of(training.evaluated, 99, 0), &trained.logits).mean_loss();
+  engine.parameters().verify();
+  trained.weights = engine.parameters().values();
+  trained.working = engine.parameters().working_values();
+  if (config.ema_decay > 0.0) trained.averages = engine.parameters().averages().values();
+  const BufferValues buffers = engine.parameters().buffers();
+  trained.buffers = buffers.values;
+  trained.counters = buffers.counters;
+  for (int d = 1; d < devices; ++d) {
+    EXPECT_EQ(engine.parameters().working_values(d), trained.working) << "replica " << d;
+    EXPECT_EQ(engine.parameters().buffers(d).values, trained.buffers) << "replica " << d;
+  }
+  training.look(engine);
+  engine.finish();  // asserts that the plan was met to the byte
+  return trained;
 }
 
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/order_checker.h"
 #include "runtime/schedule_writer.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
@@ -19,21 +19,15 @@ namespace vitrine::test {
 namespace {
 
 /// The identity, which fails on device 1 when it is armed.
-class Fails final : public Layer {
+class Fails final : public Identity {
  public:
   explicit Fails(const bool& armed) : armed_(armed) {}
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    if (armed_ && call.ctx.backend() != Backend::meta && call.ctx.ordinal() == 1) throw DataError("planted failure");
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
 
  private:
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (armed_ && backward && ctx.ordinal() == 1) throw DataError("planted failure");
+  }
+
   const bool& armed_;
 };
 

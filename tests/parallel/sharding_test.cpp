@@ -2,14 +2,13 @@
 // Sharded optimizer states and gradients (Scheme::shard): the training of ddp with a part of them on each device.
 #include <array>
 #include <functional>
-#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "nn/parallel/plan/memory_plan.h"
 #include "nn/parallel/reduce/reducer.h"
-#include "runtime/copy.h"
 #include "runtime/error.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
 
@@ -29,24 +28,25 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t bucket_byte
   return config;
 }
 
-struct Outcome {
-  std::vector<float> parameters, averages, state1, state2, gradients;
+struct Outcome : TrainingOutcome {
+  std::vector<float> state1, state2, gradients, averages_of_last;
 };
 
-Outcome train(const Model& model, const EngineConfig& config, int devices, int steps) {
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{kBatch}, {}});
-  for (int step = 0; step < steps; ++step)
-    engine.train_step(random_batch(model, kBatch, 40 + static_cast<uint32_t>(step), 0.1).view());
-  const TrainingState state = engine.checkpointer().state();
-  const auto flat = [&](const char* name) {
-    const std::span<const float> values = state.flat(name).values();
-    return std::vector<float>(values.begin(), values.end());
+Outcome run(const Model& model, const EngineConfig& config, int devices, size_t steps) {
+  Outcome outcome;
+  const auto look = [&](Engine& engine) {
+    const TrainingState state = engine.checkpointer().state();
+    const auto flat = [&](const char* name) {
+      const std::span<const float> values = state.flat(name).values();
+      return std::vector<float>(values.begin(), values.end());
+    };
+    outcome.state1 = flat("exp_avg");
+    outcome.state2 = flat("exp_avg_sq");
+    outcome.averages_of_last = engine.parameters().averages().values(devices - 1);
+    outcome.gradients = engine.parameters().gradients(devices - 1);
   };
-  Outcome outcome{engine.parameters().values(), engine.parameters().averages().values(devices - 1), flat("exp_avg"),
-                  flat("exp_avg_sq"), engine.parameters().gradients(devices - 1)};
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters().values(d), outcome.parameters) << "replica " << d;
-  engine.finish();  // asserts that the plan was met to the byte
+  static_cast<TrainingOutcome&>(outcome) =
+      train(model, devices, config, {.batches = std::vector(steps, kBatch), .seed = 40, .ignored = 0.1, .look = look});
   return outcome;
 }
 
@@ -62,45 +62,34 @@ TEST_P(ShardingStages, TrainAsDdpDoes) {
       const auto train_in = [&](const char* mode) {
         EngineConfig config = config_of(model, mode, bucket_bytes);
         config.accumulate = devices == 3 ? 2 : 1;
-        return train(model, config, devices, 20);
+        return run(model, config, devices, 20);
       };
       const Outcome ddp = train_in("ddp"), sharded = train_in(GetParam());
-      EXPECT_LT(relative_difference(sharded.parameters, ddp.parameters), 1e-5);
-      EXPECT_LT(relative_difference(sharded.averages, ddp.averages), 1e-5);
+      EXPECT_LT(relative_difference(sharded.weights, ddp.weights), 1e-5);
+      EXPECT_LT(relative_difference(sharded.averages_of_last, ddp.averages_of_last), 1e-5);
       EXPECT_LT(relative_difference(sharded.state1, ddp.state1), 1e-4);
       EXPECT_LT(relative_difference(sharded.state2, ddp.state2), 1e-4);
       EXPECT_LT(relative_difference(sharded.gradients, ddp.gradients), 1e-4);
-      EXPECT_EQ(train_in(GetParam()).parameters, sharded.parameters);
+      EXPECT_EQ(train_in(GetParam()).weights, sharded.weights);
     }
   }
 }
 INSTANTIATE_TEST_SUITE_P(Modes, ShardingStages, ::testing::Values("zero1", "zero2", "zero3"),
                          [](const auto& mode) { return std::string(mode.param); });
 
-struct Numbers {
-  std::vector<float> parameters, working;
-  double loss_sum = 0;  // of an evaluation
-};
-
 using Change = std::function<void(EngineConfig&)>;
 
 /// The bits of what a mode trains and evaluates.
 ///   waits  after each step, so that no forward pass gathers what the others have updated
-Numbers numbers_of(const Model& model, const char* mode, const Change& change, bool waits = false) {
+TrainingOutcome bits_of(const Model& model, const char* mode, const Change& change, bool waits = false) {
   EngineConfig config = config_of(model, mode, 2048);
   change(config);
-  DeviceGroup group(test_group(3));
-  constexpr int64_t kShort = 7, kEvaluated = 5;
-  Engine engine(model, group, config, {{kBatch, kShort}, {kEvaluated}});
-  for (uint32_t step = 0; step < 6; ++step) {
-    engine.train_step(random_batch(model, step == 3 ? kShort : kBatch, 40 + step, 0.1).view());
-    if (waits) engine.take_step_results(true);
-  }
-  const StepResult evaluated = engine.evaluate(random_batch(model, kEvaluated, 77, 0.2).view());
-  engine.parameters().verify();
-  Numbers numbers{engine.parameters().values(), engine.parameters().working_values(), evaluated.loss_sum};
-  engine.finish();
-  return numbers;
+  return train(model, 3, config,
+               {.batches = {kBatch, kBatch, kBatch, 7, kBatch, kBatch},
+                .seed = 40,
+                .ignored = 0.1,
+                .evaluated = 5,
+                .waits = waits});
 }
 
 void no_samples_on_one(EngineConfig& config) {
@@ -109,10 +98,7 @@ void no_samples_on_one(EngineConfig& config) {
 }
 
 Change mixed(DType dtype) {
-  return [dtype](EngineConfig& config) {
-    config.precision.compute = dtype;
-    if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
-  };
+  return [dtype](EngineConfig& config) { compute_in(config, dtype); };
 }
 
 std::vector<std::pair<const char*, Change>> changes() {
@@ -136,10 +122,7 @@ TEST(Sharding, UpdatesReachTheNextForwardPassBitForBit) {
   for (const char* mode : {"zero1", "zero2"}) {
     const auto expect_same = [&](const char* name, const Model& of, const Change& change) {
       SCOPED_TRACE(std::string(mode) + ", " + name);
-      const Numbers beside = numbers_of(of, mode, change), before = numbers_of(of, mode, change, true);
-      EXPECT_EQ(beside.parameters, before.parameters);
-      EXPECT_EQ(beside.working, before.working);
-      EXPECT_EQ(beside.loss_sum, before.loss_sum);
+      EXPECT_EQ(bits_of(of, mode, change), bits_of(of, mode, change, true));
     };
     for (const auto& [name, change] : changes()) expect_same(name, model, change);
     expect_same("batch norm, a device without samples", with_batch_norm, no_samples_on_one);
@@ -148,28 +131,21 @@ TEST(Sharding, UpdatesReachTheNextForwardPassBitForBit) {
 }
 
 /// The identity, which fails on a device when it is armed: on the host, or in its stream.
-class Fails final : public Layer {
+class Fails final : public Identity {
  public:
   struct Trigger {
     int device = -1;
     bool in_stream = false;
   };
   explicit Fails(const Trigger& trigger) : trigger_(trigger) {}
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    if (call.ctx.backend() != Backend::meta && call.ctx.ordinal() == trigger_.device) {
-      if (!trigger_.in_stream) throw DataError("planted failure");
-      call.ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
-    }
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
 
  private:
+  void begin(ExecContext& ctx, bool backward) const override {
+    if (backward || ctx.ordinal() != trigger_.device) return;
+    if (!trigger_.in_stream) throw DataError("planted failure");
+    ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
+  }
+
   const Trigger& trigger_;
 };
 
@@ -213,20 +189,14 @@ TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
     for (const uint32_t seed : {3U, 8U}) {
       SCOPED_TRACE(std::string(name) + ", model " + std::to_string(seed));
       const Model model = random_model(seed);
-      const Numbers stage2 = numbers_of(model, "zero2", change), stage3 = numbers_of(model, "zero3", change);
-      EXPECT_EQ(stage3.parameters, stage2.parameters);
-      EXPECT_EQ(stage3.working, stage2.working);
-      EXPECT_EQ(stage3.loss_sum, stage2.loss_sum);
+      EXPECT_EQ(bits_of(model, "zero3", change), bits_of(model, "zero2", change));
     }
   }
   const Model with_batch_norm = tiny_resnet(), frozen = tiny_resnet();
   frozen.net->freeze({"conv1.*", "layer2.*.conv1.*", "fc.bias"});
   for (const Model* model : {&with_batch_norm, &frozen}) {
     for (const auto& change : {Change(no_samples_on_one), Change(mixed(DType::bf16))}) {
-      const Numbers stage2 = numbers_of(*model, "zero2", change), stage3 = numbers_of(*model, "zero3", change);
-      EXPECT_EQ(stage3.parameters, stage2.parameters);
-      EXPECT_EQ(stage3.working, stage2.working);
-      EXPECT_EQ(stage3.loss_sum, stage2.loss_sum);
+      EXPECT_EQ(bits_of(*model, "zero3", change), bits_of(*model, "zero2", change));
     }
   }
 }
@@ -234,8 +204,7 @@ TEST(Sharding, GatheredParametersAreThoseOfStage2BitForBit) {
 TEST(Sharding, TheStatesAreDividedAmongTheDevices) {
   const Model model = make_model("alexnet", {.image_size = 63, .classes = 10});
   const auto planned = [&](const char* mode, int leaves = 0, int accumulate = 1, DType dtype = DType::f32) {
-    DeviceGroup group({.devices = {{Backend::meta, 0}, {Backend::meta, 1}, {Backend::meta, 2}, {Backend::meta, 3}},
-                       .memory_bytes = std::vector<int64_t>(4, int64_t{1} << 40)});
+    DeviceGroup group(meta_group(4));
     EngineConfig config = config_of(model, mode, int64_t{25} << 20);
     config.scheme.split.leaves = leaves;
     config.accumulate = accumulate;

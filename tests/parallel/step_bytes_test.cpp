@@ -56,9 +56,7 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
     default_step(engine, batch);
     engine.devices().checker()->observe(nullptr);
   };
-  DeviceGroupOptions options;
-  options.devices = {{Backend::meta, 0}};
-  options.check_order = true;
+  DeviceGroupOptions options{.devices = {{Backend::meta, 0}}, .check_order = true};
   const DeviceGroup group(options);
   plan_memory(model, group, config, {{kBatch}, {}});
   return bytes;

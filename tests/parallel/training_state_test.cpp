@@ -10,6 +10,8 @@
 #include "nn/parallel/state/training_checkpoint.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test {
@@ -200,12 +202,8 @@ TEST(TrainingState, OfAnotherOptimizerOrModelIsRefused) {
     DeviceGroup group(test_group(1));
     const auto engine = make_engine(model, group, config);
     for (const TrainingState& state : {state_of(model, adam), state_of(another, small_config(another, 4))}) {
-      try {
-        engine->checkpointer().load_state(state);
-        FAIL() << "no error";
-      } catch (const ConfigError& error) {
-        EXPECT_NE(std::string(error.what()).find("expected parameters of"), std::string::npos) << error.what();
-      }
+      expect_contains(error_of<ConfigError>([&] { engine->checkpointer().load_state(state); }),
+                      "expected parameters of");
     }
   }
   DeviceGroup group(test_group(1));

@@ -11,6 +11,7 @@
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test::update_in_backward_test {
@@ -27,29 +28,14 @@ EngineConfig config_of(const Model& model, const std::string& mode) {
   return config;
 }
 
-struct Outcome {
-  std::vector<float> parameters, working, averages;
-  std::vector<double> losses;
-  bool operator==(const Outcome&) const = default;
-};
-
-Outcome train(const Model& model, EngineConfig config, int devices, bool in_backward) {
+TrainingOutcome run(const Model& model, EngineConfig config, int devices, bool in_backward) {
   config.update_in_backward = in_backward;
-  DeviceGroup group(test_group(devices));
-  Engine engine(model, group, config, {{kBatch, kShort}, {}});
-  for (uint32_t step = 0; step < 6; ++step)
-    engine.train_step(random_batch(model, step == 3 ? kShort : kBatch, 40 + step, 0.1).view());
-  Outcome outcome;
-  for (const StepResult& result : engine.take_step_results(true)) {
-    outcome.losses.push_back(result.loss_sum);
-    EXPECT_EQ(std::isnan(result.gradient_norm), in_backward || config.allow_non_finite);
-  }
-  engine.parameters().verify();
-  outcome.parameters = engine.parameters().values();
-  outcome.working = engine.parameters().working_values(devices - 1);
-  outcome.averages = engine.parameters().averages().values();
-  engine.finish();  // asserts that the plan was met to the byte
-  return outcome;
+  TrainingOutcome trained =
+      train(model, devices, config,
+            {.batches = {kBatch, kBatch, kBatch, kShort, kBatch, kBatch}, .seed = 40, .ignored = 0.1});
+  for (const StepResult& step : trained.steps)
+    EXPECT_EQ(std::isnan(step.gradient_norm), in_backward || config.allow_non_finite);
+  return trained;
 }
 
 class UpdateInBackward : public ::testing::TestWithParam<const char*> {};
@@ -78,7 +64,7 @@ TEST_P(UpdateInBackward, HasTheBitsOfTheOrdinaryStep) {
       EngineConfig config = config_of(model, GetParam());
       change(config);
       const auto train_with = [&](bool in_backward) {
-        return train(model, config, static_cast<int>(devices), in_backward);
+        return run(model, config, static_cast<int>(devices), in_backward);
       };
       EXPECT_EQ(train_with(true), train_with(false));
     }
@@ -89,18 +75,13 @@ TEST_P(UpdateInBackward, HasTheBitsOfTheOrdinaryStep) {
     EngineConfig config = config_of(*model, GetParam());
     config.scheme.split.kind = Split::Kind::weights;
     config.scheme.split.weights = {3, 0, 2};  // a device without samples
-    EXPECT_EQ(train(*model, config, 3, true), train(*model, config, 3, false));
+    EXPECT_EQ(run(*model, config, 3, true), run(*model, config, 3, false));
   }
 }
 
 TEST(UpdateInBackwardMemory, HoldsTheGradientsOfABucket) {
   const auto planned = [](const Model& model, int64_t bucket_bytes, const char* mode, int devices, bool in_backward) {
-    DeviceGroupOptions options;
-    for (int d = 0; d < devices; ++d) {
-      options.devices.push_back({Backend::meta, d});
-      options.memory_bytes.push_back(int64_t{1} << 40);
-    }
-    DeviceGroup group(options);
+    DeviceGroup group(meta_group(devices));
     EngineConfig config = config_of(model, mode);
     config.bucket_bytes = bucket_bytes;
     config.update_in_backward = in_backward;
@@ -165,11 +146,10 @@ TEST_P(UpdateInBackward, ANonFiniteGradientStopsAllDevicesAndSaysWhatIsLost) {
     trigger.armed = false;
     engine.train_step(batch.view());  // in flight when the divergence is found
     const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
-    EXPECT_NE(text.find("the update of step 2 is not finite for some parameters"), std::string::npos) << text;
-    EXPECT_NE(text.find("start from a checkpoint of an earlier step"), std::string::npos) << text;
+    expect_contains(text, "the update of step 2 is not finite for some parameters",
+                    "start from a checkpoint of an earlier step");
     // Backward finishes fc2 before the planted layer, and fc1 after it.
-    EXPECT_NE(text.find("Backward has updated fc2.bias to fc2.weight (2 of 4 parameters), and"), std::string::npos)
-        << text;
+    expect_contains(text, "Backward has updated fc2.bias to fc2.weight (2 of 4 parameters), and");
     const std::vector<StepResult> totals = engine.take_step_results(true);
     ASSERT_EQ(totals.size(), 1U) << "the step after it has none";
     EXPECT_TRUE(totals[0].diverged);
@@ -201,7 +181,7 @@ TEST_P(UpdateInBackward, ANonFiniteLossChangesNothing) {
   trigger.forward_step = 0;
   engine.train_step(random_batch(model, kBatch, 1, 0).view());
   const std::string text = error_of<DivergedError>([&] { engine.take_step_results(true); });
-  EXPECT_NE(text.find("the loss of step 1 is not finite"), std::string::npos) << text;
+  expect_contains(text, "the loss of step 1 is not finite");
   EXPECT_EQ(text.find("clip"), std::string::npos) << "it is refused: " << text;
   EXPECT_EQ(engine.parameters().values(), before);
 }
@@ -214,8 +194,7 @@ TEST(UpdateInBackwardRefusals, NameWhatIsInTheWay) {
     config.update_in_backward = true;
     change(config);
     const std::string text = error_of<ConfigError>([&] { Engine(model, group, config, {{kBatch}, {}}); });
-    EXPECT_NE(text.find("EngineConfig::update_in_backward: "), std::string::npos) << text;
-    EXPECT_NE(text.find(why), std::string::npos) << text;
+    expect_contains(text, "EngineConfig::update_in_backward: ", why);
   };
   refused("clipping", [](EngineConfig& config) { config.precision.clip_norm = 1.0; });
   refused("loss scaling", [](EngineConfig& config) {
@@ -230,7 +209,7 @@ TEST(UpdateInBackwardRefusals, NameWhatIsInTheWay) {
   EngineConfig config = config_of(model, "ddp");
   config.update_in_backward = true;
   Engine engine(model, group, config, {{kBatch}, {}});
-  EXPECT_NE(error_of<ConfigError>([&] { engine.parameters().gradients(0); }).find("freed"), std::string::npos);
+  expect_contains(error_of<ConfigError>([&] { engine.parameters().gradients(0); }), "freed");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "kernels/workspace_record.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
 namespace {
@@ -25,11 +26,7 @@ EngineConfig unsized(const Model& model, DType compute = DType::f32) {
 }
 
 DeviceGroupOptions cpu_group(int64_t memory_bytes, int threads = 1) {
-  DeviceGroupOptions options;
-  options.devices = {DeviceId{Backend::cpu, 0}};
-  options.memory_bytes = {memory_bytes};
-  options.threads_per_device = {threads};
-  return options;
+  return {.devices = {DeviceId{Backend::cpu, 0}}, .memory_bytes = {memory_bytes}, .threads_per_device = {threads}};
 }
 
 constexpr int64_t kPlenty = int64_t{1} << 30;
@@ -88,7 +85,7 @@ TEST(WorkspacePlan, ShrinksToTheCapacityAndNamesWhatGetsSlower) {
     EXPECT_EQ(plan.workspace.least_bytes, full.workspace.least_bytes);
     ASSERT_FALSE(plan.workspace.shortages.empty()) << less;
     for (const WorkspaceShortage& shortage : plan.workspace.shortages) {
-      EXPECT_NE(shortage.operation.find("conv2d_"), std::string::npos);
+      expect_contains(shortage.operation, "conv2d_");
       EXPECT_GT(shortage.needed_bytes, plan.workspace.bytes);
       EXPECT_LE(shortage.needed_bytes, full.workspace.bytes);
     }
@@ -219,10 +216,9 @@ TEST(WorkspacePlan, ARecordAnswersAsTheLibrariesDoAndNothingElse) {
       return plan_memory(model, *devices, config, {{config.batch_size}, {}})[0].workspace;
     };
     EXPECT_EQ(assumed(1).bytes, kMostCpuWorkspace);
-    EXPECT_NE(assumed(1).unknown.str().find("a library was not asked for conv2d_forward x (4, "), std::string::npos)
-        << assumed(1).unknown.str();
+    expect_contains(assumed(1).unknown.str(), "a library was not asked for conv2d_forward x (4, ");
     config.batch_size = 6;
-    EXPECT_NE(assumed(2).unknown.str().find(" on 2 threads"), std::string::npos);
+    expect_contains(assumed(2).unknown.str(), " on 2 threads");
     EXPECT_EQ(assumed(1).unknown, "");
   }
 }

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <set>
 
 #include <gtest/gtest.h>
 #include <sched.h>

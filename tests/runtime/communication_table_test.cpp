@@ -8,14 +8,8 @@ namespace {
 
 SpanRecord span(const SpanInfo& info, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0,
                 int64_t buffers = 0) {
-  SpanRecord record;
-  record.info = info;
-  record.begin_ns = begin_ns;
-  record.end_ns = end_ns;
-  record.bytes = bytes;
-  record.depth = depth;
-  record.buffer_bytes = buffers;
-  return record;
+  return {
+      .info = info, .begin_ns = begin_ns, .end_ns = end_ns, .bytes = bytes, .depth = depth, .buffer_bytes = buffers};
 }
 
 SpanInfo reduce(const char* layer, int64_t step) { return {Phase::reduce, layer, "", "", step}; }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/on_threads.h"
 
 namespace vitrine::test {
 
@@ -62,21 +61,7 @@ inline void for_each_rank(CommunicatorGroup& group, const std::function<void(int
     for (int rank = 0; rank < group.size(); ++rank) issue(rank);
     return;
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(group.size()));
-  std::vector<std::thread> hosts;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    hosts.emplace_back([&issue, &error = errors[static_cast<size_t>(rank)], rank] {
-      try {
-        issue(rank);
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& host : hosts) host.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  on_threads(group.size(), issue);
 }
 
 }  // namespace vitrine::test

@@ -24,13 +24,8 @@ using test::for_each_rank;
 std::vector<std::string> comm_errors(CommunicatorGroup& group) {
   std::vector<std::string> messages;
   for (int rank = 0; rank < group.size(); ++rank) {
-    try {
-      group.ctx(rank).stream().synchronize();
-      ADD_FAILURE() << "rank " << rank << " has no error";
-      messages.emplace_back();
-    } catch (const CommError& error) {
-      messages.emplace_back(error.what());
-    }
+    messages.push_back(error_of<CommError>([&] { group.ctx(rank).stream().synchronize(); }));
+    EXPECT_NE(messages.back(), "") << "rank " << rank << " has no error";
   }
   return messages;
 }

@@ -9,6 +9,7 @@
 #include "tests/standins/controls.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/on_threads.h"
 
 namespace vitrine::test {
 namespace {
@@ -24,17 +25,7 @@ DeviceGroupOptions quick(int ranks) {
 /// Issues on every rank from a separate thread; returns each rank's error, or an empty string.
 std::vector<std::string> errors_of(int ranks, const std::function<void(int)>& issue) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        issue(r);
-      } catch (const CommError& error) {
-        errors[static_cast<size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(ranks, [&](int r) { errors[static_cast<size_t>(r)] = error_of<CommError>([&] { issue(r); }); });
   return errors;
 }
 
@@ -60,8 +51,7 @@ void expect_missing_rank_named(bool safe) {
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   for (const int r : {0, 2}) {
-    expect_contains(errors[static_cast<size_t>(r)], "rank 1 (" + devices[1].name() + ")");
-    expect_contains(errors[static_cast<size_t>(r)], "from a separate thread");
+    expect_contains(errors[static_cast<size_t>(r)], "rank 1 (" + devices[1].name() + ")", "from a separate thread");
   }
   EXPECT_FALSE(communicators[1]->failure().empty());
 }

@@ -20,11 +20,7 @@ namespace vitrine::test {
 namespace {
 
 DeviceGroupOptions gpus(int count, int64_t memory_bytes = int64_t{16} << 20) {
-  DeviceGroupOptions options;
-  options.devices = test_devices(count);
-  options.memory_bytes = {memory_bytes};
-  options.check_order = true;
-  return options;
+  return {.devices = test_devices(count), .memory_bytes = {memory_bytes}, .check_order = true};
 }
 
 /// Number of objects that exist in CUDA, including events, which only the stand-ins report.

@@ -2,7 +2,6 @@
 // Mutations of valid messages of every kind: each is decoded or refused with a CommError, and never takes more memory
 // than its size justifies. This program contains a copy of the decoder that counts executed lines;
 // decoder_coverage.cmake prints them.
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

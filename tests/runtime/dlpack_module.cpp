@@ -12,10 +12,7 @@ namespace {
 
 DeviceGroup& devices() {
   static DeviceGroup group([] {
-    DeviceGroupOptions options;
-    options.devices = {{Backend::cpu, 0}};
-    options.memory_bytes = {1 << 20};
-    return options;
+    return DeviceGroupOptions{.devices = {{Backend::cpu, 0}}, .memory_bytes = {1 << 20}};
   }());
   return group;
 }

@@ -36,11 +36,7 @@ namespace {
 class Adopted : public ::testing::Test {
  protected:
   static DeviceGroupOptions options(Backend backend) {
-    DeviceGroupOptions options;
-    options.devices = {{backend, 0}};
-    options.memory_bytes = {1 << 20};
-    options.check_order = true;
-    return options;
+    return {.devices = {{backend, 0}}, .memory_bytes = {1 << 20}, .check_order = true};
   }
   ExecContext& ctx() { return group_[0].compute(); }
   PoolStatistics pool() { return group_[0].pool().statistics(); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "runtime/cpu/half_lanes.h"

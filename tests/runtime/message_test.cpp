@@ -3,7 +3,6 @@
 #include "runtime/process_group/message.h"
 
 #include <chrono>
-#include <cstring>
 
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>

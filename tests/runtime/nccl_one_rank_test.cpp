@@ -78,12 +78,7 @@ class NcclGraph : public NcclOneRank {
     std::unique_ptr<CapturedWork> work;
     std::unique_ptr<CapturedCollectives> collectives;
   };
-  static DeviceGroupOptions options() {
-    DeviceGroupOptions options;
-    options.devices = test_devices(1);
-    options.memory_bytes = {int64_t{64} << 20};
-    return options;
-  }
+  static DeviceGroupOptions options() { return {.devices = test_devices(1), .memory_bytes = {int64_t{64} << 20}}; }
   static Captured capture(Device& device, Communicator& comm, const Tensor& from, const Tensor& to) {
     Stream& compute = device.compute().stream();
     const std::unique_ptr<Event> ready = compute.make_event(), done = compute.make_event();

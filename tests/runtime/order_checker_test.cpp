@@ -16,10 +16,8 @@ namespace {
 class OrderCheckerTest : public ::testing::TestWithParam<Backend> {
  protected:
   OrderCheckerTest() {
-    DeviceGroupOptions options;
-    options.devices = {{GetParam(), 0}, {GetParam(), 1}};
-    options.memory_bytes = {int64_t{1} << 20};
-    options.check_order = true;
+    DeviceGroupOptions options{
+        .devices = {{GetParam(), 0}, {GetParam(), 1}}, .memory_bytes = {int64_t{1} << 20}, .check_order = true};
     group_ = std::make_unique<DeviceGroup>(options);
   }
   ExecContext& a() { return (*group_)[0].compute(); }

@@ -11,6 +11,7 @@
 
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine {
 namespace {
@@ -20,20 +21,16 @@ constexpr int kThreads = 3;
 /// Runs `work` on the stream of a CPU device with kThreads threads.
 template <class Work>
 void run_on_device(const Work& work) {
-  DeviceGroupOptions options;
-  options.devices = {{Backend::cpu, 0}};
-  options.memory_bytes = {1 << 20};
-  options.threads_per_device = {kThreads};
+  DeviceGroupOptions options{
+      .devices = {{Backend::cpu, 0}}, .memory_bytes = {1 << 20}, .threads_per_device = {kThreads}};
   DeviceGroup group(options);
   group[0].compute().dispatch({"work", {}, {}}, [&work] { work(); });
   group.synchronize();
 }
 
 TEST(ParallelFor, RefusesMoreThreadsThanADeviceCanHave) {
-  DeviceGroupOptions options;
-  options.devices = {{Backend::cpu, 0}};
-  options.memory_bytes = {1 << 20};
-  options.threads_per_device = {kMostThreadsPerDevice + 1};
+  DeviceGroupOptions options{
+      .devices = {{Backend::cpu, 0}}, .memory_bytes = {1 << 20}, .threads_per_device = {kMostThreadsPerDevice + 1}};
   EXPECT_THROW(DeviceGroup group(options), ConfigError);
 }
 
@@ -75,12 +72,7 @@ TEST(ParallelFor, RethrowsTheErrorOfTheLowestPartWhenAllHaveEnded) {
   const auto fail = [] {
     parallel_for(1000, 1, [](int64_t begin, int64_t) { throw std::out_of_range("part at " + std::to_string(begin)); });
   };
-  try {
-    run_on_device(fail);
-    FAIL() << "the error was lost";
-  } catch (const std::out_of_range& error) {
-    EXPECT_STREQ(error.what(), "part at 0");
-  }
+  EXPECT_EQ(error_of<std::out_of_range>([&] { run_on_device(fail); }), "part at 0");
 }
 
 TEST(ParallelFor, RefusesAGrainBelowOne) {

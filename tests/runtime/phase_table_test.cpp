@@ -13,13 +13,7 @@ namespace {
 
 SpanRecord span(Phase phase, int64_t begin_ns, int64_t end_ns, int depth = 0, int64_t bytes = 0,
                 const char* cause = "") {
-  SpanRecord record;
-  record.info = {phase, "", "", cause, 0};
-  record.begin_ns = begin_ns;
-  record.end_ns = end_ns;
-  record.bytes = bytes;
-  record.depth = depth;
-  return record;
+  return {.info = {phase, "", "", cause, 0}, .begin_ns = begin_ns, .end_ns = end_ns, .bytes = bytes, .depth = depth};
 }
 
 SpanRecord mark(int64_t step, int64_t time_ns) {
@@ -30,8 +24,7 @@ SpanRecord mark(int64_t step, int64_t time_ns) {
 
 /// The row of a phase in nanoseconds; all zero if there is none.
 PhaseRow row_of(const PhaseTable& table, Phase phase) {
-  const auto row =
-      std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& r) { return r.phase == phase; });
+  const auto row = std::ranges::find_if(table.rows, [&](const PhaseRow& r) { return r.phase == phase; });
   PhaseRow result = row == table.rows.end() ? PhaseRow{} : *row;
   result.seconds = std::round(result.seconds * 1e9);
   result.hidden_seconds = std::round(result.hidden_seconds * 1e9);
@@ -39,13 +32,13 @@ PhaseRow row_of(const PhaseTable& table, Phase phase) {
 }
 
 TEST(PhaseTable, ComputeTakesPrecedenceOverCommunicationCopiesAndWaits) {
-  DeviceSpans spans;
-  spans.ordinal = 3;
-  spans.compute = {mark(0, 0), span(Phase::forward, 0, 40), span(Phase::wait, 40, 80, 0, 0, "bucket 1"),
-                   span(Phase::optimizer, 90, 95), mark(1, 100)};
-  spans.communication = {span(Phase::reduce, 30, 60, 0, 512), span(Phase::wait, 60, 70, 0, 0, "cpu:1 in all_reduce")};
-  spans.copy = {span(Phase::stage, 50, 75)};
-  spans.host = {span(Phase::data, 70, 98)};
+  DeviceSpans spans{
+      .ordinal = 3,
+      .compute = {mark(0, 0), span(Phase::forward, 0, 40), span(Phase::wait, 40, 80, 0, 0, "bucket 1"),
+                  span(Phase::optimizer, 90, 95), mark(1, 100)},
+      .copy = {span(Phase::stage, 50, 75)},
+      .communication = {span(Phase::reduce, 30, 60, 0, 512), span(Phase::wait, 60, 70, 0, 0, "cpu:1 in all_reduce")},
+      .host = {span(Phase::data, 70, 98)}};
   const PhaseTable table = make_phase_table(spans);
   EXPECT_EQ(table.ordinal, 3);
   EXPECT_EQ(table.steps, 1);
@@ -162,7 +155,7 @@ TEST(PhaseTable, ExclusiveTimesSumToTheWallTimeAndMatchAMomentByMomentCount) {
         works = s->info.phase != Phase::wait;
         if (works) phase = s->info.phase;
       }
-      const bool loading = std::any_of(spans.host.begin(), spans.host.end(), [&](const SpanRecord& s) {
+      const bool loading = std::ranges::any_of(spans.host, [&](const SpanRecord& s) {
         return s.info.phase == Phase::data && s.begin_ns <= t && t < s.end_ns;
       });
       if (!waits && loading) phase = Phase::data;

@@ -227,10 +227,7 @@ class Program {
 };
 
 DeviceGroup open(Backend backend) {
-  DeviceGroupOptions options;
-  options.devices = {{backend, 0}};
-  options.memory_bytes = {1 << 20};
-  options.check_order = true;
+  DeviceGroupOptions options{.devices = {{backend, 0}}, .memory_bytes = {1 << 20}, .check_order = true};
   return DeviceGroup(options);
 }
 

@@ -77,10 +77,7 @@ TEST(OffsetAllocator, EmptyBlocksAreReleasedInAnyOrder) {
 class PoolTest : public ::testing::TestWithParam<Backend> {
  protected:
   DeviceGroup open(int64_t capacity) {
-    DeviceGroupOptions options;
-    options.devices = {{GetParam(), 0}};
-    options.memory_bytes = {capacity};
-    options.check_order = true;
+    DeviceGroupOptions options{.devices = {{GetParam(), 0}}, .memory_bytes = {capacity}, .check_order = true};
     return DeviceGroup(options);
   }
 };

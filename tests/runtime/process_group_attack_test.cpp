@@ -2,7 +2,6 @@
 // Attacks on a process group over loopback: by unauthenticated peers, which do not know the run's key, and by one of
 // its own processes.
 #include <atomic>
-#include <filesystem>
 
 #include <sys/resource.h>
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,12 +22,7 @@ inline constexpr int64_t kPatientMs = 60000;
 
 inline ProcessGroupOptions process_options(int rank, int size, const std::string& init,
                                            int64_t timeout_ms = kPatientMs) {
-  ProcessGroupOptions options;
-  options.rank = rank;
-  options.size = size;
-  options.rendezvous = init;
-  options.timeout_ms = timeout_ms;
-  return options;
+  return {.rank = rank, .size = size, .rendezvous = init, .timeout_ms = timeout_ms};
 }
 
 /// A separate rendezvous for each test.

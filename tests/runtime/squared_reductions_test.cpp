@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums whose squares are summed on the way.
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>

@@ -14,12 +14,7 @@ namespace {
 
 SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int64_t bytes = 0, const char* layer = "",
                 const char* cause = "") {
-  SpanRecord record;
-  record.info = {phase, layer, "", cause, step};
-  record.begin_ns = begin_ns;
-  record.end_ns = end_ns;
-  record.bytes = bytes;
-  return record;
+  return {.info = {phase, layer, "", cause, step}, .begin_ns = begin_ns, .end_ns = end_ns, .bytes = bytes};
 }
 
 constexpr int64_t kStepNs = 100;

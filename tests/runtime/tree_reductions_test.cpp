@@ -1,108 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of contributions along the tree over leaves, on every communicator of one process.
+// Sums of contributions along the tree over leaves: their order, errors.
 #include <array>
-#include <string>
 
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
-#include "tests/support/leaf_oracle.h"
 
 namespace vitrine::test {
 namespace {
-
-class TreeReductions : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, TreeReductions, ::testing::Values(1, 2, 3, 5, 8));
-
-Tensor stored(CommunicatorGroup& group, int rank, DType dtype, const std::vector<std::byte>& bytes) {
-  const Shape shape{static_cast<int64_t>(bytes.size()) / size_of(dtype)};
-  Tensor t = group.ctx(rank).allocate(shape, dtype, Category::communication, "test");
-  if (!bytes.empty()) copy(group.ctx(rank), ConstView(bytes.data(), shape, dtype, DeviceId::host()), t);
-  group.ctx(rank).stream().synchronize();
-  return t;
-}
-
-std::vector<std::byte> bytes_of(CommunicatorGroup& group, int rank, const Tensor& t) {
-  std::vector<std::byte> bytes(static_cast<size_t>(t.view().bytes()));
-  if (!bytes.empty()) copy(group.ctx(rank), t, View{bytes.data(), t.shape(), t.dtype(), DeviceId::host()});
-  group.ctx(rank).stream().synchronize();
-  return bytes;
-}
-
-void check(CommunicatorGroup& group, const Leaves& leaves, const std::vector<Contribution>& contributions,
-           int64_t elements, const std::string& what) {
-  std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(group.size()));
-  for (const auto& [node, rank] : contributions)
-    inputs[static_cast<size_t>(rank)].push_back(stored(group, rank, leaves.dtype, leaves.stored_sums(node, elements)));
-  std::vector<Tensor> outputs;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    // Every second rank that contributes writes the sum in place of its last input.
-    const auto& own = inputs[static_cast<size_t>(rank)];
-    outputs.push_back(!own.empty() && rank % 2 == 0
-                          ? own.back()
-                          : group.ctx(rank).allocate({elements}, leaves.dtype, Category::communication, "output"));
-  }
-  for_each_rank(group, [&](int rank) {
-    const auto r = static_cast<size_t>(rank);
-    const std::vector<ConstView> views(inputs[r].begin(), inputs[r].end());
-    group.comm(rank).tree_all_reduce(group.ctx(rank), contributions, views, outputs[r]);
-  });
-  for (int rank = 0; rank < group.size(); ++rank)
-    EXPECT_EQ(leaves.first_wrong(bytes_of(group, rank, outputs[static_cast<size_t>(rank)])), -1)
-        << what << ", rank " << rank;
-}
-
-TEST_P(TreeReductions, HaveTheBitsOfTheDefinitionHoweverLeavesAreDistributed) {
-  CommunicatorGroup group(GetParam());
-  uint64_t seed = static_cast<uint64_t>(GetParam()) * 100;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const int64_t count : {1, 4, 7, 11}) {
-      for (const int64_t elements : {0, 1, 63, 700}) {
-        for (const bool consecutive : {true, false}) {
-          const Leaves leaves(dtype, count, ++seed);
-          check(group, leaves, leaves.distributed(group.size(), consecutive, seed), elements,
-                std::to_string(count) + " leaves of " + dtype_name(dtype) + ", seed " + std::to_string(seed));
-        }
-      }
-    }
-  }
-}
-
-TEST_P(TreeReductions, ScatteredAreThePartsOfTheWholeSum) {
-  CommunicatorGroup group(GetParam());
-  const int64_t part = 37, elements = part * group.size();
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Leaves leaves(dtype, 11, 3);
-    const std::vector<Contribution> contributions = leaves.distributed(group.size(), true, 4);
-    std::vector<std::vector<Tensor>> inputs(static_cast<size_t>(group.size()));
-    for (const auto& [node, rank] : contributions) {
-      inputs[static_cast<size_t>(rank)].push_back(stored(group, rank, dtype, leaves.stored_sums(node, elements)));
-    }
-    std::vector<Tensor> kept;
-    std::vector<View> outputs;  // of every second rank that contributes, in its first input
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const auto& own = inputs[static_cast<size_t>(rank)];
-      const bool in_place = !own.empty() && rank % 2 == 0;
-      kept.push_back(in_place ? own.front()
-                              : group.ctx(rank).allocate({part}, dtype, Category::communication, "output"));
-      outputs.push_back(in_place ? kept.back().view().rows(rank * part, (rank + 1) * part) : kept.back().view());
-    }
-    for_each_rank(group, [&](int rank) {
-      const auto r = static_cast<size_t>(rank);
-      const std::vector<ConstView> views(inputs[r].begin(), inputs[r].end());
-      group.comm(rank).tree_reduce_scatter(group.ctx(rank), contributions, views, outputs[r]);
-    });
-    std::vector<std::byte> whole;
-    for (int rank = 0; rank < group.size(); ++rank) {
-      std::vector<std::byte> bytes(static_cast<size_t>(part * size_of(dtype)));
-      copy(group.ctx(rank), outputs[static_cast<size_t>(rank)], View{bytes.data(), {part}, dtype, DeviceId::host()});
-      group.ctx(rank).stream().synchronize();
-      whole.insert(whole.end(), bytes.begin(), bytes.end());
-    }
-    EXPECT_EQ(leaves.first_wrong(whole), -1) << dtype_name(dtype);
-  }
-}
 
 TEST(TreeReduction, OfOneLeafForEachRankIsNotInRankOrder) {
   CommunicatorGroup group(5);

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stand-in for cuBLASLt multiplies, and refuses what the real one refuses.
-#include <cmath>
 #include <cstdint>
 #include <random>
 #include <type_traits>

@@ -2,7 +2,6 @@
 // Stand-in for the CUDA runtime: devices, errors, versions.
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string_view>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for the CUDA runtime: launches of graphs. Each captured stream's work runs on a thread of its own, ordered
 // only by what was captured, so that ThreadSanitizer and wrong bits show a missing edge.
-#include <algorithm>
 #include <utility>
 
 #include "tests/standins/machine.h"

@@ -9,8 +9,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "tests/standins/controls.h"
 #include "tests/standins/device_interface.h"
+#include "tests/standins/library_fixture.h"
 
 namespace vitrine::standins {
 namespace {
@@ -18,23 +18,16 @@ namespace {
 __global__ void add_one(int* p) { *p += 1; }
 __global__ void copy_to(const int* from, int* to) { *to = *from; }
 
-class CudaGraphs : public ::testing::Test {
+class CudaGraphs : public LibraryTest {
  protected:
   void SetUp() override {
-    reset();
-    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&numbers_), 2 * sizeof(int)), cudaSuccess);
-    ASSERT_EQ(cudaMemset(numbers_, 0, 2 * sizeof(int)), cudaSuccess);
+    LibraryTest::SetUp();
+    numbers_ = upload(std::vector<int>(2));
     ASSERT_EQ(cudaEventCreate(&event_), cudaSuccess);
   }
   void TearDown() override {
     EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
-    EXPECT_EQ(cudaFree(numbers_), cudaSuccess);
-    cudaGetLastError();
-    EXPECT_EQ(live_objects(), 0);
-    reset();
+    LibraryTest::TearDown();
   }
   void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
     ASSERT_EQ(cudaStreamBeginCapture(stream_, mode), cudaSuccess);
@@ -56,13 +49,8 @@ class CudaGraphs : public ::testing::Test {
     return executable;
   }
   void add() { cuda::launch(stream_, add_one, dim3(1), dim3(1), numbers_); }
-  std::vector<int> numbers() {
-    std::vector<int> values(2);
-    EXPECT_EQ(cudaMemcpyAsync(values.data(), numbers_, 2 * sizeof(int), cudaMemcpyDeviceToHost, stream_), cudaSuccess);
-    return values;
-  }
+  std::vector<int> numbers() { return download(numbers_, 2); }
 
-  cudaStream_t stream_ = nullptr;
   cudaEvent_t event_ = nullptr;
   int* numbers_ = nullptr;
 };

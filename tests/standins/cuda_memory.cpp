@@ -39,9 +39,7 @@ constexpr size_t kMostFilled = size_t{16} << 20;  // size filled with NaN; filli
 
 // At least one inaccessible page follows each allocation.
 void* map(size_t bytes, int device) {
-  Allocation a;
-  a.bytes = bytes;
-  a.device = device;
+  Allocation a{.bytes = bytes, .device = device};
   const size_t pages = (bytes + kPage - 1) / kPage * kPage;
   a.mapped_bytes = pages + kPage;
   void* const p = mmap(nullptr, a.mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for the CUDA runtime: streams, events, launches.
-#include <algorithm>
 #include <string>
 
 #include "runtime/cpu/futex.h"

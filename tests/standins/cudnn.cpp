@@ -3,7 +3,6 @@
 // that would compute garbage.
 #include <atomic>
 #include <cstring>
-#include <set>
 
 #include "tests/standins/cudnn_objects.h"
 #include "tests/standins/sanitizers.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stand-in for cuDNN convolves, and refuses what the real one refuses.
-#include <cmath>
 #include <cstdint>
 
 #include "tests/standins/cudnn_fixture.h"

@@ -9,50 +9,13 @@
 
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
-#include "tests/standins/controls.h"
 #include "tests/standins/device_interface.h"
+#include "tests/standins/library_fixture.h"
 
 namespace vitrine::standins {
 namespace {
 
-/// A stream and memory of device 0.
-class DeviceCode : public ::testing::Test {
- protected:
-  void SetUp() override {
-    reset();
-    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-  }
-  void TearDown() override {
-    for (void* p : memory_) cudaFree(p);
-    cudaStreamDestroy(stream_);
-    cudaGetLastError();
-    reset();
-  }
-  template <class T>
-  T* device_memory(size_t count) {
-    void* p = nullptr;
-    EXPECT_EQ(cudaMalloc(&p, count * sizeof(T)), cudaSuccess);
-    memory_.push_back(p);
-    return static_cast<T*>(p);
-  }
-  template <class T>
-  T* upload(const std::vector<T>& values) {
-    T* const p = device_memory<T>(values.size());
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
-              cudaSuccess);
-    return p;
-  }
-  template <class T>
-  std::vector<T> download(const T* p, size_t count) {
-    std::vector<T> values(count);
-    EXPECT_EQ(cudaMemcpyAsync(values.data(), p, count * sizeof(T), cudaMemcpyDeviceToHost, stream_), cudaSuccess);
-    return values;
-  }
-
-  cudaStream_t stream_ = nullptr;
-  std::vector<void*> memory_;
-};
+class DeviceCode : public LibraryTest {};
 
 __global__ void write_coordinates(uint3* out) {
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;

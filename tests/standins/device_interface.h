@@ -9,7 +9,6 @@
 #include <cstring>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <math.h>

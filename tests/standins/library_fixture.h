@@ -12,7 +12,7 @@
 
 namespace vitrine::standins {
 
-/// Fixture of tests that call an imitated library on device 0: a stream, and memory that is freed at the end.
+/// Fixture of tests on device 0: a stream, and memory that is freed at the end.
 class LibraryTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -29,13 +29,18 @@ class LibraryTest : public ::testing::Test {
     reset();
   }
   template <class T>
-  T* upload(const std::vector<T>& values) {
+  T* device_memory(size_t count) {
     void* p = nullptr;
-    EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
-              cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&p, count * sizeof(T)), cudaSuccess);
     memory_.push_back(p);
     return static_cast<T*>(p);
+  }
+  template <class T>
+  T* upload(const std::vector<T>& values) {
+    T* const p = device_memory<T>(values.size());
+    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
+              cudaSuccess);
+    return p;
   }
   template <class T>
   std::vector<T> download(const T* p, size_t count) {

@@ -160,8 +160,7 @@ Device* usable_device(int index, cudaError_t& code) {
 }
 
 bool is_of_this_process(int device) {
-  return process_devices.empty() ||
-         std::find(process_devices.begin(), process_devices.end(), device) != process_devices.end();
+  return process_devices.empty() || std::ranges::find(process_devices, device) != process_devices.end();
 }
 
 void be_process_of(std::vector<int> devices) { process_devices = std::move(devices); }

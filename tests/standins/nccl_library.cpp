@@ -108,8 +108,7 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   for (const NcclCall& q : calls) {
     if (!is_live(q.stream, "an NCCL call")) return ncclInvalidArgument;
   }
-  const bool captures =
-      std::any_of(calls.begin(), calls.end(), [](const NcclCall& q) { return q.stream->capture != nullptr; });
+  const bool captures = std::ranges::any_of(calls, [](const NcclCall& q) { return q.stream->capture != nullptr; });
   const bool hangs = !captures && counts_down(&NcclFaults::hang_call, comm->rank);
   const bool fails = !captures && counts_down(&NcclFaults::fail_call, comm->rank);
   std::vector<Transfer> transfers;
@@ -318,7 +317,7 @@ void break_nccl(int rank) {
 std::vector<NcclJoin> nccl_joins() {
   const std::shared_lock lock(nccl_library().mutex);
   std::vector<NcclJoin> joins = nccl_library().joins;
-  std::sort(joins.begin(), joins.end(), [](const NcclJoin& a, const NcclJoin& b) { return a.rank < b.rank; });
+  std::ranges::sort(joins, [](const NcclJoin& a, const NcclJoin& b) { return a.rank < b.rank; });
   return joins;
 }
 

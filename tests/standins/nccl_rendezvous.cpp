@@ -122,8 +122,7 @@ void Rendezvous::collective(int rank, uint64_t sequence, const CollectiveCall& c
   const CollectiveCall*& mine = slot.calls[static_cast<size_t>(rank)];
   mine = &call;
   ++slot.inside;
-  const bool complete =
-      std::all_of(slot.calls.begin(), slot.calls.end(), [](const CollectiveCall* c) { return c != nullptr; });
+  const bool complete = std::ranges::all_of(slot.calls, [](const CollectiveCall* c) { return c != nullptr; });
   if (complete && all_agree(slot, sequence)) {
     carry_out(slot.calls);
     slot.done = true;
@@ -157,9 +156,7 @@ void Rendezvous::transfer(int rank, std::vector<Transfer>& transfers, const std:
     t.done = other.done = true;
     changed_.notify_all();
   }
-  const auto all_done = [&] {
-    return std::all_of(transfers.begin(), transfers.end(), [](const Transfer& t) { return t.done; });
-  };
+  const auto all_done = [&] { return std::ranges::all_of(transfers, [](const Transfer& t) { return t.done; }); };
   changed_.wait(lock, [&] { return all_done() || aborted.load(std::memory_order_relaxed); });
   for (Transfer& t : transfers) {
     if (!t.done) std::erase(t.sends ? channel_of(t).sends : channel_of(t).receives, &t);

@@ -71,6 +71,9 @@ class Nccl : public ::testing::Test {
     }
     return ncclInProgress;
   }
+  ncclResult_t all_reduce(int rank) {
+    return ncclAllReduce(buffers_[rank], buffers_[rank], 1, ncclFloat32, ncclSum, comms_[rank], streams_[rank]);
+  }
   /// Calls for every rank, in a group.
   void all(const std::function<ncclResult_t(int)>& call) {
     ncclGroupStart();
@@ -187,14 +190,10 @@ TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {
 TEST_F(Nccl, NonBlockingCommunicatorsProgressWhilePolled) {
   init(false);
   EXPECT_EQ(poll(0), ncclInProgress);
-  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]),
-            ncclInvalidArgument)
-      << "not ready yet";
+  EXPECT_EQ(all_reduce(0), ncclInvalidArgument) << "not ready yet";
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
   fill_all(1);
-  for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
-  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(all_reduce(r), ncclInProgress);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
   EXPECT_EQ(read(1, 1)[0], 100.0F) << "nothing was queued yet";
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
@@ -204,13 +203,11 @@ TEST_F(Nccl, NonBlockingCommunicatorsProgressWhilePolled) {
 TEST_F(Nccl, ACallMustBeAcceptedBeforeACaptureEnds) {
   init(false);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
-  for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
-  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(all_reduce(r), ncclInProgress);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInProgress);
+  EXPECT_EQ(all_reduce(0), ncclInProgress);
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(streams_[0], &graph), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -239,9 +236,6 @@ TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
 
 TEST_F(Nccl, TheFirstCollectiveWaitsForAllRanks) {
   init(true);
-  const auto all_reduce = [&](int r) {
-    return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
-  };
   std::atomic<bool> returned{false};
   std::thread first([&] {
     EXPECT_EQ(all_reduce(0), ncclSuccess);
@@ -260,10 +254,7 @@ TEST_F(Nccl, TheFirstCollectiveWaitsForAllRanks) {
 
 TEST_F(Nccl, AnAbortEndsAFirstCollective) {
   init(true);
-  std::thread first([&] {
-    EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]),
-              ncclInternalError);
-  });
+  std::thread first([&] { EXPECT_EQ(all_reduce(0), ncclInternalError); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(ncclCommAbort(comms_[0]), ncclSuccess);
   first.join();
@@ -296,9 +287,7 @@ TEST_F(Nccl, AMissingRankHangsTheOthersUntilTheyAreAborted) {
   init(true);
   hang_nccl_call(1, 2);
   for (int i = 0; i < 2; ++i) {
-    all([&](int r) {
-      return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
-    });
+    all([&](int r) { return all_reduce(r); });
     if (i > 0) break;
     EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
   }
@@ -324,9 +313,7 @@ TEST_F(Nccl, AFailureIsReportedByTheRanksCommunicator) {
   init(false);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
   fail_nccl_call(1, 1);
-  for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
-  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(all_reduce(r), ncclInProgress);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), r == 1 ? ncclSystemError : ncclSuccess);
   expect_stuck(streams_[0]);
   break_nccl(3);
@@ -349,9 +336,6 @@ class NcclInGraphs : public Nccl {
       if (graph != nullptr) cudaGraphExecDestroy(graph);
     }
     Nccl::TearDown();
-  }
-  ncclResult_t all_reduce(int r) {
-    return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]);
   }
   cudaGraphExec_t capture(int r) {
     cudaGraph_t graph = nullptr;
@@ -420,7 +404,7 @@ TEST_F(NcclInGraphs, EndWithAnAbortAndItsCommunicatorEndsWithThem) {
 
 TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
   init(true);
-  all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  all([&](int r) { return all_reduce(r); });
   float on_host = 0;
   EXPECT_EQ(ncclBroadcast(&on_host, &on_host, 1, ncclFloat32, 0, comms_[0], streams_[0]), ncclSuccess);
   EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorIllegalAddress);

@@ -61,9 +61,7 @@ struct GuardedTensor {
 class TestDevice {
  public:
   explicit TestDevice(int threads = 2, int64_t memory_bytes = int64_t{256} << 20, bool winograd = false) {
-    DeviceGroupOptions options;
-    options.devices = test_devices(1);
-    options.memory_bytes = {memory_bytes};
+    DeviceGroupOptions options{.devices = test_devices(1), .memory_bytes = {memory_bytes}};
     if (!on_gpu()) options.threads_per_device = {threads};
     options.check_order = true;
     options.winograd = winograd;

@@ -30,8 +30,7 @@ inline std::string first_overlap(const nlohmann::json& events) {
         {begin, begin + nanoseconds(event.at("dur")), event.at("name")});
   }
   for (auto& [thread, slices] : threads) {
-    std::stable_sort(slices.begin(), slices.end(),
-                     [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
+    std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
     std::vector<Slice> open;
     for (const Slice& slice : slices) {
       while (!open.empty() && open.back().end_ns <= slice.begin_ns) open.pop_back();

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine train --autotune on the stand-ins: the plans are in the file, in the checkpoints and in the JSON, and are
 // taken from there.
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include <gtest/gtest.h>

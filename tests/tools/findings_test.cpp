@@ -33,14 +33,13 @@ RunRecord calm() {
     held(device, Category::parameters) = 40 * kMiB;
     device.pool.peak_bytes = 100 * kMiB;
     device.pool.capacity_bytes = 1000 * kMiB;
-    PhaseTable table;
-    table.ordinal = d;
-    table.steps = 10;
-    table.wall_seconds = 1;
-    table.rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0},
-                  {Phase::backward, d, 0.6, 0.6, 0, 10, 0},
-                  {Phase::wait, d, 0.05, 0.05, 0, 10, 0}};
-    table.waits = {{"reduce", 0.05, 0.05}};
+    PhaseTable table{.ordinal = d,
+                     .steps = 10,
+                     .wall_seconds = 1,
+                     .rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0},
+                              {Phase::backward, d, 0.6, 0.6, 0, 10, 0},
+                              {Phase::wait, d, 0.05, 0.05, 0, 10, 0}},
+                     .waits = {{"reduce", 0.05, 0.05}}};
     device.phases = table;
     CommunicationTable communication;
     communication.ordinal = d;

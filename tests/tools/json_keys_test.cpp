@@ -57,8 +57,7 @@ Keys keys_of(const std::vector<Json>& outputs) {
   for (const Json& output : outputs) add_keys(output, "", all);
   Keys keys;
   for (const std::string& key : all) {
-    if (std::none_of(all.begin(), all.end(), [&](const std::string& other) { return is_below(other, key); }))
-      keys.insert(key);
+    if (std::ranges::none_of(all, [&](const std::string& other) { return is_below(other, key); })) keys.insert(key);
   }
   return keys;
 }
@@ -104,7 +103,7 @@ Keys documented_keys(const std::string& command) {
 void expect_documented(const std::string& command, const std::vector<Json>& outputs, const Keys& may_be_empty = {}) {
   const Keys printed = keys_of(outputs), documented = documented_keys(command);
   const auto is_empty_here = [&](const std::string& key) {
-    return std::any_of(may_be_empty.begin(), may_be_empty.end(), [&](const std::string& array) {
+    return std::ranges::any_of(may_be_empty, [&](const std::string& array) {
       return printed.contains(array) && (key == array || is_below(key, array));
     });
   };

@@ -46,13 +46,12 @@ TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
   }
   EXPECT_TRUE(result.as_stated());
   EXPECT_LT(100 * experiment.noise, experiment.harm) << "harm stands out from noise";
-  EXPECT_EQ(*std::max_element(result.planted.begin(), result.planted.end()), result.planted.back())
-      << "the last setting is the most severe";
+  EXPECT_EQ(*std::ranges::max_element(result.planted), result.planted.back()) << "the last setting is the most severe";
 }
 
 INSTANTIATE_TEST_SUITE_P(Bugs, Lab, ::testing::ValuesIn(tools::lab::experiment_names()), [](const auto& param) {
   std::string name = param.param;
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 });
 
@@ -62,8 +61,7 @@ TEST(LabExperiments, AreFourteenWithNamesTextsAndLinksOfTheirOwn) {
     names.insert(e.name);
     links.insert(e.link);
     const std::string name = e.name;
-    EXPECT_TRUE(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; }))
-        << name;
+    EXPECT_TRUE(std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) << name;
     EXPECT_EQ(std::string(e.question).back(), '?') << e.name;
     EXPECT_EQ(std::string(e.link).rfind("https://", 0), 0U) << e.name;
     EXPECT_GE(e.settings.size(), 2U) << e.name;

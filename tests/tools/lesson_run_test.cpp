@@ -56,8 +56,7 @@ TEST(LessonCommand, RunsTheCommandOfTheAnswer) {
   ASSERT_TRUE(run.output.starts_with(answer.output)) << run.output;
   const std::string more = run.output.substr(answer.output.size());
   EXPECT_TRUE(more.starts_with("$ vitrine plan --model wide-head")) << more;
-  expect_contains(more, "--mode criterion");
-  expect_contains(more, "What each device needs");
+  expect_contains(more, "--mode criterion", "What each device needs");
   EXPECT_EQ(run_vitrine({"lesson", "1", "--run"}).exit_code, 2) << "without --answer there is nothing else to run";
 }
 

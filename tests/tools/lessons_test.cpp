@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 #include "tests/support/text.h"
@@ -79,12 +80,7 @@ TEST(LessonPage, SaysWhatItLacks) {
   const auto without = [](const std::string& part) {
     std::string page = kPage;
     page.erase(page.find(part), part.size());
-    try {
-      parse_lesson(page);
-    } catch (const std::invalid_argument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return error_of<std::invalid_argument>([&] { parse_lesson(page); });
   };
   expect_contains(without("# Lesson 3: "), "begins with");
   expect_contains(without("A question\nin two lines?\n"), "no question");

@@ -111,9 +111,7 @@ constexpr int64_t kBatches[] = {1, 7, 16, 64};
 
 /// The workspace of a plan for all batches on a CPU device with this number of threads.
 int64_t planned_workspace(const Model& model, DType dtype, int threads) {
-  DeviceGroupOptions options;
-  options.devices = {DeviceId{Backend::meta, 0}};
-  options.threads_per_device = {threads};
+  DeviceGroupOptions options{.devices = {DeviceId{Backend::meta, 0}}, .threads_per_device = {threads}};
   const DeviceGroup group(options);
   EngineConfig config;
   config.batch_size = *std::max_element(std::begin(kBatches), std::end(kBatches));

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -50,12 +49,10 @@ TEST_F(Train, WinogradsConvolutionsAreListed) {
       "--threads-per-device 1 --winograd");
   const ChildResult text = run_vitrine(run);
   if (text.exit_code == 2) {
-    expect_contains(text.error, "--winograd: ");
-    expect_contains(text.error, "; leave it out");
+    expect_contains(text.error, "--winograd: ", "; leave it out");
     GTEST_SKIP() << text.error;
   }
-  expect_contains(text.output, ", Winograd allowed");
-  expect_contains(text.output, "Convolutions: 3 by Winograd; 2 by direct convolution");
+  expect_contains(text.output, ", Winograd allowed", "Convolutions: 3 by Winograd; 2 by direct convolution");
   const Json json = Json::parse(run_vitrine(with(run, words("--json"))).output);
   EXPECT_EQ(json["config"]["winograd"], true);
   ASSERT_EQ(json["convolutions"].size(), 5U);

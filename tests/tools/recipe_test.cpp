@@ -2,7 +2,6 @@
 // Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -58,12 +57,8 @@ TEST(Recipe, AugmentationIsAList) {
 
 TEST(Recipe, AugmentationFitsTheImages) {
   const auto message = [](const char* augment, int64_t stored, int64_t input) {
-    try {
-      check_augmentation(train_options(words("--augment {}", augment)).recipe, stored, input);
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of<ConfigError>(
+        [&] { check_augmentation(train_options(words("--augment {}", augment)).recipe, stored, input); });
   };
   EXPECT_EQ(message("crop:32,cutout:28", 32, 28), "");
   EXPECT_EQ(message("flip,crop:33", 32, 28),

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -226,12 +225,7 @@ TEST(StepChart, SpansAreInTheirLanesWithDescriptions) {
 }
 
 PhaseRow phase_of(Phase phase, double seconds, int64_t bytes, int64_t calls) {
-  PhaseRow row;
-  row.phase = phase;
-  row.seconds = seconds;
-  row.bytes = bytes;
-  row.calls = calls;
-  return row;
+  return {.phase = phase, .seconds = seconds, .bytes = bytes, .calls = calls};
 }
 
 /// Ten steps of dp on `devices` devices, each with 16 samples. No copy of samples was measured.
@@ -595,8 +589,7 @@ TEST(MemoryBars, DevicesThatAreEqualShareABar) {
 TEST(MemorySection, ReportsWhetherThePlanWasMet) {
   Record record = example_record();
   record.runs[0].devices = {example_device()};
-  expect_contains(page_data(record).dump(), "equal to the byte");
-  expect_contains(page_data(record).dump(), "outside the pool");
+  expect_contains(page_data(record).dump(), "equal to the byte", "outside the pool");
   record.runs[0].devices[0].plan.peak_by_category[0] += 256;
   record.runs[0].devices[0].plan.peak_bytes += 256;
   const std::string missed = page_data(record).dump();

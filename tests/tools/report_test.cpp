@@ -14,15 +14,13 @@ namespace vitrine::tools {
 namespace {
 
 PhaseTable example_table(int ordinal) {
-  PhaseTable table;
-  table.ordinal = ordinal;
-  table.steps = 10;
-  table.wall_seconds = 1.0;
-  table.rows = {{Phase::forward, ordinal, 0.25, 0.25, 0, 10, 0.0},
-                {Phase::reduce, ordinal, 0.5, 0.5, 4000, 20, 0.125},
-                {Phase::wait, ordinal, 0.25, 0.25, 0, 5, 0.0}};
-  table.waits = {{"the gradients of cpu:1", 0.25, 0.25}};
-  return table;
+  return {.ordinal = ordinal,
+          .steps = 10,
+          .wall_seconds = 1.0,
+          .rows = {{Phase::forward, ordinal, 0.25, 0.25, 0, 10, 0.0},
+                   {Phase::reduce, ordinal, 0.5, 0.5, 4000, 20, 0.125},
+                   {Phase::wait, ordinal, 0.25, 0.25, 0, 5, 0.0}},
+          .waits = {{"the gradients of cpu:1", 0.25, 0.25}}};
 }
 
 std::string phase_report(const std::vector<std::string>& names, const std::vector<PhaseTable>& tables,

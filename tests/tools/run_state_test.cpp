@@ -9,22 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/flags/options.h"
 
 namespace vitrine::tools {
 namespace {
-
-template <class Thrown, class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(RunState, EveryNumberSurvivesTheJson) {
   RunState s;
@@ -101,16 +92,16 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
     if (name == "version") continue;
     nlohmann::json without = json;
     without.erase(name);
-    const std::string message = message_of<DataError>([&] { parse_run_state("DIR", without.dump()); });
+    const std::string message = error_of<DataError>([&] { parse_run_state("DIR", without.dump()); });
     expect_contains(message, "DIR: ", name);
   }
   json["batch"] = 2;
-  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
+  expect_contains(error_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
                   "an impossible position: step 0, batch 2 of 1 of epoch 0");
   EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
   json["version"] = "99.0.0";
   json["step"] = "many";
-  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
+  expect_contains(error_of<DataError>([&] { parse_run_state("DIR", json.dump()); }),
                   "DIR: version 99.0.0 wrote the checkpoint");
 }
 
@@ -127,10 +118,10 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   const auto rounding = compare_settings(before, now("0.1", "1,2", ""), {});
   ASSERT_EQ(rounding.size(), 1U);
   EXPECT_EQ(describe_changes(rounding)[0], "--split is 1,2, in the checkpoint equal: results differ by rounding");
-  const std::string message = message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {}); });
+  const std::string message = error_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {}); });
   expect_contains(message, "--lr is 0.2, in the checkpoint 0.1; --momentum is 0.9, in the checkpoint not set",
                   "--resume-change lr,momentum");
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }),
+  expect_contains(error_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }),
                   "--resume-change momentum");
   const auto allowed = compare_settings(before, now("0.2", "equal", "0.9"), {"momentum", "lr"});
   EXPECT_TRUE(has_changed(allowed, "lr") && has_changed(allowed, "momentum"));
@@ -141,12 +132,12 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   auto newer = before;
   newer.emplace_back("stochastic-depth", "0.3");
   newer.emplace_back("a-feature-that-is-off", "");
-  expect_contains(message_of<ConfigError>([&] { compare_settings(newer, now("0.1", "equal", ""), {}); }),
+  expect_contains(error_of<ConfigError>([&] { compare_settings(newer, now("0.1", "equal", ""), {}); }),
                   "--stochastic-depth is not set, in the checkpoint 0.3. This changes results; use the checkpoint's "
                   "settings, or allow it with "
                   "--resume-change stochastic-depth");
   EXPECT_EQ(compare_settings(newer, now("0.1", "equal", ""), {"stochastic-depth"}).size(), 1U);
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
+  expect_contains(error_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
                   "rate: a checkpoint has no such setting");
 }
 
@@ -156,10 +147,10 @@ TEST(RunSettings, PartsOfASettingChangeWithIt) {
     return std::vector<RunSetting>{{"lr-schedule", schedule}, {"lr-gamma", gamma, Effect::result, "lr-schedule"}};
   };
   EXPECT_EQ(compare_settings(before, now("step", "0.1"), {"lr-schedule"}).size(), 2U);
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }),
+  expect_contains(error_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }),
                   "--resume-change lr-schedule,lr-gamma");
   const std::vector<std::pair<std::string, std::string>> step = {{"lr-schedule", "step"}, {"lr-gamma", "0.1"}};
-  expect_contains(message_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }),
+  expect_contains(error_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }),
                   "--resume-change lr-gamma");
 }
 
@@ -171,7 +162,7 @@ TEST(RunSettings, OtherParametersCannotBeAllowed) {
   };
   const std::vector<std::string> all = {"model", "data", "image-size", "lr"};
   const auto refusal = [&](const std::vector<RunSetting>& settings) {
-    return message_of<ConfigError>([&] { compare_settings(before, settings, all, false); });
+    return error_of<ConfigError>([&] { compare_settings(before, settings, all, false); });
   };
   const std::string fixed =
       " (cannot be changed: the parameters would have other names or shapes); use the checkpoint's settings";
@@ -229,7 +220,7 @@ TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {
   EXPECT_EQ(interval("1e8m").minutes, 1e8);
   EXPECT_FALSE(interval("500").epochs);
   for (const char* bad : {"", "0", "-1", "m", "0m", "-1m", "1e12m", "infm", "nanm", "5s", "5 ", "epochs", "1e3"}) {
-    expect_contains(message_of<ConfigError>([&] { interval(bad); }),
+    expect_contains(error_of<ConfigError>([&] { interval(bad); }),
                     "expected epoch, a number of steps (500), or of minutes (10m)");
   }
 }

@@ -66,8 +66,7 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
                   "--stochastic-depth is 0.75, in the checkpoint 0.25. This changes results");
   // Ranks.
   const auto fields = agreed_settings(context, table);
-  EXPECT_NE(std::find(fields.begin(), fields.end(), std::pair<std::string, std::string>("--stochastic-depth", "0.75")),
-            fields.end());
+  EXPECT_NE(std::ranges::find(fields, std::pair<std::string, std::string>("--stochastic-depth", "0.75")), fields.end());
 }
 
 TEST_F(TableOfSettings, RanksAgreeOnTheScheduleAndOnWhichOutputsThereAre) {
@@ -123,9 +122,8 @@ TEST_F(TableOfSettings, CompletionAndManualHaveEveryFlag) {
 TEST_F(TableOfSettings, AnOwnerIsASetting) {
   for (const SettingRow& row : table) {
     if (row.owner.name.empty()) continue;
-    EXPECT_TRUE(std::any_of(table.begin(), table.end(), [&](const SettingRow& r) {
-      return r.name() == row.owner.name;
-    })) << row.flag;
+    EXPECT_TRUE(std::ranges::any_of(table, [&](const SettingRow& r) { return r.name() == row.owner.name; }))
+        << row.flag;
   }
 }
 

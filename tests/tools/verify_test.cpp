@@ -60,8 +60,7 @@ TEST(Verify, NamesTheFirstStepAndTensorOfOrdinaryRunsThatDiffer) {
   const ChildResult result = verify(kJob + "--devices cpu:0", kJob + "--devices cpu:0-2");
   EXPECT_EQ(result.exit_code, 1);
   // Losses are equal in the first step, and gradients are added in another order, from the last layer on.
-  expect_contains(result.output, "differ after step 1, first in gradients.");
-  expect_contains(result.output, "(backward, layer ");
+  expect_contains(result.output, "differ after step 1, first in gradients.", "(backward, layer ");
 }
 
 /// Two files that differ as the changes say.

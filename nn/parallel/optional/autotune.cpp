@@ -2,7 +2,6 @@
 // The timed choice among the plans of cuDNN and cuBLASLt, on which all processes agree.
 #include "nn/parallel/optional/autotune.h"
 
-#include <algorithm>
 #include <set>
 #include <sstream>
 

@@ -3,7 +3,6 @@
 #include "nn/parallel/optional/step_graphs.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,8 +42,7 @@ std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
 
 /// The first of the ranks' reasons, for each rank: its own as it is, another's with its number.
 std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
-  const auto first =
-      std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
+  const auto first = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   if (first == reasons.end()) return {{}};
   std::vector<std::string> answers(reasons.size(), fmt::format("on rank {}, {}", first - reasons.begin(), *first));
   for (size_t rank = 0; rank < reasons.size(); ++rank) {
@@ -105,7 +103,7 @@ void StepGraphs::issue_section(Section& section, int64_t& reason, const std::fun
 bool StepGraphs::all_agree(const std::string& what, bool mine) {
   if (process_group_ == nullptr) return mine;
   const auto all = [](const std::vector<std::string>& parts) {
-    return std::vector<std::string>{std::count(parts.begin(), parts.end(), "yes") == std::ssize(parts) ? "yes" : "no"};
+    return std::vector<std::string>{std::ranges::count(parts, "yes") == std::ssize(parts) ? "yes" : "no"};
   };
   return process_group_->exchange(what, mine ? "yes" : "no", all) == "yes";
 }

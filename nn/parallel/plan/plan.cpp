@@ -27,7 +27,7 @@ std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history
       if (block->category == Category::activations) blocks.push_back(block);
     }
     // The events lie in one vector, in the order in which they happened.
-    std::sort(blocks.begin(), blocks.end());
+    std::ranges::sort(blocks);
     for (const MemoryEvent* block : blocks) {
       const std::string& layer = block->layer.empty() ? block->tensor : block->layer;
       if (held.empty() || held.back().layer != layer) held.push_back({layer, 0});
@@ -57,8 +57,7 @@ using PlacedRecords = std::vector<std::pair<PoolRecord, std::shared_ptr<const Po
 /// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have the
 /// same blocks as another.
 std::shared_ptr<const PoolPlacement> placement_of(PoolRecord record, PlacedRecords& placed) {
-  const auto known =
-      std::find_if(placed.begin(), placed.end(), [&](const auto& other) { return other.first == record; });
+  const auto known = std::ranges::find_if(placed, [&](const auto& other) { return other.first == record; });
   if (known != placed.end()) return known->second;
   auto placement = std::make_shared<const PoolPlacement>(place_pool(record));
   return placed.emplace_back(std::move(record), std::move(placement)).second;

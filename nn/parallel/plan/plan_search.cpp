@@ -61,7 +61,7 @@ std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std
       shares.push_back(std::max(0.0, (capacities[d] - lines[d].fixed - headroom) / lines[d].each));
     return shares;
   };
-  const auto [least, most] = std::minmax_element(capacities.begin(), capacities.end());
+  const auto [least, most] = std::ranges::minmax_element(capacities);
   double low = *least, high = *most;
   for (const Line& line : lines) low -= line.fixed + line.each * static_cast<double>(total);
   for (int i = 0; i < 200; ++i) {
@@ -70,7 +70,7 @@ std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std
     (std::accumulate(shares.begin(), shares.end(), 0.0) > static_cast<double>(total) ? low : high) = middle;
   }
   std::vector<double> shares = samples(low);
-  if (std::all_of(shares.begin(), shares.end(), [](double s) { return s <= 0.0; })) shares.assign(shares.size(), 1.0);
+  if (std::ranges::all_of(shares, [](double s) { return s <= 0.0; })) shares.assign(shares.size(), 1.0);
   return weighted_parts(total, shares);
 }
 
@@ -82,7 +82,7 @@ EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices
 }
 
 bool Fit::fits() const { return tightest() >= 0; }
-int64_t Fit::tightest() const { return *std::min_element(headroom.begin(), headroom.end()); }
+int64_t Fit::tightest() const { return *std::ranges::min_element(headroom); }
 
 PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
     : model_(model), devices_(devices), config_(std::move(config)), workload_(std::move(workload)) {}
@@ -160,10 +160,8 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   }
   // Then by single samples, from the tightest device to the one with the most room.
   for (size_t i = 0; i < 4 * count + 16; ++i) {
-    const auto from =
-        static_cast<size_t>(std::min_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
-    const auto to =
-        static_cast<size_t>(std::max_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
+    const auto from = static_cast<size_t>(std::ranges::min_element(best.headroom) - best.headroom.begin());
+    const auto to = static_cast<size_t>(std::ranges::max_element(best.headroom) - best.headroom.begin());
     std::vector<int64_t> slices = best.slices;
     if (from == to || slices[from] == 0) break;
     --slices[from];

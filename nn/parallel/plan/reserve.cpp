@@ -27,8 +27,7 @@ constexpr const char* kCopies = "copies in host memory (weights, gradients, chec
                                       const std::vector<int>& lacking, bool workspace_planned) {
   DeviceGroup& devices = setup.devices;
   const auto missing = [&](int d) { return missing_bytes(plans[static_cast<size_t>(d)], devices[d]); };
-  const int device =
-      *std::max_element(lacking.begin(), lacking.end(), [&](int a, int b) { return missing(a) < missing(b); });
+  const int device = *std::ranges::max_element(lacking, [&](int a, int b) { return missing(a) < missing(b); });
   Reason story;
   MemoryShortage shortage;
   const DevicePlan& plan = plans[static_cast<size_t>(device)];

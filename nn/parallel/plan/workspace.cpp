@@ -44,8 +44,7 @@ WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, con
     all.best_bytes = std::max(all.best_bytes, need.best_bytes);
     all.least_bytes = std::max(all.least_bytes, need.least_bytes);
     for (const WorkspaceShortage& shortage : need.shortages) {
-      if (std::find(all.shortages.begin(), all.shortages.end(), shortage) == all.shortages.end())
-        all.shortages.push_back(shortage);
+      if (std::ranges::find(all.shortages, shortage) == all.shortages.end()) all.shortages.push_back(shortage);
     }
     if (all.unknown.empty()) all.unknown = need.unknown;
   }
@@ -94,8 +93,7 @@ std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGrou
     workspace.unknown = within.unknown;
     workspace.shortages.clear();
     for (const WorkspaceShortage& shortage : within.shortages) {
-      if (std::find(full.shortages.begin(), full.shortages.end(), shortage) == full.shortages.end())
-        workspace.shortages.push_back(shortage);
+      if (std::ranges::find(full.shortages, shortage) == full.shortages.end()) workspace.shortages.push_back(shortage);
     }
   }
   if (largest_lack(plans, devices) > 0) workspace.shortages.clear();  // it does not fit at all

@@ -96,8 +96,7 @@ void GatheredParameters::begin_updates() {
 
 void GatheredParameters::finish() {
   if (!due_) return;
-  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.due; }))
-    replica_.device.compute().record(*ready_);
+  if (std::ranges::any_of(units_, [](const Unit& unit) { return unit.due; })) replica_.device.compute().record(*ready_);
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) gather(*unit);
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) wait(*unit);
   due_ = false;

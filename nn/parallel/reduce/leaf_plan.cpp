@@ -14,13 +14,13 @@ std::vector<LeafNode> place(const std::vector<RowRange>& nodes, const std::vecto
     const auto has_it = [&](const LeafNode& node) { return node.buffer == buffer; };
     const auto waits = [&](const LeafNode& node) {
       const auto is_added = [&](const LeafNode& sum) { return contains(sum.leaves, node.leaves); };
-      return has_it(node) && std::none_of(placed.begin(), placed.end(), is_added);
+      return has_it(node) && std::ranges::none_of(placed, is_added);
     };
-    return std::any_of(before.begin(), before.end(), waits) || std::any_of(placed.begin(), placed.end(), has_it);
+    return std::ranges::any_of(before, waits) || std::ranges::any_of(placed, has_it);
   };
   for (const RowRange& node : nodes) {
     const auto inside =
-        std::find_if(before.begin(), before.end(), [&](const LeafNode& other) { return contains(node, other.leaves); });
+        std::ranges::find_if(before, [&](const LeafNode& other) { return contains(node, other.leaves); });
     int buffer = 0;
     if (inside != before.end()) {
       buffer = inside->buffer;
@@ -75,8 +75,7 @@ void LeafPlan::plan_contributions() {
   for (int rank = 0; rank < world_size_; ++rank) {
     for (const LeafNode& node : held_[static_cast<size_t>(rank)].back()) sent.push_back({node.leaves, rank});
   }
-  std::sort(sent.begin(), sent.end(),
-            [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
+  std::ranges::sort(sent, [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
 }
 
 int LeafPlan::buffers(int rank) const {

@@ -95,9 +95,8 @@ View ShardedReducer::in_node(const View& gradient, int number) const {
   const auto offset = [&](const Part& part) {
     return static_cast<const float*>(gradient.data) - static_cast<const float*>(part.memory.view().data);
   };
-  const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) {
-    return one.memory && offset(one) >= 0 && offset(one) < one.elements();
-  });
+  const auto part = std::ranges::find_if(
+      parts_, [&](const Part& one) { return one.memory && offset(one) >= 0 && offset(one) < one.elements(); });
   VITRINE_ASSERT(part != parts_.end(), "the gradient lies in a bucket that backward has begun");
   const int64_t first = number * part->elements() + offset(*part);
   return part->memory.view().rows(first, first + gradient.numel());

@@ -82,8 +82,7 @@ void ReplicaGroup::for_each_at_once(const std::function<void(Replica&)>& work) {
 }
 
 bool ReplicaGroup::any_lost() const {
-  return std::any_of(replicas_.begin(), replicas_.end(),
-                     [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
+  return std::ranges::any_of(replicas_, [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
 }
 
 void ReplicaGroup::issue_or_recover(const std::function<void()>& issue) {
@@ -96,9 +95,9 @@ void ReplicaGroup::issue_or_recover(const std::function<void()>& issue) {
 
 void ReplicaGroup::throw_if_failed(bool asks_gpus) {
   const auto failed = [&](ExecContext* ctx) { return asks_gpus ? ctx->stream().failed() : ctx->stream().has_fault(); };
-  const bool any_failed = std::any_of(replicas_.begin(), replicas_.end(), [&](const std::unique_ptr<Replica>& r) {
+  const bool any_failed = std::ranges::any_of(replicas_, [&](const std::unique_ptr<Replica>& r) {
     const auto contexts = r->contexts();
-    return std::any_of(contexts.begin(), contexts.end(), failed);
+    return std::ranges::any_of(contexts, failed);
   });
   if (!any_failed && !is_aborted() && !(asks_gpus && any_lost())) return;
   const std::exception_ptr cause = recover(nullptr);
@@ -163,8 +162,7 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
     for (auto& r : replicas_) r->make_events();
   });
   // What one replica has not received, all gather again.
-  const bool due = std::any_of(replicas_.begin(), replicas_.end(),
-                               [](const auto& r) { return r->gathered && r->gathered->is_due(); });
+  const bool due = std::ranges::any_of(replicas_, [](const auto& r) { return r->gathered && r->gathered->is_due(); });
   for (auto& r : replicas_) {
     if (r->gathered) r->gathered->set_due(due);
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <utility>
 
 #include "runtime/process_group/process_group.h"
 

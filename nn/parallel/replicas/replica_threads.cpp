@@ -5,8 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/trace/span.h"
-
 namespace vitrine {
 namespace {
 

@@ -77,15 +77,14 @@ int64_t PlannedBatches::largest_micro_batch() const {
 
 int64_t PlannedBatches::largest_evaluation() const {
   int64_t largest = 0;
-  for (const auto& [samples, batch] : evaluation_)
-    largest = std::max(largest, *std::max_element(batch.sizes.begin(), batch.sizes.end()));
+  for (const auto& [samples, batch] : evaluation_) largest = std::max(largest, *std::ranges::max_element(batch.sizes));
   return largest;
 }
 
 int64_t PlannedBatches::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned,
                                        const char* operation) const {
   const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
-  if (std::find(planned.begin(), planned.end(), samples) == planned.end()) {
+  if (std::ranges::find(planned, samples) == planned.end()) {
     throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload",
                                   operation, samples));
   }

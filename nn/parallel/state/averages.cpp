@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/state/averages.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "kernels/average.h"

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -65,7 +64,7 @@ std::vector<TensorSource> weights_sources(const FlatLayout& layout, const Buffer
   if (&weights != &state.flat(kParameters)) {  // averages, which frozen parameters do not have
     for (TensorSource& source : tensor_sources(layout.trained(), weights.values(), {}, scratch)) {
       const auto same = [&](const TensorSource& other) { return other.name == source.name; };
-      *std::find_if(more.begin(), more.end(), same) = std::move(source);
+      *std::ranges::find_if(more, same) = std::move(source);
     }
   }
   sources.insert(sources.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
@@ -143,13 +142,13 @@ std::span<const float> TrainingState::Flat::values() const {
 }
 
 const TrainingState::Flat& TrainingState::flat(const std::string& name) const {
-  const auto found = std::find_if(flats.begin(), flats.end(), [&](const Flat& flat) { return flat.name == name; });
+  const auto found = std::ranges::find_if(flats, [&](const Flat& flat) { return flat.name == name; });
   VITRINE_ASSERT(found != flats.end(), "a state has the flat buffers of its optimizer");
   return *found;
 }
 
 bool TrainingState::has_flat(const std::string& name) const {
-  return std::any_of(flats.begin(), flats.end(), [&](const Flat& flat) { return flat.name == name; });
+  return std::ranges::any_of(flats, [&](const Flat& flat) { return flat.name == name; });
 }
 
 std::vector<std::string> TrainingState::optimizer_states() const {
@@ -199,13 +198,12 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Buf
 void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers,
                            TrainingState& state, bool optimizer) {
   // Padding is zero.
-  for (TrainingState::Flat& flat : state.flats) std::fill(flat.values().begin(), flat.values().end(), 0.0F);
+  for (TrainingState::Flat& flat : state.flats) std::ranges::fill(flat.values(), 0.0F);
   BufferValues values;
   load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values,
                   {.allow_non_finite = true});
   state.counters = values.counters;
-  if (state.has_flat(kBuffers))
-    std::copy(values.values.begin(), values.values.end(), state.flat(kBuffers).values().begin());
+  if (state.has_flat(kBuffers)) std::ranges::copy(values.values, state.flat(kBuffers).values().begin());
   if (state.has_flat(kAverages)) {
     const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
     const bool exists = std::filesystem::exists(path);
@@ -292,7 +290,7 @@ void Checkpointer::gather_states(TrainingState* into) {
           return piece.of_states(flat_states(setup_.config.optimizer, r)[i].on_device);
         },
         [&](int64_t begin, std::span<const float> values) {
-          std::copy(values.begin(), values.end(), into->flat(name).values().begin() + begin);
+          std::ranges::copy(values, into->flat(name).values().begin() + begin);
         });
   }
 }

@@ -42,7 +42,7 @@ std::string describe_difference(const std::vector<std::string>& names, const std
     if (holders.size() == 1) continue;
     // The value that most devices hold counts as right; when two are held equally often, that of the first device.
     const auto has_first = [&](const auto& group) { return group.second.front() == replicas.front().first; };
-    const auto fewest = std::min_element(holders.begin(), holders.end(), [&](const auto& a, const auto& b) {
+    const auto fewest = std::ranges::min_element(holders, [&](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : !has_first(a) && has_first(b);
     });
     return fmt::format("the {} of {} differs from the others", names[i], fmt::join(fewest->second, " and "));
@@ -53,8 +53,8 @@ std::string describe_difference(const std::vector<std::string>& names, const std
 }  // namespace
 
 std::vector<uint64_t> Parameters::hashes(Replica& r) {
-  const bool all_hold_f32 = std::all_of(replicas_.begin(), replicas_.end(),
-                                        [](const auto& other) { return static_cast<bool>(other->model.parameters); });
+  const bool all_hold_f32 =
+      std::ranges::all_of(replicas_, [](const auto& other) { return static_cast<bool>(other->model.parameters); });
   const bool copies = r.reduction.shards_masters() && !r.reduction.shards_parameters();
   const View flat = all_hold_f32 && !copies ? r.model.parameters : r.model.half_parameters;
   setup_.devices.synchronize();
@@ -101,8 +101,7 @@ void Parameters::verify() {
     for (const uint64_t hash : hashes(*r)) text += fmt::format("{:016x}", hash);
   }
   const std::string mine = fmt::format("{}", fmt::join(of_devices, " "));
-  const bool equal_here =
-      std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
+  const bool equal_here = std::ranges::all_of(of_devices, [&](const std::string& h) { return h == of_devices[0]; });
   const auto name = [&](int device) { return setup_.devices[device].name(); };
   std::vector<std::string> names;
   for (const FlatLayout* part : {&std::as_const(setup_.layout), &setup_.buffer_layout.saved()}) {

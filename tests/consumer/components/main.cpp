@@ -22,9 +22,7 @@ bool is_loaded(const char* library) {
 }
 
 int run() {
-  DeviceGroupOptions options;
-  options.devices = parse_device_list("cpu:0-1", 0);
-  options.memory_bytes = {int64_t{1} << 20};
+  DeviceGroupOptions options{.devices = parse_device_list("cpu:0-1", 0), .memory_bytes = {int64_t{1} << 20}};
   DeviceGroup devices(options);
   ExecContext& ctx = devices[1].compute();
   HostBuffer source(8), target(8);

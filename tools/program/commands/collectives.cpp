@@ -209,9 +209,7 @@ int64_t largest_size(const CollectiveOptions& o) {
 void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o,
                    const std::vector<Collective>& collectives) {
   const int64_t largest = largest_size(o);
-  if (std::any_of(collectives.begin(), collectives.end(),
-                  [&](Collective c) { return bench.least_bytes(c) <= largest; }))
-    return;
+  if (std::ranges::any_of(collectives, [&](Collective c) { return bench.least_bytes(c) <= largest; })) return;
   throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes,
                                 why_too_small(bench, collectives.front()),
                                 o.counts.empty() ? "" : ", or lower --counts"));
@@ -344,8 +342,8 @@ int run_collectives(const Options& options, const Processes& processes) {
     print_json(json);
   } else {
     if (average) fmt::print("\nAvg bus bandwidth: {:.4g} GB/s\n", *average);
-    const auto disturbed = std::count_if(measured.rows.begin(), measured.rows.end(),
-                                         [](const Row& row) { return is_disturbed(row.out_of_place); });
+    const auto disturbed =
+        std::ranges::count_if(measured.rows, [](const Row& row) { return is_disturbed(row.out_of_place); });
     if (disturbed > 0) {
       fmt::print("{}\n",
                  style.prose(fmt::format("Other work on the machine shows in {} of {} times, which are more than "

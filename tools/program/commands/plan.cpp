@@ -37,15 +37,14 @@ constexpr int kChoices = 16;
 
 std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
                                                 const std::vector<DeviceRecord>& devices) {
-  const bool known =
-      std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
+  const bool known = std::ranges::any_of(devices, [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
   std::vector<RecomputationRecord> rows;
   for (const RecomputePoint& point : search.frontier(kChoices)) {
     RecomputationRecord& row = rows.emplace_back(RecomputationRecord{
         point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
     row.saved = 1.0 - static_cast<double>(row.peak_bytes) / static_cast<double>(rows.front().peak_bytes);
-    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(),
-                                                   [](const RecomputationRecord& faster) { return faster.fastest; });
+    row.fastest = row.fits == true &&
+                  std::ranges::none_of(rows, [](const RecomputationRecord& faster) { return faster.fastest; });
   }
   return rows;
 }

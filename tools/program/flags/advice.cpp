@@ -64,8 +64,7 @@ constexpr const char* find_flag(Setting setting) {
 }
 
 constexpr bool all_have_flags(std::span<const Setting> of_a_layer) {
-  return std::all_of(of_a_layer.begin(), of_a_layer.end(),
-                     [](Setting setting) { return find_flag(setting) != nullptr; });
+  return std::ranges::all_of(of_a_layer, [](Setting setting) { return find_flag(setting) != nullptr; });
 }
 static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) &&
                   all_have_flags(settings::kModelSettings) && all_have_flags(settings::kEngineSettings),
@@ -118,7 +117,7 @@ std::string in_reproduce_words(const Reason& reason) {
   for (const ReasonPart& part : pieces[0]) text.append(part);
   bool any = false;
   for (const std::vector<ReasonPart>& remedy : split_at(pieces[1], kNextRemedy)) {
-    if (!std::all_of(remedy.begin(), remedy.end(), reproduce_can_set)) continue;
+    if (!std::ranges::all_of(remedy, reproduce_can_set)) continue;
     text.append(any ? kNextRemedy : kFirstRemedy);
     any = true;
     for (const ReasonPart& part : remedy) text.append(part);

@@ -29,7 +29,7 @@ std::vector<std::string> command_names(const CLI::App& app, const std::string& w
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::vector<std::string> options = option_names(*command);
-    if (with_option.empty() || std::find(options.begin(), options.end(), with_option) != options.end())
+    if (with_option.empty() || std::ranges::find(options, with_option) != options.end())
       names.push_back(command->get_name());
   }
   return names;
@@ -100,7 +100,7 @@ void check_values_given(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_items_expected_min() == 0) continue;  // may be left without a value
     const std::vector<std::string>& values = option->results();
-    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    if (std::ranges::find(values, "") == values.end()) continue;
     throw ConfigError(fmt::format("{}: the value is empty; give one, or leave the option out", option->get_name()));
   }
 }
@@ -166,8 +166,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     if (unexpected.empty()) return usage_error(command, error.what());
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
     // The value of an unknown option is left over too; report the option.
-    const auto option =
-        std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
+    const auto option = std::ranges::find_if(unexpected, [](const std::string& a) { return a.rfind('-', 0) == 0; });
     const std::string& argument = option == unexpected.end() ? unexpected.front() : *option;
     const auto at = std::find(arguments.begin() + 1, arguments.end(), argument);
     return usage_error(command, describe_unexpected(app, *command, argument, at == arguments.end() ? "" : *(at - 1)));

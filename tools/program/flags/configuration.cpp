@@ -24,8 +24,7 @@ std::string text_of(const Json& value) {
 }
 
 const SettingRow* find_setting(const SettingTable& table, const std::string& name) {
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const SettingRow& row) { return row.name() == name; });
+  const auto found = std::ranges::find_if(table, [&](const SettingRow& row) { return row.name() == name; });
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -33,7 +32,7 @@ const SettingRow* find_setting(const SettingTable& table, const std::string& nam
 bool exists(const SettingRow& row, const SettingContext& c, const SettingTable& table) {
   if (row.owner.values.empty()) return true;
   const std::string owner = text_of(find_setting(table, row.owner.name)->value(c));
-  return std::find(row.owner.values.begin(), row.owner.values.end(), owner) != row.owner.values.end();
+  return std::ranges::find(row.owner.values, owner) != row.owner.values.end();
 }
 
 /// The value in force as text: a default that is given has the same text as one that is not.

@@ -54,7 +54,7 @@ std::vector<FlagEntry> all_flags(const ProgramFlags& program) {
   for (const CLI::App* command : program.app.get_subcommands({})) {
     for (const CLI::Option* option : shown_options(*command)) {
       const std::string name = option->get_name(true, true);
-      auto flag = std::find_if(flags.begin(), flags.end(), [&](const FlagEntry& f) { return f.name == name; });
+      auto flag = std::ranges::find_if(flags, [&](const FlagEntry& f) { return f.name == name; });
       if (flag == flags.end()) {
         const auto last = std::find_if(flags.rbegin(), flags.rend(),
                                        [&](const FlagEntry& f) { return f.group == option->get_group(); });
@@ -62,8 +62,7 @@ std::vector<FlagEntry> all_flags(const ProgramFlags& program) {
                             FlagEntry{name, option_usage(*option), option->get_group(), {}});
       }
       const std::string meaning = option_meaning(*option);
-      auto variant = std::find_if(flag->variants.begin(), flag->variants.end(),
-                                  [&](const FlagVariant& v) { return v.meaning == meaning; });
+      auto variant = std::ranges::find_if(flag->variants, [&](const FlagVariant& v) { return v.meaning == meaning; });
       if (variant == flag->variants.end()) variant = flag->variants.insert(variant, FlagVariant{meaning, {}});
       variant->commands.push_back(command->get_name());
     }

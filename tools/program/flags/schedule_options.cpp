@@ -41,8 +41,7 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
   given.schedule = o;
   for (const SettingRow& row : setting_table()) {
     const std::vector<std::string>& schedules = row.owner.values;
-    if (row.owner.name != "lr-schedule" || std::find(schedules.begin(), schedules.end(), o.schedule) != schedules.end())
-      continue;
+    if (row.owner.name != "lr-schedule" || std::ranges::find(schedules, o.schedule) != schedules.end()) continue;
     if (field_value(row, given) == field_value(row, defaults)) continue;
     throw ConfigError(
         fmt::format("{} belongs to --lr-schedule {}, got --lr-schedule {}; omit it, or choose that schedule", row.flag,
@@ -53,7 +52,7 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
 
   LrScheduleConfig config;
   config.kind = kind_of(o.schedule);
-  if (!std::is_sorted(o.milestones.begin(), o.milestones.end())) {
+  if (!std::ranges::is_sorted(o.milestones)) {
     throw ConfigError(
         fmt::format("--lr-milestones {}: expected epochs in ascending order", fmt::join(o.milestones, ",")));
   }

@@ -9,12 +9,11 @@ namespace vitrine::tools::lab {
 
 double Result::most_planted() const { return planted.back(); }
 
-double Result::most_without() const { return *std::max_element(without.begin(), without.end()); }
+double Result::most_without() const { return *std::ranges::max_element(without); }
 
 bool Result::as_stated() const {
   // A NaN is neither.
-  const bool right =
-      std::all_of(without.begin(), without.end(), [this](double value) { return value <= experiment->noise; });
+  const bool right = std::ranges::all_of(without, [this](double value) { return value <= experiment->noise; });
   return right && most_planted() > experiment->harm;
 }
 
@@ -34,7 +33,7 @@ std::vector<std::string> experiment_names() {
 
 const Experiment& experiment(const std::string& name) {
   const std::vector<Experiment>& all = experiments();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Experiment& e) { return name == e.name; });
+  const auto found = std::ranges::find_if(all, [&](const Experiment& e) { return name == e.name; });
   VITRINE_ASSERT(found != all.end(), "the name of an experiment was checked before");
   return *found;
 }

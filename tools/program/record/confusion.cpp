@@ -29,15 +29,15 @@ void ConfusionMatrix::add(std::span<const int32_t> labels, std::span<const float
   const auto classes = static_cast<size_t>(classes_);
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::span<const float> row = logits.subspan(i * classes, classes);
-    if (std::any_of(row.begin(), row.end(), [](float x) { return std::isnan(x); })) continue;
-    const auto predicted = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    if (std::ranges::any_of(row, [](float x) { return std::isnan(x); })) continue;
+    const auto predicted = static_cast<size_t>(std::ranges::max_element(row) - row.begin());
     ++counts_[static_cast<size_t>(labels[i]) * classes + predicted];
   }
 }
 
 void ConfusionMatrix::sum_over_processes(ProcessGroup& process_group) {
   const std::vector<double> sums = process_group.sum("the confusion matrix", {counts_.begin(), counts_.end()});
-  std::transform(sums.begin(), sums.end(), counts_.begin(), [](double sum) { return static_cast<int64_t>(sum); });
+  std::ranges::transform(sums, counts_.begin(), [](double sum) { return static_cast<int64_t>(sum); });
 }
 
 int64_t ConfusionMatrix::total(int64_t actual) const {
@@ -69,8 +69,7 @@ std::string ConfusionMatrix::report(const std::vector<std::string>& names, const
         confusions.push_back({actual, predicted, count(actual, predicted)});
     }
   }
-  std::stable_sort(confusions.begin(), confusions.end(),
-                   [](const Confusion& a, const Confusion& b) { return a.count > b.count; });
+  std::ranges::stable_sort(confusions, [](const Confusion& a, const Confusion& b) { return a.count > b.count; });
   confusions.resize(std::min(confusions.size(), kConfusionsShown));
   Table table({{"class", Table::Align::left}, {"predicted as", Table::Align::left}, {"samples"}, {"of the class"}},
               fmt::format("The most frequent confusions of {} classes", classes_));

@@ -32,8 +32,7 @@ std::string DeviceSet::name(std::span<const std::string> names) const {
 std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(size_t, size_t)>& agree) {
   std::vector<DeviceSet> sets;
   for (size_t d = 0; d < devices; ++d) {
-    const auto found =
-        std::find_if(sets.begin(), sets.end(), [&](const DeviceSet& set) { return agree(set.first(), d); });
+    const auto found = std::ranges::find_if(sets, [&](const DeviceSet& set) { return agree(set.first(), d); });
     if (found == sets.end()) {
       sets.push_back({{d}});
     } else {
@@ -53,13 +52,13 @@ Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   Spread spread;
   spread.count = values.size();
-  spread.most_at = static_cast<size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+  spread.most_at = static_cast<size_t>(std::ranges::max_element(values) - values.begin());
   const auto count = static_cast<double>(values.size());
   double squares = 0.0;
   for (const double value : values) spread.mean += value / count;
   for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
   if (values.size() > 1) spread.deviation = std::sqrt(squares / (count - 1));
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const size_t middle = values.size() / 2;
   spread.least = values.front(), spread.most = values.back();
   spread.median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;

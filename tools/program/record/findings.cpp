@@ -112,9 +112,8 @@ bool judges_waits(const RunRecord& run) {
 }
 
 std::optional<Finding> divergence(const RunRecord& run) {
-  const auto evaluation = std::find_if(run.epochs.begin(), run.epochs.end(), [](const EpochRecord& e) {
-    return e.test_loss && !std::isfinite(*e.test_loss);
-  });
+  const auto evaluation = std::ranges::find_if(
+      run.epochs, [](const EpochRecord& e) { return e.test_loss && !std::isfinite(*e.test_loss); });
   if (run.diverged.empty() && run.steps.non_finite == 0 && evaluation == run.epochs.end()) return std::nullopt;
   std::string text = run.diverged + ".";
   if (run.diverged.empty()) {
@@ -202,8 +201,8 @@ Finding compare_stages(const RunRecord& run, const RunRecord& stage_below) {
 std::optional<Finding> little_headroom(const RunRecord& run) {
   if (run.devices.empty()) return std::nullopt;
   const auto share = [](const DeviceRecord& d) { return d.share_of_capacity(d.pool.peak_bytes); };
-  const auto tightest = std::max_element(run.devices.begin(), run.devices.end(),
-                                         [&](const auto& a, const auto& b) { return share(a) < share(b); });
+  const auto tightest =
+      std::ranges::max_element(run.devices, [&](const auto& a, const auto& b) { return share(a) < share(b); });
   if (share(*tightest) < kNearCapacity) return std::nullopt;
   return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
                              percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
@@ -258,8 +257,8 @@ std::optional<Finding> idle_device(const RunRecord& run) {
     if (d.samples_per_step == 0 || busy.back() <= 0) return std::nullopt;
     rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
   }
-  const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
-  const size_t slow = static_cast<size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  const size_t fast = static_cast<size_t>(std::ranges::min_element(busy) - busy.begin());
+  const size_t slow = static_cast<size_t>(std::ranges::max_element(busy) - busy.begin());
   const PhaseTable& table = run.devices[fast].phases;
   const double idle = phase_row(table, Phase::wait).share, gap = share_of(table, busy[slow] - busy[fast]);
   if (std::min(idle, gap) < kIdle || !is_signal(run, gap)) return std::nullopt;
@@ -304,8 +303,8 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr || run.scheme.reduce != Reduce::allreduce) return std::nullopt;
   const CommunicationTable& table = slowest->communication;
-  if (std::count_if(table.rows.begin(), table.rows.end(), is_bucket) != 1) return std::nullopt;
-  const CommunicationRow& row = *std::find_if(table.rows.begin(), table.rows.end(), is_bucket);
+  if (std::ranges::count_if(table.rows, is_bucket) != 1) return std::nullopt;
+  const CommunicationRow& row = *std::ranges::find_if(table.rows, is_bucket);
   const double share = share_of(slowest->phases, row.exposed_seconds);
   if (row.exposed_share() < kExposed || row.buffer_bytes == 0 || !is_signal(run, share)) return std::nullopt;
   const int64_t bytes = per_step(row.buffer_bytes, table);
@@ -323,7 +322,7 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
   if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
   if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
-  const auto first = std::find_if(table.rows.begin(), table.rows.end(), is_bucket);
+  const auto first = std::ranges::find_if(table.rows, is_bucket);
   if (first == table.rows.end() || table.steps == 0) return std::nullopt;
   const int64_t bytes = per_step(first->buffer_bytes, table);
   return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have "

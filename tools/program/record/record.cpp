@@ -107,7 +107,7 @@ std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, con
     std::sort(difference.tensors.rbegin(), difference.tensors.rend());
     all.push_back(std::move(difference));
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   return all;
 }
 
@@ -116,14 +116,12 @@ std::string place_name(Phase phase, const std::string& layer) {
 }
 
 PhaseRow phase_row(const PhaseTable& table, Phase phase) {
-  const auto found =
-      std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& row) { return row.phase == phase; });
+  const auto found = std::ranges::find_if(table.rows, [&](const PhaseRow& row) { return row.phase == phase; });
   return found == table.rows.end() ? PhaseRow{phase} : *found;
 }
 
 WaitRow wait_row(const PhaseTable& table, std::string_view cause) {
-  const auto found =
-      std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& row) { return row.cause == cause; });
+  const auto found = std::ranges::find_if(table.waits, [&](const WaitRow& row) { return row.cause == cause; });
   return found == table.waits.end() ? WaitRow{std::string(cause)} : *found;
 }
 

@@ -33,8 +33,7 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
   for (const RunRecord& run : runs) {
     const ReproducedRun& of = *run.reproduced;
     const std::string name = of.configuration();
-    if (std::any_of(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; }))
-      continue;
+    if (std::ranges::any_of(all, [&](const ConfigurationSummary& summary) { return summary.name == name; })) continue;
     ConfigurationSummary& summary = all.emplace_back();
     summary.name = name, summary.mode = of.mode, summary.precision = of.precision;
   }
@@ -54,7 +53,7 @@ std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) 
         summary.shown = i;
       if (!is_complete(run)) {
         std::vector<std::string>& states = summary.unfinished;
-        if (std::find(states.begin(), states.end(), of.state) == states.end()) states.push_back(of.state);
+        if (std::ranges::find(states, of.state) == states.end()) states.push_back(of.state);
         continue;
       }
       accuracies.push_back(run.epochs.back().test_accuracy.value_or(0.0));

@@ -36,7 +36,7 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
   std::string text =
       "Gradient difference: relative to one device's f32 gradient of the first step; rounding alone gives about 1e-6";
   const auto any = [&](DType dtype) {
-    return std::any_of(runs.begin(), runs.end(), [=](const auto& r) { return r.precision.compute == dtype; });
+    return std::ranges::any_of(runs, [=](const auto& r) { return r.precision.compute == dtype; });
   };
   if (any(DType::f16)) text += ", in fp16 1e-2";
   if (any(DType::bf16)) text += ", in bf16 5e-2";
@@ -47,8 +47,7 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
 
 Table schemes_table(const Record& record) {
   using Align = Table::Align;
-  const bool skips =
-      std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& r) { return r.steps.skipped() > 0; });
+  const bool skips = std::ranges::any_of(record.runs, [](const RunRecord& r) { return r.steps.skipped() > 0; });
   Table table({{"mode", Align::left},
                {"device", Align::left},
                {skips ? "samples/s (skipped)" : "samples/s"},
@@ -86,9 +85,9 @@ Table scheme_times_table(const Record& record) {
                                     {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
                                     {"wait", {Phase::graph, Phase::wait}}};
-  const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {
-    return std::any_of(run.devices.begin(), run.devices.end(),
-                       [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
+  const bool recomputes = std::ranges::any_of(record.runs, [](const RunRecord& run) {
+    return std::ranges::any_of(run.devices,
+                               [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
   });
   if (!recomputes)
     std::erase_if(groups, [](const PhaseGroup& group) { return group.phases.front() == Phase::recompute; });

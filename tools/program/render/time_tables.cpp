@@ -29,8 +29,7 @@ std::vector<std::string> wait_causes(const std::vector<const DeviceRecord*>& dev
   }
   std::vector<std::string> causes;
   for (const auto& [cause, total] : seconds) causes.push_back(cause);
-  std::stable_sort(causes.begin(), causes.end(),
-                   [&](const std::string& a, const std::string& b) { return seconds[a] > seconds[b]; });
+  std::ranges::stable_sort(causes, [&](const std::string& a, const std::string& b) { return seconds[a] > seconds[b]; });
   causes.resize(std::min(causes.size(), kWaitCausesShown));
   return causes;
 }
@@ -47,10 +46,9 @@ std::vector<TimeRow> time_rows(const std::vector<const DeviceRecord*>& devices) 
   for (int p = 0; p < kPhaseCount; ++p) {
     const auto phase = static_cast<Phase>(p);
     const auto has = [&](const DeviceRecord* d) {
-      return std::any_of(d->phases.rows.begin(), d->phases.rows.end(),
-                         [&](const PhaseRow& row) { return row.phase == phase; });
+      return std::ranges::any_of(d->phases.rows, [&](const PhaseRow& row) { return row.phase == phase; });
     };
-    if (std::none_of(devices.begin(), devices.end(), has)) continue;
+    if (std::ranges::none_of(devices, has)) continue;
     rows.push_back({phase_name(phase), [phase](const PhaseTable& t) { return phase_row(t, phase); }});
     if (phase != Phase::wait) continue;
     for (const std::string& cause : wait_causes(devices)) {
@@ -137,7 +135,7 @@ bool same_phases(const PhaseTable& a, const PhaseTable& b) {
     for (const PhaseRow& row : table.rows) {
       if (row.phase != Phase::wait && row.phase != Phase::data) all.push_back(row.phase);
     }
-    std::sort(all.begin(), all.end());
+    std::ranges::sort(all);
     return all;
   };
   return phases(a) == phases(b);

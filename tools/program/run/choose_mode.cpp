@@ -117,9 +117,8 @@ Chosen choose_mode(const Options& asked, const Job& job, DeviceGroup& planned, s
   }
   double fastest = fitting.front().seconds;
   for (const Candidate& candidate : fitting) fastest = std::min(fastest, candidate.seconds);
-  const auto best = std::find_if(fitting.begin(), fitting.end(), [&](const Candidate& candidate) {
-    return candidate.seconds * (1 - kLeastGain) <= fastest;
-  });
+  const auto best = std::ranges::find_if(
+      fitting, [&](const Candidate& candidate) { return candidate.seconds * (1 - kLeastGain) <= fastest; });
   options.mode = best->mode;
   const std::string why =
       alone      ? "on one device all modes are alike"

@@ -13,7 +13,6 @@
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
-#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"

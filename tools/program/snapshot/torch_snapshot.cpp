@@ -2,9 +2,7 @@
 #include "tools/program/snapshot/torch_snapshot.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "runtime/trace/span.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {

@@ -16,7 +16,6 @@
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "tools/program/checkpoint/checkpoints.h"
-#include "tools/program/checkpoint/resume.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/flags/setting.h"
 #include "tools/program/record/findings.h"

@@ -58,7 +58,7 @@ std::vector<const HeldBlock*> large_blocks(const MemoryTimeline& timeline) {
                      [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
     large.resize(kBlocksDrawn);
   }
-  std::sort(large.begin(), large.end(), [](const auto* a, const auto* b) {
+  std::ranges::sort(large, [](const auto* a, const auto* b) {
     return a->first != b->first ? a->first < b->first : a->offset < b->offset;
   });
   return large;
@@ -162,8 +162,7 @@ Table peak_holders(const MemoryTimeline& timeline) {
   for (const HeldBlock& block : timeline.blocks) {
     if (timeline.holds_at_peak(block)) held.push_back(&block);
   }
-  std::stable_sort(held.begin(), held.end(),
-                   [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
+  std::ranges::stable_sort(held, [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
   Table table({{"tensor", Table::Align::left},
                {"bytes"},
                {"category", Table::Align::left},
@@ -231,7 +230,7 @@ constexpr struct {
 std::vector<size_t> parts_of(const MemoryTimeline& timeline) {
   const auto& moments = timeline.moments;
   const auto in = [](Phase phase) { return [phase](const MemoryMoment& m) { return m.phase == phase; }; };
-  const auto forward = std::find_if(moments.begin(), moments.end(), in(Phase::forward));
+  const auto forward = std::ranges::find_if(moments, in(Phase::forward));
   const auto backward = std::find_if(forward, moments.end(), in(Phase::backward));
   if (backward == moments.end()) return {};
   const auto after = std::find_if(moments.rbegin(), moments.rend(), in(Phase::backward)).base();
@@ -281,9 +280,9 @@ Json memory_overlay(const std::vector<RunRecord>& runs) {
       if (d.memory && d.memory->moments.size() > 1) devices.push_back(&d);
     }
     if (devices.empty()) continue;
-    const DeviceRecord& most = **std::max_element(
-        devices.begin(), devices.end(),
-        [](const DeviceRecord* a, const DeviceRecord* b) { return largest_sum(*a->memory) < largest_sum(*b->memory); });
+    const DeviceRecord& most = **std::ranges::max_element(devices, [](const DeviceRecord* a, const DeviceRecord* b) {
+      return largest_sum(*a->memory) < largest_sum(*b->memory);
+    });
     // "ddp fp16": a scheme has a color, a precision a kind of line.
     const size_t space = std::min(run.name.find(' '), run.name.size());
     const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));

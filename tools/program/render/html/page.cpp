@@ -122,8 +122,7 @@ std::string which_devices(const Record& record) {
 Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
   const std::vector<Json> charts = memory_charts(devices);
   if (charts.empty()) return {};
-  const bool has_gaps =
-      std::any_of(charts.begin(), charts.end(), [](const Json& chart) { return !chart["extent"].is_null(); });
+  const bool has_gaps = std::ranges::any_of(charts, [](const Json& chart) { return !chart["extent"].is_null(); });
   return blocks_of(
       {text(introduction),
        has_gaps ? note("Fragmentation: free gaps below the highest block. They count as used until a block fits in.")
@@ -281,8 +280,7 @@ Sections measurements_sections(const Record& record) {
   // All schemes run in one process.
   if (std::vector<Bar> outside = outside_bars(record.runs.front().devices); !outside.empty())
     memory.push_back({"all schemes", std::move(outside)});
-  const bool equal = std::all_of(record.runs.begin(), record.runs.end(),
-                                 [](const RunRecord& run) { return all_as_planned(run.devices); });
+  const bool equal = std::ranges::all_of(record.runs, [](const RunRecord& run) { return all_as_planned(run.devices); });
   return {{"Peak memory",
            blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                  : "Peak of each device by category, as measured."),
