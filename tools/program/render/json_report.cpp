@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/render/json_report.h"
 
-#include <cstdio>
 #include <string>
 
 #include "tools/program/flags/advice.h"
@@ -334,10 +333,6 @@ Json communication_json(const std::vector<DeviceRecord>& devices) {
   return json;
 }
 
-void print_json(const Json& json) {
-  const std::string text = json_text(json).append(1, '\n');
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  flush_results();
-}
+void print_json(const Json& json) { print_results(json_text(json).append(1, '\n')); }
 
 }  // namespace vitrine::tools

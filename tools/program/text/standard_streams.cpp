@@ -48,6 +48,16 @@ std::FILE* open_stream(StandardStream& stream, int buffering) {
   return file;
 }
 
+/// Under mpirun, until it has read what was written.
+void wait_for_mpirun(int descriptor) {
+  if (std::getenv("PMIX_RANK") == nullptr) return;
+  constexpr int kLooks = 5000, kMicroseconds = 200;
+  for (int look = 0, unread = 0; look < kLooks; ++look) {
+    if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) return;
+    usleep(kMicroseconds);
+  }
+}
+
 }  // namespace
 
 void keep_standard_streams() {
@@ -66,14 +76,11 @@ void keep_standard_streams() {
   if (error != nullptr) stderr = error;
 }
 
-void flush_results() {
+void print_results(const std::string& text) {
+  wait_for_mpirun(STDERR_FILENO);
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-  if (std::getenv("PMIX_RANK") == nullptr) return;
-  constexpr int kLooks = 5000, kMicroseconds = 200;
-  for (int look = 0, unread = 0; look < kLooks; ++look) {
-    if (ioctl(STDOUT_FILENO, FIONREAD, &unread) != 0 || unread == 0) return;
-    usleep(kMicroseconds);
-  }
+  wait_for_mpirun(STDOUT_FILENO);
 }
 
 std::string finish_stdout() {

@@ -10,9 +10,10 @@ namespace vitrine::tools {
 /// are errors like full disks. Call it first in main(). Afterwards fileno(stdout) is invalid; use STDOUT_FILENO.
 void keep_standard_streams();
 
-/// Flushes stdout. Under mpirun it waits, for a second at most, until mpirun has read all of it: that of Open MPI 5
-/// puts the first 4,096 bytes of a longer line on stderr if something on stderr follows at once.
-void flush_results();
+/// Writes `text` to stdout. Under mpirun it first waits until mpirun has read what is on stderr, and then until it has
+/// read the text, each time for a second at most: that of Open MPI 5 puts the first 4,096 bytes of a longer line on
+/// stderr if it reads from there before it has read the whole line.
+void print_results(const std::string& text);
 
 /// Flushes stdout. Returns why some output could not be written; empty if all of it was.
 std::string finish_stdout();
