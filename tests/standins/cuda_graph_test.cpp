@@ -24,9 +24,11 @@ class CudaGraphs : public LibraryTest {
     LibraryTest::SetUp();
     numbers_ = upload(std::vector<int>(2));
     ASSERT_EQ(cudaEventCreate(&event_), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking), cudaSuccess);
   }
   void TearDown() override {
     EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(other_), cudaSuccess);
     LibraryTest::TearDown();
   }
   void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
@@ -52,6 +54,7 @@ class CudaGraphs : public LibraryTest {
   std::vector<int> numbers() { return download(numbers_, 2); }
 
   cudaEvent_t event_ = nullptr;
+  cudaStream_t other_ = nullptr;
   int* numbers_ = nullptr;
 };
 
@@ -125,42 +128,36 @@ TEST_F(CudaGraphs, InThreadLocalModeOtherThreadsMayAllocate) {
 }
 
 TEST_F(CudaGraphs, AnEventOfACaptureIsOfNoUseOutside) {
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   begin();
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
   EXPECT_EQ(cudaStreamWaitEvent(stream_, event_, 0), cudaSuccess);
   EXPECT_EQ(end(), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event_), cudaErrorCapturedEvent);
   EXPECT_EQ(cudaEventSynchronize(event_), cudaErrorCapturedEvent);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaErrorCapturedEvent);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaErrorCapturedEvent);
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
   EXPECT_EQ(cudaEventSynchronize(event_), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(CudaGraphs, AStreamThatWaitsForACapturedEventTakesPart) {
-  cudaStream_t other = nullptr;
   cudaEvent_t joined = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming), cudaSuccess);
   begin();
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
-  cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
-  EXPECT_EQ(cudaEventRecord(joined, other), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaSuccess);
+  cuda::launch(other_, add_one, dim3(1), dim3(1), numbers_);
+  EXPECT_EQ(cudaEventRecord(joined, other_), cudaSuccess);
   EXPECT_EQ(cudaStreamWaitEvent(stream_, joined, 0), cudaSuccess);
   cuda::launch(stream_, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_), numbers_ + 1);
   const cudaGraphExec_t graph = instantiate();
   cudaStreamCaptureStatus status{};
-  EXPECT_EQ(cudaStreamIsCapturing(other, &status), cudaSuccess);
+  EXPECT_EQ(cudaStreamIsCapturing(other_, &status), cudaSuccess);
   EXPECT_EQ(status, cudaStreamCaptureStatusNone);
   EXPECT_EQ(numbers(), (std::vector<int>{0, 0}));
   for (int i = 0; i < 2; ++i) EXPECT_EQ(cudaGraphLaunch(graph, stream_), cudaSuccess);
   EXPECT_EQ(numbers(), (std::vector<int>{2, 2}));
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(joined), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 std::atomic<int> arrived{0};
@@ -174,14 +171,12 @@ __global__ void meet(int* result) {
 }
 
 TEST_F(CudaGraphs, WorkOfSeveralStreamsWithoutAnEdgeRunsAtTheSameTime) {
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   begin();
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaSuccess);
   cuda::launch(stream_, meet, dim3(1), dim3(1), numbers_);
-  cuda::launch(other, meet, dim3(1), dim3(1), numbers_ + 1);
-  EXPECT_EQ(cudaEventRecord(event_, other), cudaSuccess);
+  cuda::launch(other_, meet, dim3(1), dim3(1), numbers_ + 1);
+  EXPECT_EQ(cudaEventRecord(event_, other_), cudaSuccess);
   EXPECT_EQ(cudaStreamWaitEvent(stream_, event_, 0), cudaSuccess);
   const cudaGraphExec_t graph = instantiate();
   for (int i = 0; i < 3; ++i) {
@@ -191,12 +186,9 @@ TEST_F(CudaGraphs, WorkOfSeveralStreamsWithoutAnEdgeRunsAtTheSameTime) {
     EXPECT_EQ(numbers(), (std::vector<int>{1, 1}));
   }
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(CudaGraphs, AreOrderedByTheirEdgesAndByTheStreamOfTheLaunch) {
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   const auto order = [&](cudaStream_t first, cudaStream_t second) {
     EXPECT_EQ(cudaEventRecord(event_, first), cudaSuccess);
     EXPECT_EQ(cudaStreamWaitEvent(second, event_, 0), cudaSuccess);
@@ -204,9 +196,9 @@ TEST_F(CudaGraphs, AreOrderedByTheirEdgesAndByTheStreamOfTheLaunch) {
   begin();
   for (int i = 0; i < 10; ++i) {
     add();
-    order(stream_, other);
-    cuda::launch(other, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_), numbers_ + 1);
-    order(other, stream_);
+    order(stream_, other_);
+    cuda::launch(other_, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_), numbers_ + 1);
+    order(other_, stream_);
     cuda::launch(stream_, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_ + 1), numbers_);
   }
   const cudaGraphExec_t graph = instantiate();
@@ -216,43 +208,36 @@ TEST_F(CudaGraphs, AreOrderedByTheirEdgesAndByTheStreamOfTheLaunch) {
   }
   EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess) << "while launches are in progress";
   EXPECT_EQ(numbers(), (std::vector<int>{220, 219}));
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(CudaGraphs, AStreamThatTakesPartMustBeJoined) {
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   for (const bool early : {false, true}) {
     begin();
     EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
-    EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
-    if (early) cudaEventRecord(event_, other);  // before its work
-    cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
+    EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaSuccess);
+    if (early) cudaEventRecord(event_, other_);  // before its work
+    cuda::launch(other_, add_one, dim3(1), dim3(1), numbers_);
     if (early) cudaStreamWaitEvent(stream_, event_, 0);
     EXPECT_EQ(end(), cudaErrorStreamCaptureUnjoined);
   }
-  cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
-  EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  cuda::launch(other_, add_one, dim3(1), dim3(1), numbers_);
+  EXPECT_EQ(cudaStreamSynchronize(other_), cudaSuccess);
   EXPECT_EQ(numbers(), (std::vector<int>{1, 0})) << "it runs again what it is given";
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(CudaGraphs, CapturesDoNotMergeAndEndWhereTheyBegan) {
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
   begin();
-  ASSERT_EQ(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(other_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaErrorStreamCaptureMerge);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaErrorStreamCaptureMerge);
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
   cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(cudaStreamEndCapture(other_, &graph), cudaErrorStreamCaptureInvalidated);
   begin();
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
-  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched);
+  EXPECT_EQ(cudaStreamWaitEvent(other_, event_, 0), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(other_, &graph), cudaErrorStreamCaptureUnmatched);
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(CudaGraphs, AnExternalRecordTakesTheTimeOfEachLaunch) {

@@ -35,11 +35,13 @@ class LibraryTest : public ::testing::Test {
     memory_.push_back(p);
     return static_cast<T*>(p);
   }
+  /// Any stream may use the copy at once.
   template <class T>
   T* upload(const std::vector<T>& values) {
     T* const p = device_memory<T>(values.size());
     EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_),
               cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     return p;
   }
   template <class T>
