@@ -66,8 +66,11 @@ TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllWithoutAMessage) {
 }
 
 TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
-  // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   Command command = mpirun_command(3, with_output_in(folder_.str(), endless()));
+  if (ChildProcess({command[0], "--version"}).wait().output.find("(Open MPI) 4.") == std::string::npos) {
+    GTEST_SKIP() << "this mpirun sends SIGKILL half a second after SIGINT, whatever its settings";
+  }
+  // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());
   const auto said = [&](const char* rank) {
