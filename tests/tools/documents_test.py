@@ -40,6 +40,20 @@ $ vitrine plan --model mlp --devices meta:0 --device-memory 4KiB --batch-size 1 
 
 The workspace has 32.0 MiB of 1,073,741,824, for 2 samples, 5 % of something, and 0 bytes more than the other.
 """,
+    "docs/speed.md": """# Speed
+
+<!-- speeds: results.json a-b64 -->
+<!-- speeds: results.json b-b128 -->
+
+| job | PyTorch, tuned | best PyTorch | Vitrine | ratio | rounds |
+| --- | --- | --- | --- | --- | --- |
+| A, f32 | 47.5 | 47.5 | 52.0 | 1.10 | 1.09 to 1.11 |
+| B | 1,000 | 2,000 | 4,000 | 2.00 | 2.00 to 2.00 |
+""",
+    "results.json": """{"results": {
+"a-b64": {"samples_per_second": {"eager": 1.25, "tuned": 47.52, "vitrine": 52}, "ratio": 1.1, "ratios": [1.11, 1.09, 1.1]},
+"b-b128": {"samples_per_second": {"eager": 2000, "tuned": 1000, "vitrine": 4000}, "ratio": 2, "ratios": [2]}}}
+""",
 }
 # file, what is replaced, by what, the words of the report
 MISTAKES = [
@@ -57,6 +71,10 @@ MISTAKES = [
     ("docs/page.md", ", 5 %", "", "docs/page.md:15: the comments name 4 values, but 3 figures follow"),
     ("docs/page.md", "0.capacity_bytes", "2.capacity_bytes", "docs/page.md:15: no figures: IndexError"),
     ("docs/page.md", "meta:0-1", "meta:0-x", "docs/page.md:15: no figures: ValueError"),
+    ("docs/speed.md", "| 52.0", "| 53.0", "docs/speed.md:8: the results are others: | A, f32 | 47.5 | 47.5 | 52.0 | 1.10 | 1.09 to 1.11 |"),
+    ("docs/speed.md", "| 2.00 |", "| 2.01 |", "docs/speed.md:9: the results are others"),
+    ("docs/speed.md", "b-b128", "b-b129", "docs/speed.md:1: no speeds: KeyError"),
+    ("docs/speed.md", " b-b128 -->", " b-b128 a-b64 -->", "docs/speed.md:1: no speeds: ValueError"),
 ]
 
 
