@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -48,14 +49,32 @@ std::FILE* open_stream(StandardStream& stream, int buffering) {
   return file;
 }
 
-/// Under mpirun, until it has read what was written.
-void wait_for_mpirun(int descriptor) {
-  if (std::getenv("PMIX_RANK") == nullptr) return;
+/// Waits until mpirun has read what was written. Returns false after a second.
+bool wait_for_mpirun(int descriptor) {
   constexpr int kLooks = 5000, kMicroseconds = 200;
   for (int look = 0, unread = 0; look < kLooks; ++look) {
-    if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) return;
+    if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) return true;
     usleep(kMicroseconds);
   }
+  return false;
+}
+
+/// Breaks a line of JSON after a comma where it has more than 2 KiB.
+std::vector<std::string> short_lines(const std::string& json) {
+  std::vector<std::string> lines(1);
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    lines.back() += json[i];
+    if (json[i] == '\\') {
+      lines.back() += json[++i];
+    } else if (json[i] == '"') {
+      in_string = !in_string;
+    } else if (json[i] == ',' && !in_string && lines.back().size() > 2048) {
+      lines.back() += '\n';
+      lines.emplace_back();
+    }
+  }
+  return lines;
 }
 
 }  // namespace
@@ -76,11 +95,14 @@ void keep_standard_streams() {
   if (error != nullptr) stderr = error;
 }
 
-void print_results(const std::string& text) {
-  wait_for_mpirun(STDERR_FILENO);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-  wait_for_mpirun(STDOUT_FILENO);
+void print_results(const std::string& json) {
+  const bool under_mpirun = std::getenv("PMIX_RANK") != nullptr;
+  bool waits = under_mpirun && wait_for_mpirun(STDERR_FILENO);
+  for (const std::string& line : under_mpirun ? short_lines(json) : std::vector{json}) {
+    std::fwrite(line.data(), 1, line.size(), stdout);
+    std::fflush(stdout);
+    waits = waits && wait_for_mpirun(STDOUT_FILENO);
+  }
 }
 
 std::string finish_stdout() {

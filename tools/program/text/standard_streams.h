@@ -10,10 +10,10 @@ namespace vitrine::tools {
 /// are errors like full disks. Call it first in main(). Afterwards fileno(stdout) is invalid; use STDOUT_FILENO.
 void keep_standard_streams();
 
-/// Writes `text` to stdout. Under mpirun it first waits until mpirun has read what is on stderr, and then until it has
-/// read the text, each time for a second at most: that of Open MPI 5 puts the first 4,096 bytes of a longer line on
-/// stderr if it reads from there before it has read the whole line.
-void print_results(const std::string& text);
+/// Writes `json` to stdout. Under mpirun it writes lines of at most 4 KiB, where the strings allow that, and waits
+/// until mpirun has read what is on stderr and then each line, for a second at most: mpirun of Open MPI 5 reads 4 KiB
+/// at a time, keeps an incomplete line, and writes it before what it reads next, on whichever stream that is.
+void print_results(const std::string& json);
 
 /// Flushes stdout. Returns why some output could not be written; empty if all of it was.
 std::string finish_stdout();
