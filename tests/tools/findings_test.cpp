@@ -107,7 +107,7 @@ TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   grow(updates, 0, Category::optimizer, 80 * kMiB);
   EXPECT_TELLS(uneven_memory(tight(updates)),
                "`--mode zero1` divides it among all devices; `--split gpu0=16` would leave it there and give the "
-               "device fewer samples, about 30 MiB less to hold.");
+               "device fewer samples, about 30 MiB less to hold, and the others more.");
   RunRecord larger = calm();
   larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
@@ -520,7 +520,8 @@ TEST(CompareFindings, DoNotReportNoise) {
                   near = scheme("near", {199, 198, 203, 200});
   EXPECT_EQ(
       text_of(compare_speed({slow, ddp, near})),
-      "ddp is fastest: 200 samples/s (median of 4 rounds, 199 to 201), 1.25 times slow. Within noise of it: near. ");
+      "ddp, near are fastest, within noise of each other: up to 200 samples/s (median of 4 rounds, 199 to 201), 1.25 "
+      "times slow. ");
   const RunRecord once = scheme("dp", {100}), twice_as_fast = scheme("ddp", {200});
   EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round cannot distinguish differences in speed from noise");
   const RunRecord few = scheme("dp", {100, 101, 99}), few_faster = scheme("ddp", {200, 201, 199});

@@ -446,6 +446,9 @@ TEST_F(Train, FineTunesAnotherHeadAndHoldsNothingForFrozenLayers) {
   const ChildResult refused = run_vitrine(with(with({"train"}, kQuick), another_head));
   EXPECT_EQ(refused.exit_code, 1);
   expect_contains(refused.error, "in the file, expected (20, 128); to load what fits, add --init-partial");
+  const ChildResult eval = run_vitrine(words("eval --model lenet5 --weights {}", path("w.safetensors")));
+  EXPECT_EQ(eval.exit_code, 1);
+  expect_lacks(eval.error, "--init-partial");  // which eval does not have
   const Arguments partial = with(another_head, words("--init-partial --eval-every 2"));
   const Json all = run_json("train", partial),
              head = run_json(

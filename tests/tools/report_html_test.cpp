@@ -519,10 +519,10 @@ TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
     if (r > 0) run.devices.erase(run.devices.begin());
     for (int round = 0; round < 4; ++round) run.rates.rounds.push_back(speeds[r] + round);
   }
-  EXPECT_EQ(
-      story(record),
-      "Fastest: criterion, `153` samples/s, `1.50` times dp (within noise of it: ddp). Least memory on the fullest "
-      "device: ddp, criterion, `2 MiB`, `6 MiB` less than dp.");
+  EXPECT_EQ(story(record),
+            "Fastest: criterion, ddp (within noise of each other), up to `153` samples/s, `1.50` times dp. Least "
+            "memory on the "
+            "fullest device: ddp, criterion, `2 MiB`, `6 MiB` less than dp.");
   for (RunRecord& run : record.runs) run.rates.rounds.resize(1);
   EXPECT_EQ(story(record).find("Too few rounds to compare speeds: `100` to `151` samples/s."), 0U) << story(record);
   record.runs.erase(record.runs.begin());

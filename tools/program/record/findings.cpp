@@ -91,7 +91,7 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
     return {"the optimizer's state, because only it updates",
             fmt::format("`--mode zero1` divides it among all devices; `--split gpu0={}` would leave it there and give "
-                        "the device fewer samples, about {} less to hold",
+                        "the device fewer samples, about {} less to hold, and the others more",
                         std::max<int64_t>(1, figures.samples_per_step / 2),
                         short_bytes(figures.held(Category::activations) / 2))};
   }
@@ -206,8 +206,8 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
   if (share(*tightest) < kNearCapacity) return std::nullopt;
   return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
                              percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
-                 fmt::format("`--accumulate {}` halves the activations, `--recompute-segments sqrt` computes most of "
-                             "them again; neither changes a gradient.",
+                 fmt::format("`--accumulate {}` halves the activations; `vitrine plan --frontier` lists what computing "
+                             "them again would save. Neither changes a gradient.",
                              run.accumulate * 2),
                  kLittleHeadroomCost};
 }
@@ -490,13 +490,14 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
             format_rate(slowest->rates.least()), format_rate(fastest->rates.most())),
         fmt::format("`--rounds {}` or more `--steps` resolve smaller differences.", rounds * 2)};
   }
-  std::string text =
-      fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
+  std::vector<std::string> names = within_noise_of(*fastest, runs);
+  const char* const are = names.empty() ? "is fastest:" : "are fastest, within noise of each other: up to";
+  names.insert(names.begin(), fastest->name);
+  return Finding{
+      fmt::format("{} {} {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fmt::join(names, ", "), are,
                   format_rate(fastest->rates.median()), rounds, format_rate(fastest->rates.least()),
-                  format_rate(fastest->rates.most()), fastest->rates.median() / slowest->rates.median(), slowest->name);
-  if (const std::vector<std::string> tied = within_noise_of(*fastest, runs); !tied.empty())
-    text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
-  return Finding{text, {}};
+                  format_rate(fastest->rates.most()), fastest->rates.median() / slowest->rates.median(), slowest->name),
+      {}};
 }
 
 std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {

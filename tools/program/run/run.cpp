@@ -442,7 +442,8 @@ void load_weights(Run& run, const WeightsFile& weights) {
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
   } catch (const MismatchedWeights& error) {
-    const bool has_remedy = weights.option.empty() || !error.reason().parts(Reason::Part::Kind::proposed).empty();
+    const bool has_remedy =
+        weights.option != "--init-weights" || !error.reason().parts(Reason::Part::Kind::proposed).empty();
     throw DataError(Reason(prefix) + error.reason() + (has_remedy ? "" : "; to load what fits, add --init-partial"));
   } catch (const DataError&) {
     rethrow_with_prefix(std::current_exception(), prefix);

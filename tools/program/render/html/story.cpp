@@ -72,7 +72,9 @@ std::string story_of_plan(const Record& record) {
 
 std::string story_of_comparison(const std::vector<RunRecord>& runs) {
   const auto [slow, fast, little, much] = extremes_of(runs);
-  const std::vector<std::string> as_fast = within_noise_of(*fast, runs);
+  std::vector<std::string> fastest = within_noise_of(*fast, runs);
+  const char* const tied = fastest.empty() ? "," : " (within noise of each other), up to";
+  fastest.insert(fastest.begin(), fast->name);
   std::vector<std::string> as_small;
   for (const RunRecord& run : runs) {
     if (fullest_bytes(run) == fullest_bytes(*little)) as_small.push_back(run.name);
@@ -81,9 +83,9 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
                                  judges_speeds(runs) ? "Speeds are within noise" : "Too few rounds to compare speeds",
                                  rate_figure(slow->rates.median()), rate_figure(fast->rates.median()));
   if (is_faster(fast->rates, slow->rates)) {
-    text = fmt::format("Fastest: {}, {} samples/s, {} times {}{}.", fast->name, rate_figure(fast->rates.median()),
-                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
-                       as_fast.empty() ? "" : fmt::format(" (within noise of it: {})", fmt::join(as_fast, ", ")));
+    text = fmt::format("Fastest: {}{} {} samples/s, {} times {}.", fmt::join(fastest, ", "), tied,
+                       rate_figure(fast->rates.median()),
+                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name);
   }
   const int64_t less = fullest_bytes(*much) - fullest_bytes(*little);
   const std::string needs = figure(short_bytes(fullest_bytes(*little)));
