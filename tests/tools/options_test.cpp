@@ -512,6 +512,15 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
   EXPECT_EQ(file_warnings(parsed("eval --weights w --save-logits l.csv")).size(), 1U);
 }
 
+TEST(Options, ABatchThatLeavesDevicesWithoutSamplesIsReported) {
+  const auto warnings = [](const char* split, int64_t batch_size, int accumulate) {
+    return idle_warnings(parse_split(split), plan_batch(parse_split(split), batch_size, accumulate, 4));
+  };
+  EXPECT_EQ(warnings("equal", 3, 1).at(0), "only the first 3 of 4 devices get samples: a batch has 3");
+  EXPECT_EQ(warnings("equal", 4, 2).at(0), "only the first 2 of 4 devices get samples: a micro-batch has 2");
+  for (const char* split : {"equal", "gpu0=0", "1,1,1,0"}) EXPECT_TRUE(warnings(split, 4, 1).empty()) << split;
+}
+
 TEST(Options, HelpIsNotAnError) {
   for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help",
                                 "--version", "help", "help train", "version", "man", "completion bash"}) {
