@@ -304,7 +304,6 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("train --model small-cn"), "did you mean small-cnn?");
   expect_contains(usage_error("train small-cnn"),
                   "unexpected argument 'small-cnn': a model is chosen by its flag: --model small-cnn");
-  expect_contains(usage_error("train mnist"), "what follows train are options, such as --json");
   expect_contains(usage_error("train --fp16"), "it is called --precision fp16 here");
   expect_contains(usage_error("trian"), "there is no command 'trian'; did you mean train?");
   expect_contains(usage_error("--model mlp"), "expected a command before --model");
@@ -510,15 +509,6 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
   EXPECT_EQ(warnings("--save a.b/x --report r.html --trace t.json --memory-history m.pickle").size(), 0U);
   EXPECT_EQ(warnings("--report r.pdf --trace t.txt --memory-history m.json").size(), 3U);
   EXPECT_EQ(file_warnings(parsed("eval --weights w --save-logits l.csv")).size(), 1U);
-}
-
-TEST(Options, ABatchThatLeavesDevicesWithoutSamplesIsReported) {
-  const auto warnings = [](const char* split, int64_t batch_size, int accumulate) {
-    return idle_warnings(parse_split(split), plan_batch(parse_split(split), batch_size, accumulate, 4));
-  };
-  EXPECT_EQ(warnings("equal", 3, 1).at(0), "only the first 3 of 4 devices get samples: a batch has 3");
-  EXPECT_EQ(warnings("equal", 4, 2).at(0), "only the first 2 of 4 devices get samples: a micro-batch has 2");
-  for (const char* split : {"equal", "gpu0=0", "1,1,1,0"}) EXPECT_TRUE(warnings(split, 4, 1).empty()) << split;
 }
 
 TEST(Options, HelpIsNotAnError) {

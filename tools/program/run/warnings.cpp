@@ -61,15 +61,6 @@ std::vector<std::string> batch_warnings(const Options& options, const Job& job) 
       options.batch_size, format_count(samples), plural, format_count(samples), plural)};
 }
 
-std::vector<std::string> idle_warnings(const Split& split, const BatchPlan& batch) {
-  const auto count = static_cast<int>(batch.sizes.front().size());
-  int busy = count;
-  while (busy > 1 && batch.device_samples(busy - 1) == 0) --busy;
-  if (busy == count || split.kind == Split::Kind::weights) return {};
-  return {fmt::format("only the first {} of {} devices get samples: a {} has {}", busy, count,
-                      batch.micro_batches() > 1 ? "micro-batch" : "batch", batch.micro_batch_size(0))};
-}
-
 std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
   const WorkspacePlan& workspace = plan.workspace;
   std::vector<std::string> warnings;

@@ -13,9 +13,6 @@ std::vector<std::string> file_warnings(const Options& options);
 /// A warning about a batch size that no step of this training set reaches.
 std::vector<std::string> batch_warnings(const Options& options, const Job& job);
 
-/// A warning if an equal split leaves devices without samples, which are then the last ones.
-std::vector<std::string> idle_warnings(const Split& split, const BatchPlan& batch);
-
 /// What a plan that sizes the workspace could not do: ask cuDNN, or give convolutions what their best algorithms need.
 std::vector<std::string> workspace_warnings(const DevicePlan& plan);
 
