@@ -42,8 +42,7 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
                                 const std::string& previous) {
   const std::string name = excerpt(argument.substr(0, argument.find('=')));
   if (name.rfind('-', 0) != 0) {
-    if (command.get_option_no_throw("--model") != nullptr &&
-        std::ranges::find(model_names(), name) != model_names().end())
+    if (command.get_option_no_throw("--model") != nullptr && std::ranges::count(model_names(), name) != 0)
       return fmt::format("unexpected argument '{0}': a model is chosen by its flag: --model {0}", name);
     const CLI::Option* const before = command.get_option_no_throw(previous);
     if (before == nullptr || before->get_items_expected_max() > 0)
