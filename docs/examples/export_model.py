@@ -14,15 +14,18 @@ import torch
 def layers_of(module, name=""):
     """Yields (name, layer) in the order of the forward pass; a layer that is used twice comes twice."""
     kind = type(module)
+    what = name or "the model"
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise TypeError(f"{what}: a hook changes what it computes; write the layers without hooks")
+    if "forward" in vars(module):
+        raise TypeError(f"{what}: its forward was replaced; write what it computes as layers of a Sequential")
     if kind.forward is torch.nn.Sequential.forward:
         for key, child in module._modules.items():
             yield from layers_of(child, f"{name}.{key}" if name else key)
-    elif module._forward_hooks or module._forward_pre_hooks:
-        raise TypeError(f"{name}: a hook changes what it computes; write the layers without hooks")
     elif getattr(torch.nn, kind.__name__, None) is kind:
         yield name, module
     else:
-        raise TypeError(f"{name or 'the model'}: expected a torch.nn.Sequential or a layer of torch.nn, got {kind.__name__}, "
+        raise TypeError(f"{what}: expected a torch.nn.Sequential or a layer of torch.nn, got {kind.__name__}, "
                         "which has its own forward; write it as a Sequential")
 
 
@@ -34,6 +37,9 @@ def export(net, image, path):
             if owner != f"{name}.{key}":
                 raise TypeError(f"{name}: its {key} is also {owner}, but layers of a model file share no parameters; "
                                 "give each layer its own")
+            if tensor.dtype not in (torch.float32, torch.int64):
+                raise TypeError(f"{name}: its {key} is {tensor.dtype}, but layers of a model file are torch.float32; "
+                                "convert the net with .float()")
         settings = {key: getattr(layer, key) for key in getattr(layer, "__constants__", [])}
         if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
             settings["bias"] = layer.bias is not None

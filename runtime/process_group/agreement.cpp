@@ -13,6 +13,9 @@
 namespace vitrine {
 namespace {
 
+// Values that stand for a field without a value: "rank 1 has no --save, where rank 0 has it".
+constexpr const char *kNothing = "nothing", *kGiven = "set";
+
 std::string pack(const AgreementFields& fields) {
   process_group::Writer writer(process_group::MessageKind::gather);
   writer.number(fields.size());
@@ -38,7 +41,7 @@ std::string ranks_have(const std::vector<int>& ranks) {
 
 std::string value_of(const AgreementFields& fields, const std::string& name) {
   const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
-  return found == fields.end() ? "nothing" : found->second;
+  return found == fields.end() ? kNothing : found->second;
 }
 
 }  // namespace
@@ -61,8 +64,11 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     });
     for (const auto& [value, odd] : ranks) {
       if (value == meant->first) continue;
-      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(odd), name, value,
-                          ranks_have(meant->second), meant->first);
+      const std::string has = value == kNothing ? "no " + name : value == kGiven ? name : name + " " + value;
+      const std::string& most = meant->first;
+      const std::string other = most == kNothing ? "none" : most == kGiven ? "it" : most;
+      text += fmt::format("{}{} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(odd), has,
+                          ranks_have(meant->second), other);
     }
   }
   return text;

@@ -30,20 +30,19 @@ TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
   expect_usage_error(
       mpirun({job(words("--precision fp16")),
               job(words("--precision fp16 --batch-size 32 --clip-norm 2 --loss-scale-growth-interval 7"))}),
-      {"rank 1 has --batch-size 32, where rank 0 has 64", "rank 1 has --clip-norm 2, where rank 0 has not set",
+      {"rank 1 has --batch-size 32, where rank 0 has 64", "rank 1 has --clip-norm 2, where rank 0 has none",
        "rank 1 has --loss-scale-growth-interval 7, where rank 0 has 2000"});
   expect_usage_error(
       mpirun({job({}), job(words("--no-shuffle --init-weights w.safetensors --no-eval"))}),
-      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights set, where rank 0 has not set",
-       "rank 1 has --no-eval set, where rank 0 has not set"});
+      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights, where rank 0 has none",
+       "rank 1 has --no-eval, where rank 0 has none"});
 }
 
 // Before the first step, not when a rank waits for the other one at the end.
 TEST_F(ProcessRefusals, DifferingSchedulesAndOutputsAreFoundBeforeTheFirstStep) {
-  expect_usage_error(
-      mpirun({job(words("--lr-schedule cosine")), job(words("--save w.safetensors --warmup-steps 1"))}),
-      {"rank 1 has --lr-schedule constant, where rank 0 has cosine", "rank 1 has --warmup-steps 1, where rank 0 has 0",
-       "rank 1 has --save set, where rank 0 has not set"});
+  expect_usage_error(mpirun({job(words("--lr-schedule cosine")), job(words("--save w.safetensors --warmup-steps 1"))}),
+                     {"rank 1 has --lr-schedule constant, where rank 0 has cosine",
+                      "rank 1 has --warmup-steps 1, where rank 0 has 0", "rank 1 has --save, where rank 0 has none"});
 }
 
 TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {

@@ -44,7 +44,9 @@ TEST(Disagreement, ListsEveryFieldThatDiffers) {
 
 TEST(Disagreement, TreatsAMissingFieldAsNothing) {
   EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), {{"--batch-size", "64"}}}),
-            "rank 2 has --model nothing, where ranks 0, 1 have mlp");
+            "rank 2 has no --model, where ranks 0, 1 have mlp");
+  EXPECT_EQ(describe_disagreement({{{"--save", "set"}}, {{"--save", "nothing"}}}),
+            "rank 1 has no --save, where rank 0 has it");
 }
 
 TEST(Agreement, PassesForEqualProcesses) {

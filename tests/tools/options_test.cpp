@@ -302,7 +302,9 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("eval --weights w --epochs 3"),
                   "there is no option --epochs here; it is one of vitrine train, plan");
   expect_contains(usage_error("train --model small-cn"), "did you mean small-cnn?");
-  expect_contains(usage_error("train small-cnn"), "unexpected argument 'small-cnn'");
+  expect_contains(usage_error("train small-cnn"),
+                  "unexpected argument 'small-cnn': a model is chosen by its flag: --model small-cnn");
+  expect_contains(usage_error("train --fp16"), "it is called --precision fp16 here");
   expect_contains(usage_error("trian"), "there is no command 'trian'; did you mean train?");
   expect_contains(usage_error("--model mlp"), "expected a command before --model");
   expect_contains(usage_error(""), "expected a command: train, plan");

@@ -37,6 +37,12 @@ TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
   EXPECT_EQ(enough.error, "");
 }
 
+TEST(ProgramWarnings, ReportADeviceWithoutSamples) {
+  const Arguments train = with({"train", "--devices", "cpu:0-1"}, kQuick);
+  expect_contains(run_vitrine(with(train, words("--batch-size 1"))).error,
+                  "warning: a device gets no samples: the batch of 1 is split as 1+0");
+}
+
 TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {
   const std::string all_cores = std::to_string(std::thread::hardware_concurrency());
   const ChildResult result = run_vitrine(with(with({"compare"}, words("--model mlp --data synthetic:200 --steps 2")),

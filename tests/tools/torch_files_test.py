@@ -182,9 +182,16 @@ def test_export_refuses():
 
     hooked = nn.Linear(4, 4)
     hooked.register_forward_hook(lambda layer, inputs, output: 2 * output)
+    hooked_container, replaced = nn.Sequential(nn.ReLU()), nn.ReLU()
+    hooked_container.register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],))
+    replaced.forward = lambda x: 2 * x
 
     for part, net in {
         "1: a hook changes what it computes": nn.Sequential(nn.ReLU(), hooked),
+        "1: a hook changes": nn.Sequential(nn.ReLU(), hooked_container),
+        "the model: a hook changes": hooked_container,
+        "1: its forward was replaced": nn.Sequential(nn.ReLU(), replaced),
+        "0: its weight is torch.float64": nn.Sequential(nn.Linear(4, 4).double()),
         "2: its weight is also 0.weight": nn.Sequential(shared, nn.ReLU(), shared),
         "1: its weight is also 0.weight": nn.Sequential(shared, twin),
         "0: expected a torch.nn.Sequential or a layer of torch.nn, got Residual": nn.Sequential(Residual(nn.Linear(4, 4))),

@@ -85,10 +85,12 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
     list_lessons(style);
     return kExitOk;
   }
-  const Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
+  Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
   fmt::print("{}\n\n", style.bold(style.prose(fmt::format("Lesson {}: {}", lesson.number, lesson.title))));
   if (options.answer) {
     print_section("Exercise", lesson.exercise, style);
+    const size_t block = lesson.answer.find("```console");  // the run prints it
+    if (options.run_answer) lesson.answer.erase(block, lesson.answer.find("\n```", block) + 4 - block);
     print_section("Answer", lesson.answer, style);
     return options.run_answer ? run_command(lesson.number, lesson.answer_command, run_arguments, style) : kExitOk;
   }

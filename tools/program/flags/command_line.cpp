@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "nn/model.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "tools/program/flags/advice.h"
@@ -41,6 +42,8 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
                                 const std::string& previous) {
   const std::string name = excerpt(argument.substr(0, argument.find('=')));
   if (name.rfind('-', 0) != 0) {
+    if (command.get_option_no_throw("--model") != nullptr && std::ranges::count(model_names(), name) != 0)
+      return fmt::format("unexpected argument '{0}': a model is chosen by its flag: --model {0}", name);
     const CLI::Option* const before = command.get_option_no_throw(previous);
     if (before == nullptr || before->get_items_expected_max() > 0)
       return fmt::format("unexpected argument '{}': what follows {} are options, such as --json", name,
@@ -53,8 +56,9 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
   }
   // PyTorch users' names.
   static const std::map<std::string, std::string> others = {
-      {"--learning-rate", "--lr"},   {"--bs", "--batch-size"}, {"--wd", "--weight-decay"},
-      {"--amp", "--precision fp16"}, {"--gpus", "--devices"},  {"--num-workers", "--workers"}};
+      {"--learning-rate", "--lr"},   {"--bs", "--batch-size"},       {"--wd", "--weight-decay"},
+      {"--amp", "--precision fp16"}, {"--fp16", "--precision fp16"}, {"--bf16", "--precision bf16"},
+      {"--gpus", "--devices"},       {"--num-workers", "--workers"}};
   const auto other = others.find(name);
   return fmt::format("there is no option {}{}", name,
                      other == others.end() ? did_you_mean(name, option_names(command))

@@ -79,7 +79,7 @@ SettingValues agreed_settings(const SettingContext& configuration, const Setting
     std::string value = text_in_force(row, configuration, table);
     if (row.ranks == Ranks::given) value = value.empty() ? "" : "set";
     if (row.negated()) value = value == "on" ? "" : "set";
-    fields.emplace_back(row.negated() ? row.flag : "--" + row.name(), value.empty() ? "not set" : value);
+    fields.emplace_back(row.negated() ? row.flag : "--" + row.name(), value.empty() ? "nothing" : value);
   }
   return fields;
 }

@@ -85,7 +85,7 @@ std::string man_page(const SettingTable& table) {
       VITRINE_VERSION, "data\\-parallel training that shows where time and memory go");
   for (const CommandRow& row : command_table()) text += roff_item(row.name, row.purpose);
   text += roff_item("help COMMAND", "Explain a command") +
-          roff_item("completion bash", "Print what completes commands and flags in bash and zsh") +
+          roff_item("completion bash", "Print the completion of commands and flags for bash and zsh") +
           roff_item("man", "Print this page");
   std::string group;
   for (const FlagEntry& flag : all_flags(program)) {

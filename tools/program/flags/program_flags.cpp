@@ -306,7 +306,7 @@ ProgramFlags::ProgramFlags(const SettingTable& table)
     add_flags(app, row, row.command == Options::Command::reproduce ? reproduction : options, table);
   app.footer(
       fmt::format("vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual "
-                  "page, and vitrine completion bash what completes commands and flags in bash and zsh.\n\n"
+                  "page, and vitrine completion bash prints the completion of commands and flags for bash and zsh.\n\n"
                   "Results go to stdout, progress and messages to stderr. Exit status: {}.\n",
                   kExitStatuses));
   const auto restrict_to = [](CLI::Option& option, const Values& values) {
