@@ -119,8 +119,11 @@ std::string Table::block(const Columns& columns, const Style& style) const {
   const std::string rule(total, '-');
   std::string text =
       style.bold(row_text([&](size_t c) -> const std::string& { return columns_[c].title; })) + "\n" + rule + "\n";
-  for (const auto& row : rows_)
+  for (const auto& row : rows_) {
+    const auto says_nothing = [&](size_t c) { return c < key_columns_ || row[c].empty(); };
+    if (!row.empty() && columns.size() < columns_.size() && std::ranges::all_of(columns, says_nothing)) continue;
     text += (row.empty() ? rule : row_text([&](size_t c) -> const std::string& { return row[c]; })) + "\n";
+  }
   return text;
 }
 
@@ -137,6 +140,10 @@ std::string Table::str(const Style& style) const {
   std::string hint = hint_;
   if (!left_out.empty())
     hint += fmt::format("{}Not shown, for lack of width: {}.", hint.empty() ? "" : " ", fmt::join(left_out, ", "));
+  for (const std::string& title : left_out) {
+    const size_t at = hint.find(title + ": ");
+    if (at != std::string::npos) hint.erase(at, hint.find(". ", at) + 2 - at);
+  }
   if (!hint.empty()) text += style.dim(wrap(hint, style.width)) + "\n";
   return text;
 }
