@@ -94,6 +94,13 @@ TEST(Table, LeavesOutSpareColumnsBeforeItIsSplit) {
   expect_lacks(text(51), "a note", "bar");
 }
 
+TEST(Table, ColumnsUnderOneHeadingMoveTogether) {
+  Table table({{"row"}, {"time"}, {"in place: time"}, {"time"}});
+  table.add_row({"1", "2", "3", "4"});
+  expect_contains(table.str(Style{false, 26}), "row  in place: time  time\n");
+  expect_contains(table.str(Style{false, 24}), "row  in place: time\n");
+}
+
 TEST(Table, ValuesToBeCopiedStayWhole) {
   Table table({{"bytes"}, {"--recompute", Table::Align::verbatim}});
   const std::string value = "features.0-features.12,features.14-features.20,classifier.1";

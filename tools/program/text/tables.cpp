@@ -72,10 +72,14 @@ std::vector<Table::Columns> Table::blocks(size_t width, std::vector<std::string>
   const auto keys = shown.begin() + static_cast<std::ptrdiff_t>(std::min(key_columns_, shown.size()));
   std::vector<Columns> blocks = {Columns(shown.begin(), keys)};
   for (auto c = keys; c != shown.end(); ++c) {
-    blocks.back().push_back(*c);
-    if (blocks.back().size() == key_columns_ + 1 || least_width(blocks.back()) <= width) continue;
-    blocks.back().pop_back();
-    blocks.emplace_back(shown.begin(), keys).push_back(*c);
+    Columns& full = blocks.back();
+    full.push_back(*c);
+    if (full.size() == key_columns_ + 1 || least_width(full) <= width) continue;
+    const auto heads = [&](size_t i) { return columns_[i].title.find(": ") != std::string::npos; };
+    const auto first = std::find_if(full.begin() + (keys - shown.begin()) + 1, full.end() - 1, heads);
+    c -= full.end() - first;  // the next block starts with this column
+    full.erase(first, full.end());
+    blocks.emplace_back(shown.begin(), keys);
   }
   return blocks;
 }
