@@ -19,18 +19,19 @@
 #include "runtime/memory/available.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
+#include "runtime/settings.h"
 
 namespace vitrine {
 namespace {
 
 template <class T>
-void check_list(const std::vector<T>& values, size_t devices, const char* what) {
+void check_list(const std::vector<T>& values, size_t devices, Setting what) {
   if (!values.empty() && values.size() != 1 && values.size() != devices) {
     throw ConfigError(
-        fmt::format("{}: {} values for {} devices; give one for all or one each", what, values.size(), devices));
+        {what, fmt::format(": {} values for {} devices; give one for all or one each", values.size(), devices)});
   }
   for (const T value : values) {
-    if (value <= 0) throw ConfigError(fmt::format("{}: {} must be greater than 0", what, value));
+    if (value <= 0) throw ConfigError({what, fmt::format(": {} must be greater than 0", value)});
   }
 }
 
@@ -178,13 +179,14 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
 void DeviceGroup::open() {
   const size_t count = options_.devices.size();
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
-  check_list(options_.memory_bytes, count, "device memory");
-  check_list(options_.threads_per_device, count, "threads per device");
+  check_list(options_.memory_bytes, count, settings::kMemoryBytes);
+  check_list(options_.threads_per_device, count, settings::kThreadsPerDevice);
   for (const int threads : options_.threads_per_device) {
     if (threads > kMostThreadsPerDevice) {
-      throw ConfigError(fmt::format(
-          "threads per device: expected at most {}, got {}; a device is fastest with a thread for each of its cores",
-          kMostThreadsPerDevice, threads));
+      throw ConfigError(
+          {settings::kThreadsPerDevice,
+           fmt::format(": expected at most {}, got {}; a device is fastest with a thread for each of its cores",
+                       kMostThreadsPerDevice, threads)});
     }
   }
   if (!options_.names.empty() && options_.names.size() != count)
@@ -277,7 +279,7 @@ HostMemory DeviceGroup::host_memory() const {
 
 std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& options) {
   if (options.devices.empty()) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
-  check_list(options.memory_bytes, options.devices.size(), "device memory");
+  check_list(options.memory_bytes, options.devices.size(), settings::kMemoryBytes);
   const Backend backend = options.devices[0].backend;
   const int gpus = backend == Backend::cuda ? cuda_device_count() : 0;
   DeviceGroupOptions twin;
@@ -286,7 +288,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
   twin.tf32 = options.tf32;
   twin.winograd = options.winograd;
-  check_list(options.threads_per_device, options.devices.size(), "threads per device");
+  check_list(options.threads_per_device, options.devices.size(), settings::kThreadsPerDevice);
   if (backend != Backend::cuda) twin.threads_per_device = threads_of(options, *twin.place);
   const int64_t share = cpu_share(options);
   for (size_t i = 0; i < options.devices.size(); ++i) {

@@ -8,6 +8,7 @@
 namespace vitrine::settings {
 
 inline constexpr Setting kMemoryBytes{"DeviceGroupOptions::memory_bytes"};
+inline constexpr Setting kThreadsPerDevice{"DeviceGroupOptions::threads_per_device"};
 inline constexpr Setting kTf32{"DeviceGroupOptions::tf32"};
 inline constexpr Setting kWinograd{"DeviceGroupOptions::winograd"};
 inline constexpr Setting kRendezvous{"ProcessGroupOptions::rendezvous"};
@@ -20,7 +21,7 @@ inline constexpr Setting kLaunchLocalRank{"LaunchFlags::local_rank"};
 inline constexpr Setting kReserveWorkspace{"ExecContext::reserve_workspace"};
 
 inline constexpr Setting kRuntimeSettings[] = {
-    kMemoryBytes, kTf32,       kWinograd,        kRendezvous,      kTimeoutMs,       kRank,
-    kSize,        kLaunchRank, kLaunchWorldSize, kLaunchLocalRank, kReserveWorkspace};
+    kMemoryBytes, kTf32, kThreadsPerDevice, kWinograd,        kRendezvous,      kTimeoutMs,
+    kRank,        kSize, kLaunchRank,       kLaunchWorldSize, kLaunchLocalRank, kReserveWorkspace};
 
 }  // namespace vitrine::settings

@@ -128,9 +128,9 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
   if (name != "adam" && name != "adamw")
     throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
   if (momentum || nesterov) {
-    throw ConfigError(
-        {fmt::format("optimizer: {} has no {}; omit it, or use ", name, momentum ? "momentum" : "nesterov"),
-         propose(settings::kOptimizer, "sgd")});
+    throw ConfigError({fmt::format("optimizer: {} has no {}; omit ", name, momentum ? "momentum" : "nesterov"),
+                       momentum ? settings::kMomentum : settings::kNesterov, ", or use ",
+                       propose(settings::kOptimizer, "sgd")});
   }
   config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
   config.set_learning_rate(checked("lr", lr, config.learning_rate()));

@@ -15,6 +15,7 @@ inline constexpr Setting kWorkspaceBytes{"EngineConfig::workspace_bytes"};
 inline constexpr Setting kUpdateInBackward{"EngineConfig::update_in_backward"};
 inline constexpr Setting kOptimizer{"EngineConfig::optimizer"};
 inline constexpr Setting kMomentum{"SgdConfig::momentum"};
+inline constexpr Setting kNesterov{"SgdConfig::nesterov"};
 inline constexpr Setting kScheme{"EngineConfig::scheme"};
 inline constexpr Setting kSplit{"Scheme::split"};
 inline constexpr Setting kStaging{"Scheme::staging"};
@@ -27,24 +28,10 @@ inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
 inline constexpr Setting kSurviveDeviceLoss{"EngineConfig::survive_device_loss"};
 
-inline constexpr Setting kEngineSettings[] = {kBatchSize,
-                                              kAccumulate,
-                                              kRecomputeSegments,
-                                              kRecompute,
-                                              kResidentImages,
-                                              kWorkspaceBytes,
-                                              kOptimizer,
-                                              kMomentum,
-                                              kScheme,
-                                              kSplit,
-                                              kStaging,
-                                              kLossAt,
-                                              kReduce,
-                                              kShard,
-                                              kLeaves,
-                                              kLeafThreads,
-                                              kBatchNormLeaves,
-                                              kUpdateInBackward,
-                                              kSurviveDeviceLoss};
+inline constexpr Setting kEngineSettings[] = {
+    kAccumulate,     kRecomputeSegments, kBatchSize,       kRecompute,        kResidentImages,
+    kWorkspaceBytes, kOptimizer,         kMomentum,        kNesterov,         kScheme,
+    kSplit,          kStaging,           kLossAt,          kReduce,           kShard,
+    kLeaves,         kLeafThreads,       kBatchNormLeaves, kUpdateInBackward, kSurviveDeviceLoss};
 
 }  // namespace vitrine::settings

@@ -14,6 +14,7 @@
 
 #include "runtime/control_groups.h"
 #include "runtime/error.h"
+#include "runtime/settings.h"
 
 namespace vitrine {
 namespace {
@@ -31,15 +32,15 @@ std::vector<int> wanted_threads(int devices, std::span<const int> threads_per_de
   const size_t count = threads_per_device.size();
   if (count != 1 && count != static_cast<size_t>(devices)) {
     throw ConfigError(
-        fmt::format("threads per device: {} values for {} devices; give one value for all devices or one for each",
-                    count, devices));
+        {settings::kThreadsPerDevice,
+         fmt::format(": {} values for {} devices; give one value for all devices or one for each", count, devices)});
   }
   std::vector<int> wanted(static_cast<size_t>(devices));
   for (size_t i = 0; i < wanted.size(); ++i) {
     wanted[i] = threads_per_device[count == 1 ? 0 : i];
     if (wanted[i] < 1)
       throw ConfigError(
-          fmt::format("threads per device: device {} has {}; each device needs at least 1", i, wanted[i]));
+          {settings::kThreadsPerDevice, fmt::format(": device {} has {}; each device needs at least 1", i, wanted[i])});
   }
   return wanted;
 }

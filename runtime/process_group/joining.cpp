@@ -49,8 +49,9 @@ void ProcessGroup::State::find_server() {
     if (known && try_server(address, problem)) return;
     if (steady_now_ns() > deadline_ns) {
       if (!last_refusal.empty()) problem = last_refusal;  // it says more than what happened last
-      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank,
-                                  connected_text, static_cast<double>(rendezvous_ms()) * 1e-3, problem));
+      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}{}", rank, connected_text,
+                                  static_cast<double>(rendezvous_ms()) * 1e-3, problem,
+                                  last_refusal.empty() ? "; was it started?" : ""));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
   }

@@ -99,7 +99,7 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
   expect_contains(
       errors[0], "but rank 1 of 2 processes did not join",
       "A process at 127.0.0.1 connected and was refused: it does not know this run's secret, or has another run id.");
-  for (const std::string& error : errors) expect_lacks(error, kSecret);
+  for (const std::string& error : errors) expect_lacks(error, kSecret, "was it started");
 }
 
 TEST_F(ProcessGroupAttack, RunsOfOneSecretAndOneRendezvousStayApart) {

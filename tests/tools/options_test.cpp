@@ -319,7 +319,7 @@ TEST(Options, RefusesContradictions) {
   expect_contains(usage_error("train --gpu0-bsz 4 --mode ddp"), "leave --mode out");
   expect_contains(usage_error("train --gpu0-bsz 4 --split gpu0=4"), "--gpu0-bsz and --split");
   expect_contains(usage_error("train --nesterov --optimizer sgd"), "nesterov needs a momentum");
-  expect_contains(usage_error("train --momentum 0.9"), "adamw has no momentum");
+  expect_contains(usage_error("train --momentum 0.9"), "adamw has no momentum; omit --momentum, or use");
   expect_contains(usage_error("train --batch-size 4 --accumulate 5"), "micro-batches");
   expect_contains(usage_error("train --trace a.json --trace-level off"), "--trace-level");
 }

@@ -47,6 +47,12 @@ TEST_F(Output, AClosedPipeLosesNothingElse) {
   expect_contains(text("r.html"), "</html>");
 }
 
+TEST_F(Output, AReaderThatHasEnoughEndsACommandThatOnlyPrints) {
+  const ChildResult result = shell("exec 3> >(:); wait $!; $V man >&3 || $V plan --model mlp --data synthetic:200 >&3");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.error, "");
+}
+
 TEST_F(Output, AFullDiskAtStdoutIsAnError) {
   for (const char* command : {"$TRAIN --json > /dev/full", "$TRAIN > /dev/full", "$V --help > /dev/full",
                               "$V info > /dev/full", "$V plan --model mlp --data synthetic:200 --json > /dev/full"}) {

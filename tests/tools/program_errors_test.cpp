@@ -40,7 +40,7 @@ TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure(words("train --devices cpu:0-1 --mode balanced"), 2, "--split gpu0=N");
   expect_failure(words("train --devices cpu:0-1 --mode dp --output-device cpu:2"), 2, "cpu:0, cpu:1");
   expect_failure(words("train --devices cpu:0-1 --data synthetic:50 --threads-per-device 1,1,1"), 2,
-                 "3 values for 2 devices");
+                 "--threads-per-device: 3 values for 2 devices");
   expect_failure(words("train --devices meta:0 --data synthetic:50"), 2, "meta");
   expect_failure(words("train --data synthetic:50 --drop-last"), 2, "lower --batch-size");
   expect_failure({"eval"}, 2, "--weights");

@@ -83,16 +83,22 @@ TEST(Table, IsWholeWithoutALimit) {
 
 TEST(Table, LeavesOutSpareColumnsBeforeItIsSplit) {
   const auto right = Table::Align::right;
-  Table table({{"row", Table::Align::left},
-               {"0123456789"},
-               {"important.", right, 1},
-               {"unimportant", right, 2},
-               {"abcdefghij"}});
+  Table table({{"row"}, {"0123456789"}, {"important.", right, 1}, {"unimportant", right, 2}, {"abcdefghij"}});
   table.add_row({"row", "1", "2", "3", "4"});
+  table.add_row({"bar", "", "", "3"});
+  table.set_hint("unimportant: a note.");
   const auto text = [&](int width) { return table.str(Style{false, width}); };
   expect_lacks(text(52), "Not shown");
   expect_contains(text(51), "0123456789  important.  abcdefghij\n", "Not shown, for lack of width: unimportant.");
   expect_contains(text(30), "0123456789  abcdefghij\n");
+  expect_lacks(text(51), "a note", "bar");
+}
+
+TEST(Table, ColumnsUnderOneHeadingMoveTogether) {
+  Table table({{"row"}, {"time"}, {"in place: time"}, {"time"}});
+  table.add_row({"1", "2", "3", "4"});
+  expect_contains(table.str(Style{false, 26}), "row  in place: time  time\n");
+  expect_contains(table.str(Style{false, 24}), "row  in place: time\n");
 }
 
 TEST(Table, ValuesToBeCopiedStayWhole) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program: reads the command line, runs the subcommand, and turns errors into a sentence and an exit status.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <string>
@@ -78,6 +80,14 @@ int run_program(const std::vector<std::string>& arguments) {
   }
 }
 
+/// Whether stdout is all that the command writes.
+bool only_prints(const std::vector<std::string>& arguments) {
+  using Command = vitrine::tools::Options::Command;
+  const auto o = vitrine::tools::parse_command_line(arguments).options;
+  return !o || (o->command != Command::train && o->command != Command::reproduce && o->command != Command::page &&
+                !o->records() && o->prove.empty() && o->save_logits.empty());
+}
+
 /// Under a limit on address space, threads share one heap: each of their own reserves 64 MiB of addresses.
 void save_addresses() {
   rlimit limit{};
@@ -90,9 +100,12 @@ int main(int argc, char** argv) {
   save_addresses();
   vitrine::tools::keep_standard_streams();
   if (const std::optional<int> probed = vitrine::tools::run_probe(argc, argv)) return *probed;
-  const int status = run_program({argv + 1, argv + argc});
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const int status = run_program(arguments);
   const std::string problem = vitrine::tools::finish_stdout();
   if (problem.empty()) return status;
-  fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);
+  // A reader such as head has what it wants.
+  if (problem != std::strerror(EPIPE) || !only_prints(arguments))
+    fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);
   return status == vitrine::tools::kExitOk ? vitrine::tools::kExitFailure : status;
 }

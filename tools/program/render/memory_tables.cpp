@@ -255,11 +255,12 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   add("capacity", [](const DeviceRecord& d) {
     return d.pool.capacity_bytes > 0 ? format_bytes(d.pool.capacity_bytes) : "not known";
   });
-  add("left over", [](const DeviceRecord& d) {
-    if (d.pool.capacity_bytes == 0) return std::string();
-    const int64_t left = d.pool.capacity_bytes - d.plan.peak_bytes;
-    return left < 0 ? format_bytes(-left) + " missing" : format_bytes(left);
-  });
+  if (std::ranges::any_of(devices, [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; }))
+    add("left over", [](const DeviceRecord& d) {
+      if (d.pool.capacity_bytes == 0) return std::string();
+      const int64_t left = d.pool.capacity_bytes - d.plan.peak_bytes;
+      return left < 0 ? format_bytes(-left) + " missing" : format_bytes(left);
+    });
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
   const WorkspacePlan& workspace = devices.front().plan.workspace;
   std::string hint = "Exact. CUDA context and libraries are not included.";

@@ -86,8 +86,7 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
     }
     table.add_row(cells);
   }
-  table.set_hint(
-      "Each device's column adds up to its step. 'hidden' is time that ran beside other work and cost nothing.");
+  table.set_hint("Each device's column adds up to its step. hidden: time that ran beside other work and cost nothing.");
   return table;
 }
 
@@ -123,8 +122,7 @@ Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& device
                                        }).median))});
   }
   table.set_hint(
-      "share, hidden and moved are medians over the devices. 'hidden' is time that ran beside other work and cost "
-      "nothing.");
+      "Columns after 'max at' are medians over the devices. hidden: time that ran beside other work and cost nothing.");
   return table;
 }
 
@@ -189,8 +187,8 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   add("all", communication.total());
   table.set_hint(
       "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
-      "nothing else to do. late peers: the wait for them before that; exposed wait: its exposed part. algbw: size / "
-      "time; busbw: what one link carries, as in nccl-tests.");
+      "nothing else to do. late peers: the wait for them before that. exposed wait: its exposed part. algbw GB/s: "
+      "size / time. busbw GB/s: what one link carries, as in nccl-tests.");
   return table;
 }
 

@@ -72,10 +72,14 @@ std::vector<Table::Columns> Table::blocks(size_t width, std::vector<std::string>
   const auto keys = shown.begin() + static_cast<std::ptrdiff_t>(std::min(key_columns_, shown.size()));
   std::vector<Columns> blocks = {Columns(shown.begin(), keys)};
   for (auto c = keys; c != shown.end(); ++c) {
-    blocks.back().push_back(*c);
-    if (blocks.back().size() == key_columns_ + 1 || least_width(blocks.back()) <= width) continue;
-    blocks.back().pop_back();
-    blocks.emplace_back(shown.begin(), keys).push_back(*c);
+    Columns& full = blocks.back();
+    full.push_back(*c);
+    if (full.size() == key_columns_ + 1 || least_width(full) <= width) continue;
+    const auto heads = [&](size_t i) { return columns_[i].title.find(": ") != std::string::npos; };
+    const auto first = std::find_if(full.begin() + (keys - shown.begin()) + 1, full.end() - 1, heads);
+    c -= full.end() - first;  // the next block starts with this column
+    full.erase(first, full.end());
+    blocks.emplace_back(shown.begin(), keys);
   }
   return blocks;
 }
@@ -119,8 +123,11 @@ std::string Table::block(const Columns& columns, const Style& style) const {
   const std::string rule(total, '-');
   std::string text =
       style.bold(row_text([&](size_t c) -> const std::string& { return columns_[c].title; })) + "\n" + rule + "\n";
-  for (const auto& row : rows_)
+  for (const auto& row : rows_) {
+    const auto says_nothing = [&](size_t c) { return c < key_columns_ || row[c].empty(); };
+    if (!row.empty() && columns.size() < columns_.size() && std::ranges::all_of(columns, says_nothing)) continue;
     text += (row.empty() ? rule : row_text([&](size_t c) -> const std::string& { return row[c]; })) + "\n";
+  }
   return text;
 }
 
@@ -137,6 +144,10 @@ std::string Table::str(const Style& style) const {
   std::string hint = hint_;
   if (!left_out.empty())
     hint += fmt::format("{}Not shown, for lack of width: {}.", hint.empty() ? "" : " ", fmt::join(left_out, ", "));
+  for (const std::string& title : left_out) {
+    const size_t at = hint.find(title + ": ");
+    if (at != std::string::npos) hint.erase(at, hint.find(". ", at) + 2 - at);
+  }
   if (!hint.empty()) text += style.dim(wrap(hint, style.width)) + "\n";
   return text;
 }

@@ -14,6 +14,8 @@ namespace vitrine::tools {
 /// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII, and no line is longer than the
 /// style's width, except for values to be copied. What is too wide is made to fit in this order: texts are wrapped,
 /// columns of lesser importance are left out, and the others follow in further blocks, each with the key columns again.
+/// A block that lacks columns lacks rows that say something only there. A title such as "in place: time" heads the
+/// columns after it, and moves with them to the next block, where they fit.
 class Table {
  public:
   enum class Align { left, right, verbatim };  // verbatim: a value to be copied, at the end of the row, never wrapped
@@ -30,6 +32,8 @@ class Table {
   void add_rule();
   /// A line above the row that is added next, the total of those above it. Pages show that row in bold.
   void add_rule_above_total();
+  /// A sentence that begins with the title of a column and a colon, "hidden: beside compute.", is left out with the
+  /// column.
   void set_hint(std::string hint) { hint_ = std::move(hint); }
   /// The first `count` columns name a row, and are repeated in every block; 1 by default.
   void set_key_columns(size_t count) { key_columns_ = count; }
