@@ -324,7 +324,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   }
   const bool on_gpus = devices[0].backend == Backend::cuda;
   if (on_gpus && !options.threads_per_device.empty()) {
-    throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
+    throw ConfigError("--threads-per-device sets the threads of cpu devices; leave it out with GPUs");
   }
   if (!on_gpus && options.tf32)
     throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
