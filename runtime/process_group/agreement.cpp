@@ -13,7 +13,7 @@
 namespace vitrine {
 namespace {
 
-// Values that stand for a field without a value: "rank 1 has no --save, where rank 0 has it".
+// Values that stand for a field without a value, and for one whose value is no text.
 constexpr const char *kNothing = "nothing", *kGiven = "set";
 
 std::string pack(const AgreementFields& fields) {
