@@ -32,22 +32,34 @@ class ProcessInterrupts : public MpirunTest {
     EXPECT_EQ(result.exit_code, 0) << result.error;
   }
 
+  std::string said(const char* rank) const {
+    std::ifstream file(folder_.path("err.") + rank);  // may not exist yet
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  void wait_for_epoch_2() const {
+    for (int tries = 0; tries < 600 && said("0").find("epoch 2/") == std::string::npos; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    ASSERT_NE(said("0").find("epoch 2/"), std::string::npos) << said("0");
+  }
+
   TempFolder folder_;
 };
 
 TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
   for (const int rank : {0, 2}) {
-    ChildProcess child(mpirun_command(3, endless()), ChildProcess::Streams::pipes, mpirun_environment());
-    ASSERT_TRUE(child.wait_for("epoch 2/"));
+    ChildProcess child(mpirun_command(3, with_output_in(folder_.str(), endless())), ChildProcess::Streams::pipes,
+                       mpirun_environment());
+    wait_for_epoch_2();
     kill(process_of_rank(child.pid(), rank), SIGTERM);
     const ChildResult result = child.wait();
     EXPECT_EQ(result.exit_code, 143) << result.error;
-    const Json json = Json::parse(result.output);
+    const Json json = Json::parse(content(folder_.path("out.0")));
     EXPECT_TRUE(json["interrupted"].get<bool>());
     EXPECT_GE(json["step_losses"].size(), 6U);
     EXPECT_EQ(json["devices"].size(), 3U);
     expect_weights();
-    std::filesystem::remove(weights());
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path())) std::filesystem::remove(file);
   }
 }
 
@@ -73,14 +85,7 @@ TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());
-  const auto said = [&](const char* rank) {
-    std::ifstream file(folder_.path("err.") + rank);  // may not exist yet
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  for (int tries = 0; tries < 600 && said("0").find("epoch 2/") == std::string::npos; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  ASSERT_NE(said("0").find("epoch 2/"), std::string::npos) << said("0");
+  wait_for_epoch_2();
   child.send_signal(SIGINT);
   EXPECT_NE(child.wait().exit_code, 0);
   std::string all;
