@@ -12,7 +12,8 @@ void keep_standard_streams();
 
 /// Writes `json` to stdout. Under mpirun it writes lines of at most 4 KiB, where the strings allow that, and waits
 /// until mpirun has read what is on stderr and then each line, for a second at most: mpirun of Open MPI 5 reads 4 KiB
-/// at a time, keeps an incomplete line, and writes it before what it reads next, on whichever stream that is.
+/// at a time, keeps an incomplete line, and writes it before what it reads next, on whichever stream that is. Where
+/// stdout is a terminal of mpirun's, what it has read is not known, and parts can still get to the wrong stream.
 void print_results(const std::string& json);
 
 /// Flushes stdout. Returns why some output could not be written; empty if all of it was.
