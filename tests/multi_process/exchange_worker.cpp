@@ -75,7 +75,8 @@ class Sums {
           scratch(static_cast<size_t>(scratch_elements));
       exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count,
                      std::nullopt, 7);
-      const std::vector<double> wanted(data.size(), number * size + size * (size - 1) / 2);
+      const int sum_of_ranks = size * (size - 1) / 2;
+      const std::vector<double> wanted(data.size(), number * size + sum_of_ranks);
       require_near("one of many sums", data, wanted);
     }
   }
