@@ -9,7 +9,7 @@
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/plan_fields.h"
-#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
 #include "runtime/host_buffer.h"
 #include "runtime/philox.h"

@@ -111,7 +111,7 @@ TEST_P(RecomputationPlan, EqualsTheModelForEveryChoiceAndNoneIsBetterThanTheFron
     config.loss_gradient_in_place = number % 3 > 0;
     if (number % 2 == 1) config.precision.compute = DType::bf16;
     const Workload workload{{8}, {}};
-    const RecomputeSearch search(model, group, config, workload);
+    const RecomputeSearch search({model, group, config, workload});
     std::set<std::pair<int64_t, int64_t>> choices;  // work and bytes
     for (const std::vector<PartRange>& segments : all_choices(search.model(), number == 1 ? kLongestInResNet : 7)) {
       config.recompute = name_segments(*model.net, segments);
@@ -195,7 +195,7 @@ TEST(RecomputeSearch, TakesTheLeastTimeThatFits) {
   EngineConfig config = config_of(model, "ddp", 16);
   const Workload workload{{16}, {16}};
   DeviceGroup roomy(meta_group(1));
-  const std::vector<RecomputePoint> frontier = RecomputeSearch(model, roomy, config, workload).frontier(8);
+  const std::vector<RecomputePoint> frontier = RecomputeSearch({model, roomy, config, workload}).frontier(8);
   ASSERT_GE(frontier.size(), 3U);
   EXPECT_TRUE(frontier.front().recompute.empty());
   EXPECT_EQ(frontier.front().added_time, 0.0);
@@ -206,7 +206,7 @@ TEST(RecomputeSearch, TakesTheLeastTimeThatFits) {
   }
   for (size_t i = 0; i < frontier.size(); ++i) {
     DeviceGroup group(meta_group(1, frontier[i].peak_bytes));
-    const std::optional<RecomputePoint> found = RecomputeSearch(model, group, config, workload).cheapest_that_fits();
+    const std::optional<RecomputePoint> found = RecomputeSearch({model, group, config, workload}).cheapest_that_fits();
     ASSERT_TRUE(found) << i;
     EXPECT_LE(found->added_time, frontier[i].added_time) << i;
     EXPECT_LE(found->peak_bytes, frontier[i].peak_bytes) << i;
@@ -215,7 +215,7 @@ TEST(RecomputeSearch, TakesTheLeastTimeThatFits) {
     }
   }
   DeviceGroup small(meta_group(1, frontier.back().peak_bytes / 2));
-  EXPECT_FALSE(RecomputeSearch(model, small, config, workload).cheapest_that_fits());
+  EXPECT_FALSE(RecomputeSearch({model, small, config, workload}).cheapest_that_fits());
 }
 
 TEST(RecomputeSearch, FindsWhatAnEngineTrainsWithInThatMemory) {
@@ -223,13 +223,13 @@ TEST(RecomputeSearch, FindsWhatAnEngineTrainsWithInThatMemory) {
   EngineConfig config = config_of(model, "ddp", 8);
   const Workload workload{{8}, {4}};
   DeviceGroup roomy(meta_group(2));
-  const int64_t lowest = RecomputeSearch(model, roomy, config, workload).frontier(4).back().peak_bytes;
+  const int64_t lowest = RecomputeSearch({model, roomy, config, workload}).frontier(4).back().peak_bytes;
   DeviceGroupOptions options = test_group(2);
   options.memory_bytes = {lowest};
   {
     DeviceGroup group(options);
     EXPECT_THROW(Engine(model, group, config, workload), OutOfMemory);
-    const std::optional<RecomputePoint> found = RecomputeSearch(model, group, config, workload).cheapest_that_fits();
+    const std::optional<RecomputePoint> found = RecomputeSearch({model, group, config, workload}).cheapest_that_fits();
     ASSERT_TRUE(found);
     Engine engine(model, group, found->fit.config, workload);
     engine.train_step(random_batch(model, 8, 1, 0).view());

@@ -12,7 +12,7 @@
 #include "data/settings.h"
 #include "kernels/check.h"
 #include "nn/parallel/engine.h"
-#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/device.h"

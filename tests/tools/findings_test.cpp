@@ -271,6 +271,19 @@ TEST(Findings, ReportExposedCommunication) {
   EXPECT_TELLS(exposed_communication(in), "`--mode ddp`");
 }
 
+TEST(Findings, ExplainALongWaitThatNoOtherFindingExplains) {
+  RunRecord in = calm();
+  EXPECT_FALSE(other_waits(in).has_value() || longest_waiting(in) != nullptr);
+  in.scheme = scheme_preset("dp");
+  in.devices[1].phases.rows[2].share = 0.2;
+  in.devices[1].phases.waits = {{"broadcast", 0.15, 0.15}, {"host", 0.05, 0.05}};
+  EXPECT_EQ(longest_waiting(in), &in.devices[1]);
+  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step, most for broadcast.");
+  EXPECT_TELLS(other_waits(in), "`--mode ddp`");
+  in.devices[1].phases.waits[1].share = 0.12;
+  EXPECT_TRUE(waits_for_host(in) && !other_waits(in)) << "one finding for one wait";
+}
+
 TEST(Findings, ListDivergenceFirst) {
   RunRecord in = calm();
   EXPECT_FALSE(divergence(in).has_value());

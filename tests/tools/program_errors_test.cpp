@@ -172,7 +172,7 @@ TEST(ProgramErrors, MessagesNameTheFlagAndTheRemedy) {
                  "--json takes no value, got 'out.json'; it prints on stdout: write --json > out.json\n");
   expect_failure(words("plan --devices cuda:0 --batch-size max"), 2,
                  "--batch-size max: the capacity of cuda:0 is not known here; give it, as --device-memory 8GiB\n");
-  expect_failure(words("compare --modes dp,dpp"), 2, "got 'dpp'; did you mean dp?");
+  expect_failure(words("compare --modes dp,dpp"), 2, "got 'dpp'; did you mean dp or ddp?");
   expect_failure(
       words("train --data cifar10"), 2,
       "--data cifar10: expected cifar10:DIR, where DIR is the folder of the data set; tools/get_data cifar10 "

@@ -38,9 +38,12 @@ TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
 }
 
 TEST(ProgramWarnings, ReportADeviceWithoutSamples) {
-  const Arguments train = with({"train", "--devices", "cpu:0-1"}, kQuick);
-  expect_contains(run_vitrine(with(train, words("--batch-size 1"))).error,
-                  "warning: a device gets no samples: the batch of 1 is split as 1+0");
+  for (const char* command : {"train", "plan", "compare"}) {
+    const ChildResult result = run_vitrine(
+        with({command}, words("--model mlp --data synthetic:100 --steps 2 --devices cpu:0-1 --batch-size 1")));
+    EXPECT_EQ(count_of(result.error, "warning: a device gets no samples: the batch of 1 is split as 1+0"), 1U)
+        << command << result.error;
+  }
 }
 
 TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {

@@ -49,7 +49,7 @@ int run_program(const std::vector<std::string>& arguments) {
     if (processes) {
       processes->fail(reason, status == kExitUsage);
     } else {
-      fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
+      fmt::print(stderr, "{}\n", Style::of(STDERR_FILENO).prose("vitrine: " + in_program_words(reason)));
     }
     return status;
   };

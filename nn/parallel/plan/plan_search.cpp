@@ -6,14 +6,10 @@
 #include <numeric>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "nn/parallel/plan/plan.h"
-#include "nn/parallel/settings.h"
 #include "nn/segments.h"
-#include "nn/settings.h"
 #include "runtime/error.h"
-#include "runtime/settings.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -39,10 +35,6 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
 
 bool same_size(const EngineConfig& a, const EngineConfig& b) {
   return a.batch_size == b.batch_size && a.accumulate == b.accumulate;
-}
-
-bool same_axes(const Scheme& a, const Scheme& b) {
-  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce && a.shard == b.shard;
 }
 
 /// Bytes of a device as a line: fixed + each * samples.
@@ -298,141 +290,6 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
     lines.push_back(line);
   }
   return lines;
-}
-
-PlanSearch PlanSearch::with_images_on_host() const {
-  EngineConfig config = config_;
-  config.resident_images = {};
-  return {model_, devices_, std::move(config), workload_};
-}
-
-std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
-  std::vector<PlanSearch> fittings;
-  if (!trains() || config_.reducer || devices_.world_size() == 1) return fittings;
-  if (config_.survive_device_loss) return fittings;  // only under ddp
-  for (const std::string& name : scheme_names()) {
-    EngineConfig config = config_;
-    config.scheme = scheme_preset(name);
-    if (devices_.process_count() > 1 && config.scheme.reduce == Reduce::gpu0) continue;
-    // balanced differs from dp only in its split.
-    if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
-    if (config.scheme.shard != Sharding::none && sharding_obstacle(config) != nullptr) continue;
-    if (config.update_in_backward && update_in_backward_obstacle(config, devices_.world_size()) != nullptr) continue;
-    if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
-    fittings.emplace_back(model_, devices_, config, workload_);
-  }
-  return fittings;
-}
-
-namespace {
-
-void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
-  std::string mode;
-  bool from_is_preset = false;
-  for (const std::string& name : scheme_names()) {
-    const Scheme preset = scheme_preset(name);
-    from_is_preset = from_is_preset || same_axes(preset, from);
-    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = name;
-  }
-  if (from_is_preset) {
-    remedy.push_back(propose(settings::kScheme, mode));
-    return;
-  }
-  remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
-  remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
-  remedy.push_back(propose(settings::kReduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
-  remedy.push_back(propose(settings::kShard, sharding_name(to.shard)));
-}
-
-/// The settings of a fit that differ from those of `config`.
-Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
-  Remedy remedy;
-  if (!same_axes(config.scheme, fit.scheme)) add_scheme(remedy, config.scheme, fit.scheme);
-  if (fit.batch_size != config.batch_size) remedy.push_back(propose(settings::kBatchSize, fit.batch_size));
-  if (fit.accumulate != config.accumulate) remedy.push_back(propose(settings::kAccumulate, fit.accumulate));
-  if (fit.resident_images.count != config.resident_images.count)
-    remedy.push_back(propose(settings::kResidentImages, "off"));
-  if (fit.recompute_segments != config.recompute_segments)
-    remedy.push_back(propose(settings::kRecomputeSegments, fit.recompute_segments));
-  if (fit.scheme.split.str() != config.scheme.split.str())
-    remedy.push_back(propose(settings::kSplit, fit.scheme.split.str()));
-  return remedy;
-}
-
-}  // namespace
-
-std::vector<Remedy> find_remedies(const PlanSearch& search) {
-  const EngineConfig& config = search.config();
-  std::vector<Remedy> remedies;
-  const auto add = [&](const std::optional<Fit>& fit) {
-    if (fit) remedies.push_back(changed_settings(config, fit->config));
-  };
-  const std::vector<PlanSearch> others = search.under_other_schemes();
-  add(search.largest_batch(config.batch_size - 1, {}));
-  if (!search.trains()) return remedies;
-  if (config.resident_images.count > 0) add(search.with_images_on_host().as_it_is({}));
-  add(search.fewest_micro_batches({}));
-  add(search.as_it_is({.split = true}));
-  add(search.as_it_is({.recompute = true}));
-  for (const PlanSearch& other : others) add(other.as_it_is({}));
-  if (!remedies.empty()) return remedies;
-  add(search.fewest_micro_batches({.recompute = true}));
-  add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
-  for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
-  return remedies;
-}
-
-namespace {
-
-/// When no search finds a fit: what is left to change.
-Reason last_resorts(const PlanSearch& search) {
-  Reason text("No batch size makes it fit. ");
-  if (search.trains())
-    text = Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. ");
-  text += search.capacity_is_given() ? Reason({"Raise ", settings::kMemoryBytes}) : "Use a machine with more memory";
-  text += ", or choose a smaller ";
-  if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
-  text += Reason({"model or a smaller ", settings::kImageSize});
-  if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
-    text += Reason({", or an optimizer with less state (", propose(settings::kOptimizer, "sgd"), ")"});
-  }
-  return text;
-}
-
-}  // namespace
-
-Reason describe_remedies(const PlanSearch& search) {
-  const std::vector<Remedy> remedies = find_remedies(search);
-  if (remedies.empty()) return last_resorts(search);
-  const bool had_share = search.config().scheme.split.kind == Split::Kind::gpu0;
-  Reason text = kFirstRemedy;
-  const char* separator = "";
-  for (const Remedy& remedy : remedies) {
-    text += separator;
-    separator = kNextRemedy;
-    for (size_t i = 0; i < remedy.size(); ++i) {
-      text += Reason({i == 0 ? "" : " ", remedy[i]});
-      if (had_share && remedy[i].setting == settings::kSplit) text += " (instead of the given share of device 0)";
-    }
-  }
-  return text;
-}
-
-std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
-                                        const Workload& workload, PlanDetail detail) {
-  try {
-    return plan_memory(model, devices, config, workload, detail);
-  } catch (const OutOfMemory& error) {
-    const MemoryShortage& s = error.shortage();
-    throw OutOfMemory(Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} "
-                                         "cannot allocate {} for {}{}{} in phase "
-                                         "{}.\n",
-                                         format_bytes(DeviceGroup::kUnlimitedBytes), s.device,
-                                         format_bytes(s.needed_bytes), s.user.empty() ? "a tensor" : s.user,
-                                         s.layer.empty() ? "" : " of layer ", s.layer, s.phase)) +
-                          describe_remedies(PlanSearch(model, devices, config, workload)),
-                      s);
-  }
 }
 
 }  // namespace vitrine

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <vitrine/nn/parallel/engine.h>
@@ -34,7 +35,12 @@ class PlanSearch {
   /// model and devices must outlive it. The workload's `under` gives that of other batch sizes.
   PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
 
+  const Model& model() const { return model_; }
+  DeviceGroup& devices() const { return devices_; }
   const EngineConfig& config() const { return config_; }
+  const Workload& workload() const { return workload_; }
+  /// The search of another configuration of the same run.
+  PlanSearch with(EngineConfig config) const { return {model_, devices_, std::move(config), workload_}; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
   /// False where CPU devices have all of the available memory, so that a larger capacity would not help.
@@ -61,14 +67,6 @@ class PlanSearch {
   /// The configuration, changed only in what `space` allows. None: it does not fit.
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
-  /// The same run under each preset scheme that differs in more than its split, with several processes those without a
-  /// central device; none for one device, for evaluation, or with EngineConfig::reducer, which replaces their
-  /// reductions.
-  std::vector<PlanSearch> under_other_schemes() const;
-
-  /// The same run with images from the host in place of EngineConfig::resident_images.
-  PlanSearch with_images_on_host() const;
-
   /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as
   /// a line through this plan and that of half the batch.
   std::vector<std::string> arithmetic(const Fit& fit) const;
@@ -86,19 +84,5 @@ class PlanSearch {
   EngineConfig config_;
   Workload workload_;
 };
-
-/// Settings with the values that together make a configuration fit.
-using Remedy = std::vector<Reason::Part>;
-
-/// What to change if the configuration does not fit: alternatives, each found with the plan; empty if nothing helps.
-std::vector<Remedy> find_remedies(const PlanSearch& search);
-/// Text before the first remedy, and before each of the others.
-inline constexpr const char *kFirstRemedy = "What would fit: ", *kNextRemedy = "; or ";
-/// The same as text: "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
-Reason describe_remedies(const PlanSearch& search);
-
-/// plan_memory(); where a device would need more than a plan can represent, the OutOfMemory lists what would fit.
-std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config,
-                                        const Workload& workload, PlanDetail detail = PlanDetail::peaks);
 
 }  // namespace vitrine

@@ -94,18 +94,22 @@ RecomputationModel model_of(const Model& model, const EngineConfig& config, cons
   return parts;
 }
 
+PlanSearch with_nothing_recomputed(const PlanSearch& search) {
+  EngineConfig config = search.config();
+  config.recompute_segments = 1;
+  config.recompute.clear();
+  return search.with(std::move(config));
+}
+
 }  // namespace
 
-RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config,
-                                 const Workload& workload)
-    : model_(model), devices_(devices), config_(std::move(config)), search_(model, devices, config_, workload) {
-  if (workload.train_batches.empty())
-    throw ConfigError("recompute: an engine that only evaluates recomputes nothing; leave it out");
-  config_.recompute_segments = 1;
-  config_.recompute.clear();
-  const std::vector<DevicePlan> plans = plan_or_explain(model, devices, config_, workload, PlanDetail::layers);
-  const BatchPlan batch =
-      plan_batch(config_.scheme.split, config_.batch_size, config_.accumulate, devices.world_size());
+RecomputeSearch::RecomputeSearch(const PlanSearch& search) : search_(with_nothing_recomputed(search)) {
+  if (!search_.trains()) throw ConfigError("recompute: an engine that only evaluates recomputes nothing; leave it out");
+  const EngineConfig& config = search_.config();
+  DeviceGroup& devices = search_.devices();
+  const std::vector<DevicePlan> plans =
+      plan_memory(search_.model(), devices, config, search_.workload(), PlanDetail::layers);
+  const BatchPlan batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, devices.world_size());
   const auto samples = [&](int d) {
     return batch.sizes[0][static_cast<size_t>(devices.first_rank()) + static_cast<size_t>(d)];
   };
@@ -115,13 +119,15 @@ RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, Engin
   for (int d = 0; d < devices.size(); ++d) {
     if (samples(d) > 0 && (samples(device_) == 0 || headroom(d) < headroom(device_))) device_ = d;
   }
-  parts_ =
-      model_of(model, config_, devices, std::max<int64_t>(1, samples(device_)), plans[static_cast<size_t>(device_)]);
+  parts_ = model_of(search_.model(), config, devices, std::max<int64_t>(1, samples(device_)),
+                    plans[static_cast<size_t>(device_)]);
 }
 
+int64_t RecomputeSearch::capacity_bytes() const { return search_.devices()[device_].pool().capacity_bytes(); }
+
 RecomputePoint RecomputeSearch::planned(const RecomputationChoice& choice) const {
-  EngineConfig config = config_;
-  config.recompute = name_segments(*model_.net, choice.recomputed);
+  EngineConfig config = search_.config();
+  config.recompute = name_segments(*search_.model().net, choice.recomputed);
   RecomputePoint point;
   point.recompute = config.recompute;
   point.modeled_bytes = choice.peak_bytes;
@@ -140,7 +146,7 @@ std::vector<RecomputePoint> RecomputeSearch::frontier(int count) const {
   const int64_t range = ends.empty() ? 0 : peak_of(parts_, {}) - ends.back().peak_bytes;
   for (const RecomputationChoice& choice : recomputation_frontier(parts_, range / std::max(1, count)))
     points.push_back(planned(choice));
-  if (devices_[device_].pool().capacity_bytes() != DeviceGroup::kUnlimitedBytes) {
+  if (capacity_bytes() != DeviceGroup::kUnlimitedBytes) {
     if (std::optional<RecomputePoint> cheapest = cheapest_that_fits()) points.push_back(std::move(*cheapest));
   }
   // What the plans show to be no better than a choice with less time is dropped.
@@ -157,7 +163,7 @@ std::vector<RecomputePoint> RecomputeSearch::frontier(int count) const {
 }
 
 std::optional<RecomputePoint> RecomputeSearch::cheapest_that_fits() const {
-  int64_t limit = devices_[device_].pool().capacity_bytes(), step = OffsetAllocator::kAlignment;
+  int64_t limit = capacity_bytes(), step = OffsetAllocator::kAlignment;
   while (const std::optional<RecomputationChoice> choice = cheapest_recomputation(parts_, limit)) {
     RecomputePoint point = planned(*choice);
     if (point.fit.fits()) return point;

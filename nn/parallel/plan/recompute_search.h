@@ -28,10 +28,10 @@ struct RecomputePoint {
 /// estimated from shapes, not measured.
 class RecomputeSearch {
  public:
-  /// Plans the configuration with nothing recomputed. model and devices must outlive it.
+  /// Plans the configuration with nothing recomputed.
   /// throws  as plan_memory(); ConfigError for an engine that does not train; SearchStopped, as its functions do (see
   ///         Workload::stop)
-  RecomputeSearch(const Model& model, DeviceGroup& devices, EngineConfig config, const Workload& workload);
+  explicit RecomputeSearch(const PlanSearch& search);
 
   /// From nothing recomputed to the lowest peak: each choice has a lower peak and takes more time than the one before
   /// it. At most about `count` of them, at equal distances in bytes, and cheapest_that_fits(), if the device's capacity
@@ -46,9 +46,8 @@ class RecomputeSearch {
  private:
   RecomputePoint planned(const RecomputationChoice& choice) const;
 
-  const Model& model_;
-  DeviceGroup& devices_;
-  EngineConfig config_;
+  int64_t capacity_bytes() const;
+
   PlanSearch search_;
   int device_ = 0;  // the one that is modeled
   RecomputationModel parts_;

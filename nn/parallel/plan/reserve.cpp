@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/plan/plan.h"
-#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
 #include "runtime/memory/available.h"
 #include "runtime/memory/pool_placement.h"

@@ -83,7 +83,10 @@ class Comparison {
     Run run = open_run(std::make_unique<DeviceGroup>(group_options(devices_)), job_,
                        engine_config(options_, job_, scheme, result.precision),
                        train_workload(options_, job_, steps_, false), initial_weights(options_));
-    if (!warned_) print_device_warnings(options_, *run.devices);
+    if (!warned_) {
+      print_device_warnings(options_, *run.devices);
+      print_warnings(options_, idle_device_warnings(run.engine->facts().batch, scheme.split));
+    }
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);

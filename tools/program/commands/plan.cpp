@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/plan/schedule.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
@@ -31,7 +31,6 @@ namespace vitrine::tools {
 
 namespace {
 
-/// A device of a plan. A run measures exactly what is planned, so the pool's figures are the plan's.
 // Rows of --frontier, of which each is planned.
 constexpr int kChoices = 16;
 
@@ -61,6 +60,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
                       [&](std::ostream& out) { write_schedule(job.model, group, config, workload, plans, out); });
   }
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
+  print_warnings(options, idle_device_warnings(batch, scheme.split));
   Record record;
   record.kind = Record::Kind::plan;
   RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, group, plans));
@@ -68,9 +68,9 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
   record.stage_below = plan_stage_below(options, job, config, batch, group);
   if (finds_remedies && !all_fit(run.devices))
-    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, group, config, workload)));
+    record.remedies = in_program_words(describe_remedies({job.model, group, config, workload}));
   if (options.frontier)
-    record.frontier = recomputations(RecomputeSearch(job.model, group, config, workload), run.devices);
+    record.frontier = recomputations(RecomputeSearch({job.model, group, config, workload}), run.devices);
   if (interrupted()) throw SearchStopped();
   const FlatLayout layout(job.model.net->parameters(), 0);
   record.title =

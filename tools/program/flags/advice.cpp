@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/settings.h"
-#include "nn/parallel/plan/plan_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/error.h"

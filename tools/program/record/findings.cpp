@@ -45,6 +45,12 @@ double share_of(const PhaseTable& table, double seconds) {
   return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0;
 }
 
+/// Whether the steps of a run show how long devices wait: enough were measured, and no two threads shared a core.
+bool judges_waits(const RunRecord& run) {
+  return run.crowded.empty() &&
+         std::ranges::all_of(run.devices, [](const auto& d) { return d.phases.steps >= kFewestSteps; });
+}
+
 /// The one rule for what a measured share of the step shows: too few steps, differences between rounds and more threads
 /// than cores make a share of any size.
 bool is_signal(const RunRecord& run, double share) {
@@ -105,11 +111,6 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
 }
 
 }  // namespace
-
-bool judges_waits(const RunRecord& run) {
-  return run.crowded.empty() &&
-         std::ranges::all_of(run.devices, [](const auto& d) { return d.phases.steps >= kFewestSteps; });
-}
 
 std::optional<Finding> divergence(const RunRecord& run) {
   const auto evaluation = std::ranges::find_if(
@@ -333,18 +334,40 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
                  0.0};
 }
 
+/// What shortens the waits for reductions.
+std::string fewer_reductions(const RunRecord& run) {
+  if (run.scheme.reduce == Reduce::gpu0) return kTryDdp;
+  return fmt::format(
+      "`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` "
+      "halves its bytes.",
+      run.batch_size * 2, run.accumulate * 2);
+}
+
 std::optional<Finding> exposed_communication(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr) return std::nullopt;
   const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
   if (share < kExposed || !is_signal(run, share)) return std::nullopt;
-  return Finding{fmt::format("Communication holds up {} of the step.", percent(share)),
-                 run.scheme.reduce == Reduce::gpu0
-                     ? kTryDdp
-                     : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
-                                   "`--reduce-dtype f16` halves its bytes.",
-                                   run.batch_size * 2, run.accumulate * 2),
-                 share, kTheStep};
+  return Finding{fmt::format("Communication holds up {} of the step.", percent(share)), fewer_reductions(run), share,
+                 kTheStep};
+}
+
+const DeviceRecord* longest_waiting(const RunRecord& run) {
+  const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
+  const auto most = std::ranges::max_element(run.devices, {}, wait);
+  return most == run.devices.end() || wait(*most) < kIdle || !is_signal(run, wait(*most)) ? nullptr : &*most;
+}
+
+std::optional<Finding> other_waits(const RunRecord& run) {
+  const DeviceRecord* device = longest_waiting(run);
+  if (device == nullptr || device->phases.waits.empty()) return std::nullopt;
+  if (waits_for_data(run) || waits_for_host(run) || idle_device(run) || waits_for_peers(run) ||
+      exposed_communication(run))
+    return std::nullopt;
+  const double share = phase_row(device->phases, Phase::wait).share;
+  return Finding{fmt::format("{} waits {} of the step, most for {}.", device->device, percent(share),
+                             device->phases.waits.front().cause),
+                 fewer_reductions(run), share, kTheStep};
 }
 
 std::optional<Finding> crowded_cores(const RunRecord& run) {
@@ -415,9 +438,9 @@ std::vector<Finding> all_of(const RunRecord& run,
 }  // namespace
 
 std::vector<Finding> find_findings(const RunRecord& run) {
-  return all_of(
-      run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host,
-            idle_device, waits_for_peers, single_bucket, late_first_bucket, exposed_communication, skipped_steps});
+  return all_of(run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data,
+                      waits_for_host, idle_device, waits_for_peers, single_bucket, late_first_bucket,
+                      exposed_communication, other_waits, skipped_steps});
 }
 
 std::vector<Finding> plan_findings(const RunRecord& plan) {

@@ -23,8 +23,8 @@ std::string describe_severities();
 /// The text of a record without findings, which claims no more than was judged.
 std::string no_findings(const Record& record);
 
-/// Whether the steps of a run show how long devices wait: enough were measured, and no two threads shared a core.
-bool judges_waits(const RunRecord& run);
+/// The device that waits longest; none if it does not wait for long, or if the steps do not show it.
+const DeviceRecord* longest_waiting(const RunRecord& run);
 
 /// What costs most comes first. Empty when nothing stands out.
 std::vector<Finding> find_findings(const RunRecord& run);
@@ -53,6 +53,8 @@ std::optional<Finding> waits_for_peers(const RunRecord& run);
 std::optional<Finding> single_bucket(const RunRecord& run);
 std::optional<Finding> late_first_bucket(const RunRecord& run);
 std::optional<Finding> exposed_communication(const RunRecord& run);
+/// A long wait that no other finding explains.
+std::optional<Finding> other_waits(const RunRecord& run);
 std::optional<Finding> skipped_steps(const RunRecord& run);
 std::optional<Finding> crowded_cores(const RunRecord& run);
 

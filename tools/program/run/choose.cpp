@@ -5,8 +5,8 @@
 
 #include <fmt/ranges.h>
 
-#include "nn/parallel/plan/plan_search.h"
 #include "nn/parallel/plan/recompute_search.h"
+#include "nn/parallel/plan/remedies.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/text/tables.h"
@@ -65,8 +65,8 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
 void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                              Chosen& chosen) {
   const PlanSearch search(job.model, devices, config, workload);
-  const std::optional<RecomputePoint> cheapest =
-      RecomputeSearch(job.model, devices, config, workload).cheapest_that_fits();
+  plan_or_explain(job.model, devices, config, workload);
+  const std::optional<RecomputePoint> cheapest = RecomputeSearch(search).cheapest_that_fits();
   if (!cheapest) throw_nothing_fits("--recompute auto", search, config);
   chosen.options.recompute = fmt::format("{}", fmt::join(cheapest->recompute, ","));
   chosen.options.choices = {};

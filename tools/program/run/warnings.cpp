@@ -5,11 +5,12 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "runtime/gpu_info.h"
-#include "runtime/printable.h"
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/run/describe.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
@@ -82,9 +83,17 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
   return warnings;
 }
 
+std::vector<std::string> idle_device_warnings(const BatchPlan& batch, const Split& split) {
+  const auto devices = static_cast<int>(batch.sizes.front().size());
+  if (split.kind != Split::Kind::equal || batch.device_samples(devices - 1) > 0) return {};
+  return {
+      fmt::format("a device gets no samples: the batch of {} is split as {}", batch.batch_size, describe_batch(batch))};
+}
+
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {
   if (options.quiet) return;
-  for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", printable_lines(warning));
+  const Style style = Style::of(STDERR_FILENO);
+  for (const std::string& warning : warnings) fmt::print(stderr, "{}\n", style.prose("vitrine: warning: " + warning));
 }
 
 void print_device_warnings(const Options& options, const DeviceGroup& devices) {

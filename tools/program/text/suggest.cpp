@@ -46,19 +46,20 @@ std::string letters(const std::string& word) {
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
   const std::string wanted = letters(word);
   if (wanted.empty()) return {};
-  std::string best;
-  std::vector<std::string> begun;
+  std::vector<std::string> best, begun;
   // With more than one error in three letters it is another word.
   size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& candidate : known) {
     const std::string name = letters(candidate);
     const size_t cost = edit_cost(wanted, name);
-    if (cost < std::min(best_cost, kEdit * name.size())) best_cost = cost, best = candidate;
+    if (cost < std::min(best_cost, kEdit * name.size())) best_cost = cost, best.clear();
+    if (cost == best_cost) best.push_back(candidate);
     if (wanted.size() >= 3 && name.rfind(wanted, 0) == 0) begun.push_back(candidate);
   }
-  if (best_cost <= kEdit) return best;
-  constexpr size_t kMostBegun = 3;
-  return begun.empty() || begun.size() > kMostBegun ? best : fmt::format("{}", fmt::join(begun, " or "));
+  constexpr size_t kMostNamed = 3;
+  if (best_cost > kEdit && !begun.empty() && begun.size() <= kMostNamed) best = begun;
+  if (best.size() > kMostNamed) best.resize(1);
+  return fmt::format("{}", fmt::join(best, " or "));
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {

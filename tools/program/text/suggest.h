@@ -6,7 +6,7 @@
 
 namespace vitrine::tools {
 
-/// The known word that `word` most likely means: those that it is a prefix of ("a or b"), otherwise the one with the
+/// The known words that `word` most likely means ("a or b"): those that it is a prefix of, otherwise those with the
 /// fewest typing errors (two exchanged letters are one). Empty if none is close.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 

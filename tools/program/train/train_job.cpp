@@ -205,10 +205,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
                      initial_weights(options), RecordedSteps::all(options),
                      !options.steps || *options.steps * options.batch_size >= job.data.train.size());
-  if (const BatchPlan& batch = run.engine->facts().batch;
-      scheme.split.kind == Split::Kind::equal && batch.device_samples(run.devices->world_size() - 1) == 0)
-    print_warnings(options, {fmt::format("a device gets no samples: the batch of {} is split as {}", batch.batch_size,
-                                         describe_batch(batch))});
+  print_warnings(options, idle_device_warnings(run.engine->facts().batch, scheme.split));
   print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   conclude_autotune(options, *run.engine, resumed, processes);

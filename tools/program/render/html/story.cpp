@@ -45,12 +45,10 @@ std::string story_of_run(const RunRecord& run) {
   }
   if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
   if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
-  if (!run.devices.empty() && judges_waits(run)) {
-    const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
-    const auto most = std::max_element(run.devices.begin(), run.devices.end(),
-                                       [&](const auto& a, const auto& b) { return wait(a) < wait(b); });
-    const std::vector<WaitRow>& causes = most->phases.waits;
-    facts.push_back(fmt::format("{} waits {} of the step{}", most->device, figure(percent(wait(*most))),
+  if (const DeviceRecord* device = longest_waiting(run)) {
+    const std::vector<WaitRow>& causes = device->phases.waits;
+    facts.push_back(fmt::format("{} waits {} of the step{}", device->device,
+                                figure(percent(phase_row(device->phases, Phase::wait).share)),
                                 causes.empty() ? "" : ", most for " + causes.front().cause));
   }
   const auto failure = divergence(run);
