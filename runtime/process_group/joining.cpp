@@ -24,7 +24,8 @@ constexpr int kRetryMs = 50;
 }  // namespace
 
 void ProcessGroup::State::find_server() {
-  const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
+  const int64_t begin_ns = steady_now_ns();
+  int64_t refused_ns = begin_ns;  // since when every try was refused
   const InitMethod& method = rendezvous.method;
   const std::string broadcast_text = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
   std::string problem = "no process listens there";
@@ -47,10 +48,14 @@ void ProcessGroup::State::find_server() {
         problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
     }
     if (known && try_server(address, problem)) return;
-    if (steady_now_ns() > deadline_ns) {
+    const int64_t now_ns = steady_now_ns();
+    if (problem != last_refusal) refused_ns = now_ns;
+    // Who refuses may be of another run, whose place rank 0 takes when it starts.
+    const bool refused = now_ns > refused_ns + options.timeout_ms * kMs;
+    if (refused || now_ns > begin_ns + rendezvous_ms() * kMs) {
       if (!last_refusal.empty()) problem = last_refusal;  // it says more than what happened last
       throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}{}", rank, connected_text,
-                                  static_cast<double>(rendezvous_ms()) * 1e-3, problem,
+                                  static_cast<double>(refused ? options.timeout_ms : rendezvous_ms()) * 1e-3, problem,
                                   last_refusal.empty() ? "; was it started?" : ""));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));

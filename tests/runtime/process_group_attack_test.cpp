@@ -94,7 +94,8 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
           options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs));
     });
   });
-  expect_contains(errors[1], "rank 1 could not reach rank 0",
+  // After one timeout, where it waits for an absent rank 0 for as long as a first step may take.
+  expect_contains(errors[1], "rank 1 could not reach rank 0", fmt::format(" within {:g} s: ", kImpatientMs * 1e-3),
                   "refused it: it does not know this run's secret, or has another run id");
   expect_contains(
       errors[0], "but rank 1 of 2 processes did not join",

@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/clock.h"
+
 namespace vitrine {
 namespace {
 
