@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/abortable_barrier.h"
 
+#include "runtime/clock.h"
 #include "runtime/cpu/futex.h"
 
 namespace vitrine {

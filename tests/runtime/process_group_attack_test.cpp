@@ -3,6 +3,7 @@
 // its own processes.
 #include <atomic>
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "tests/runtime/fake_process.h"

@@ -22,6 +22,7 @@
 #include "tools/program/run/processes.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/standard_streams.h"
+#include "tools/program/text/terminal.h"
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/clock.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {

@@ -313,7 +313,7 @@ Sections comparison_sections(const Record& record) {
 /// those of all seeds.
 Json reproduction_curves(const Record& record) {
   CurveChart losses{"Training loss over the steps", {}},
-      accuracies{.label = "Test accuracy over the steps", .shares = true};
+      accuracies{.label = "Test accuracy over the steps", .curves = {}, .shares = true};
   LineStyles styles;
   for (const RunRecord& run : record.runs) {
     const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
