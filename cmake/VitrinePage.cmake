@@ -20,7 +20,9 @@ set(page "${folder}/bin/planner.page")
 add_custom_command(OUTPUT "${folder}/CMakeCache.txt"
   COMMAND "${VITRINE_EMCMAKE}" "${CMAKE_COMMAND}" -S "${PROJECT_SOURCE_DIR}" -B "${folder}" -G "${CMAKE_GENERATOR}" --log-level=WARNING
           -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8
+          -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON  # clang's have absolute paths, with which ccache finds nothing in another clone
           -DVITRINE_TESTS=OFF -DVITRINE_BENCHES=OFF -DVITRINE_INSTALL=OFF
+  COMMAND "${PROJECT_SOURCE_DIR}/tools/relative_unity" "${folder}"
   COMMENT "Configuring the planner for WebAssembly" VERBATIM)
 # The second build knows what it depends on. emscripten needs acorn, which only Debian's own node finds where Debian installs it.
 add_custom_target(vitrine_planner COMMAND "${CMAKE_COMMAND}" -E env NODE_PATH=/usr/share/nodejs "${CMAKE_COMMAND}" --build "${folder}" --target planner DEPENDS "${folder}/CMakeCache.txt" BYPRODUCTS "${page}"
