@@ -18,11 +18,15 @@ void record(ExecContext& ctx, const RecordedProduct& product) {
   if (ctx.backend() == Backend::meta) ctx.plans().get<RecordedOperations>().add(product);
 }
 
+bool has_convolutions(ExecContext& recorded) {
+  return !recorded.plans().get<RecordedOperations>().convolutions.empty();
+}
+
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes) {
   VITRINE_ASSERT(recorded.backend() == Backend::meta, "only meta contexts record their operations");
   const auto& operations = recorded.plans().get<RecordedOperations>();
   const bool on_gpu = target.device.backend == Backend::cuda;
-  if (on_gpu && operations.convolutions.empty()) return {};  // only cuDNN is asked
+  if (on_gpu && !has_convolutions(recorded)) return {};
   WorkspaceNeed need = on_gpu ? cuda::workspace_need(operations, target, allowed_bytes)
                               : cpu::workspace_need(recorded, operations, target, allowed_bytes);
   std::stable_sort(

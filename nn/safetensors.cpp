@@ -29,7 +29,8 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
                                 uint64_t& data_begin) {
   std::array<unsigned char, kSizeBytes> size_bytes{};
   if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
-    fail(path, 0, fmt::format("the file has {} bytes, expected 8 bytes of header size first", file_bytes));
+    fail(path, 0,
+         fmt::format("it is no safetensors file: it has {} bytes, expected 8 bytes of header size first", file_bytes));
   }
   const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
   const bool no_size = header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes;

@@ -250,6 +250,11 @@ TEST(WorkspacePlan, AGpuThatIsNotHereCannotBeAsked) {
   const Model linear = make_model("mlp", {.image_size = 6});
   EXPECT_EQ(plan_memory(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload)[0].workspace.bytes,
             kLeastGpuWorkspace);
+  EXPECT_EQ(full_workspace_bytes(linear, *DeviceGroup::planned(options), unsized(linear), kWorkload),
+            kLeastGpuWorkspace)
+      << "searches plan with it";
+  EXPECT_EQ(full_workspace_bytes(model, *DeviceGroup::planned(options), unsized(model), kWorkload),
+            kUnaskedGpuWorkspace);
 }
 
 }  // namespace

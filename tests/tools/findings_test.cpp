@@ -278,7 +278,9 @@ TEST(Findings, ExplainALongWaitThatNoOtherFindingExplains) {
   in.devices[1].phases.rows[2].share = 0.2;
   in.devices[1].phases.waits = {{"broadcast", 0.15, 0.15}, {"host", 0.05, 0.05}};
   EXPECT_EQ(longest_waiting(in), &in.devices[1]);
-  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step, most for broadcast.");
+  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step for peers that reach a collective later");
+  in.devices[0].phases.rows.push_back({Phase::optimizer, 0, 0.15, 0.15, 0, 10, 0});
+  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step, while cpu:0 alone reduces and updates.");
   EXPECT_TELLS(other_waits(in), "`--mode ddp`");
   in.devices[1].phases.waits[1].share = 0.12;
   EXPECT_TRUE(waits_for_host(in) && !other_waits(in)) << "one finding for one wait";

@@ -498,7 +498,7 @@ TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
   EXPECT_EQ(
       story(record),
       "`705` samples/s; cpu:0 peaks at `8 MiB`, `6 MiB` more than cpu:1, mostly the optimizer's state; cpu:3 waits "
-      "`30 %` of the step, most for reduce.");
+      "`30 %` of the step.");
   EXPECT_EQ(page_data(record)["story"], story(record));
   expect_contains(epochs_table(run)->json().dump(), "\"940\"");  // samples/s of the first epoch
   record.runs[0].devices.erase(record.runs[0].devices.begin());

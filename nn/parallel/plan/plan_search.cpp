@@ -89,12 +89,7 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
   validate(model_, devices_, config, fit.workload);
   try {
     EngineConfig sized = config;
-    if (!sized.workspace_bytes) {
-      // cuDNN would need seconds for the convolutions of all batches that a search tries.
-      const bool on_gpus = devices_.target().backend == Backend::cuda;
-      sized.workspace_bytes =
-          on_gpus ? kUnaskedGpuWorkspace : full_workspace_bytes(model_, devices_, config, fit.workload);
-    }
+    sized.workspace_bytes = full_workspace_bytes(model_, devices_, config, fit.workload);
     fit.plans = plan_memory(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
     // The plan overflowed; a headroom below any capacity marks it.

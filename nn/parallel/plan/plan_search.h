@@ -45,7 +45,7 @@ class PlanSearch {
   bool trains() const { return !workload_.train_batches.empty(); }
   /// False where CPU devices have all of the available memory, so that a larger capacity would not help.
   bool capacity_is_given() const;
-  /// With a workspace that does not shrink: on GPUs kUnaskedGpuWorkspace, on CPU devices what the libraries want.
+  /// With a workspace that does not shrink: full_workspace_bytes().
   /// throws ConfigError, ShapeError as plan_memory() does; SearchStopped, as all searches do, if Workload::stop says
   /// so.
   Fit plan(const EngineConfig& config) const;

@@ -28,13 +28,20 @@ int64_t largest_lack(const std::vector<DevicePlan>& plans, const DeviceGroup& de
   return lack;
 }
 
+/// Meta devices that have recorded the workload's operations.
+std::unique_ptr<DeviceGroup> recorded_twin(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                           const Workload& workload) {
+  std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  EngineConfig sized = config;
+  sized.workspace_bytes = kLeastCpuWorkspace;  // nothing runs in it
+  run_on_meta(model, *twin, sized, workload, {});
+  return twin;
+}
+
 /// What the workload would use of the workspace on the device that uses most, where `allowed_bytes` is the most.
 WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                              const Workload& workload, int64_t allowed_bytes) {
-  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
-  EngineConfig sized = config;
-  sized.workspace_bytes = at_least(devices, {});  // nothing runs in it
-  run_on_meta(model, *twin, sized, workload, {});
+  const std::unique_ptr<DeviceGroup> twin = recorded_twin(model, devices, config, workload);
   WorkspaceNeed all;
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];
@@ -56,16 +63,20 @@ WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, con
 int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                              const Workload& workload) {
   if (config.workspace_bytes) return *config.workspace_bytes;
+  if (on_gpus(devices)) {
+    // cuDNN would need seconds for the convolutions of all batches that a search tries.
+    const std::unique_ptr<DeviceGroup> twin = recorded_twin(model, devices, config, workload);
+    bool any = false;
+    for (int d = 0; d < twin->size(); ++d) any = any || has_convolutions((*twin)[d].compute());
+    return any ? kUnaskedGpuWorkspace : kLeastGpuWorkspace;
+  }
   const WorkspaceNeed need = workspace_need(model, devices, config, workload, most_allowed(devices));
   return std::max(at_least(devices, need.unknown), need.best_bytes);
 }
 
 void record_workspaces(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                        const Workload& workload, WorkspaceRecord& record) {
-  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
-  EngineConfig sized = config;
-  sized.workspace_bytes = kLeastCpuWorkspace;  // nothing runs in it
-  run_on_meta(model, *twin, sized, workload, {});
+  const std::unique_ptr<DeviceGroup> twin = recorded_twin(model, devices, config, workload);
   for (int d = 0; d < twin->size(); ++d) {
     Device& device = (*twin)[d];
     record_workspace(device.compute(), {device.target(), device.thread_count()}, most_allowed(devices), record);

@@ -85,14 +85,21 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
     list_lessons(style);
     return kExitOk;
   }
-  Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
+  const Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
   fmt::print("{}\n\n", style.bold(style.prose(fmt::format("Lesson {}: {}", lesson.number, lesson.title))));
   if (options.answer) {
     print_section("Exercise", lesson.exercise, style);
-    const size_t block = lesson.answer.find("```console");  // the run prints it
-    if (options.run_answer) lesson.answer.erase(block, lesson.answer.find("\n```", block) + 4 - block);
-    print_section("Answer", lesson.answer, style);
-    return options.run_answer ? run_command(lesson.number, lesson.answer_command, run_arguments, style) : kExitOk;
+    if (!options.run_answer) {
+      print_section("Answer", lesson.answer, style);
+      return kExitOk;
+    }
+    const size_t block = lesson.answer.find("```console");  // what the run prints
+    print_section("Answer", lesson.answer.substr(0, block), style);
+    const int status = run_command(lesson.number, lesson.answer_command, run_arguments, style);
+    const size_t after = lesson.answer.find("\n```", block) + 4;
+    if (status == kExitOk && after < lesson.answer.size())
+      fmt::print("\n{}\n", wrapped_text(lesson.answer.substr(after + 2), style));
+    return status;
   }
   fmt::print("{}\n\n", wrapped_text(lesson.question, style));
   if (const int status = run_command(lesson.number, lesson.command, run_arguments, style); status != kExitOk)

@@ -71,6 +71,15 @@ Finding memory_finding(const DeviceRecord& device, int64_t bytes, std::string te
   return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity, harmless};
 }
 
+Finding late_peers(const DeviceRecord& device, double share) {
+  return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
+                             "time: no split would change that.",
+                             device.device, percent(share)),
+                 "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them "
+                 "arrive together.",
+                 share, kTheStep};
+}
+
 /// The largest value of the devices other than `device`; 0 without any.
 int64_t most_of_others(const std::vector<DeviceRecord>& devices, size_t device, const auto& value) {
   int64_t most = 0;
@@ -290,12 +299,7 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
     longest = &d;
   }
   if (share < kIdle || !is_signal(run, share)) return std::nullopt;
-  return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
-                             "time: no split would change that.",
-                             longest->device, percent(share)),
-                 "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them "
-                 "arrive together.",
-                 share, kTheStep};
+  return late_peers(*longest, share);
 }
 
 bool is_bucket(const CommunicationRow& row) { return row.phase == Phase::reduce && row.layer != kBatchStatistics; }
@@ -321,7 +325,7 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
   if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
-  if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
+  if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket || !judges_waits(run)) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
   const auto first = std::ranges::find_if(table.rows, is_bucket);
   if (first == table.rows.end() || table.steps == 0) return std::nullopt;
@@ -334,22 +338,18 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
                  0.0};
 }
 
-/// What shortens the waits for reductions.
-std::string fewer_reductions(const RunRecord& run) {
-  if (run.scheme.reduce == Reduce::gpu0) return kTryDdp;
-  return fmt::format(
-      "`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` "
-      "halves its bytes.",
-      run.batch_size * 2, run.accumulate * 2);
-}
-
 std::optional<Finding> exposed_communication(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
   if (slowest == nullptr) return std::nullopt;
   const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
   if (share < kExposed || !is_signal(run, share)) return std::nullopt;
-  return Finding{fmt::format("Communication holds up {} of the step.", percent(share)), fewer_reductions(run), share,
-                 kTheStep};
+  return Finding{fmt::format("Communication holds up {} of the step.", percent(share)),
+                 run.scheme.reduce == Reduce::gpu0
+                     ? kTryDdp
+                     : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
+                                   "`--reduce-dtype f16` halves its bytes.",
+                                   run.batch_size * 2, run.accumulate * 2),
+                 share, kTheStep};
 }
 
 const DeviceRecord* longest_waiting(const RunRecord& run) {
@@ -365,9 +365,15 @@ std::optional<Finding> other_waits(const RunRecord& run) {
       exposed_communication(run))
     return std::nullopt;
   const double share = phase_row(device->phases, Phase::wait).share;
-  return Finding{fmt::format("{} waits {} of the step, most for {}.", device->device, percent(share),
-                             device->phases.waits.front().cause),
-                 fewer_reductions(run), share, kTheStep};
+  // What device 0 does alone.
+  constexpr std::array kAlone{Phase::gather, Phase::loss, Phase::scatter_grad, Phase::reduce, Phase::optimizer};
+  const PhaseTable& central = run.devices.front().phases;
+  const double alone = share_of(central, seconds_in(central, kAlone));
+  if (run.scheme.reduce != Reduce::gpu0 || device == &run.devices.front() || alone < kIdle)
+    return late_peers(*device, share);
+  return Finding{fmt::format("{} waits {} of the step, while {} alone reduces and updates.", device->device,
+                             percent(share), run.devices.front().device),
+                 kTryDdp, share, kTheStep};
 }
 
 std::optional<Finding> crowded_cores(const RunRecord& run) {
@@ -606,6 +612,12 @@ void conclude(Record& record) {
   if (record.kind == Kind::comparison) {
     record.findings = comparison_findings(record.runs);
     record.speed = compare_speed(record.runs);
+    if (record.interrupted) {  // more rounds were asked for
+      const auto asks_for_rounds = [](const Finding& f) { return f.remedy.rfind("`--rounds", 0) == 0; };
+      for (Finding& finding : record.findings)
+        if (asks_for_rounds(finding)) finding.remedy.clear();
+      if (record.speed && asks_for_rounds(*record.speed)) record.speed->remedy.clear();
+    }
   }
   if (record.kind == Kind::reproduction) {
     record.summaries = summarize(record.runs);

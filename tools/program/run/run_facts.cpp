@@ -183,7 +183,12 @@ void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpan
       device.memory = make_memory_timeline(cut_history(history, *mark));
     device.step = view_step(spans[static_cast<size_t>(d)], recorded.shown());
   }
-  if (const auto& step = record.devices.front().step) record.first_bucket_begins = first_bucket_begin(*step);
+  // On the device where it begins first: other work delays the others.
+  for (const DeviceRecord& device : record.devices) {
+    const std::optional<double> begin = device.step ? first_bucket_begin(*device.step) : std::nullopt;
+    if (begin && (!record.first_bucket_begins || *begin < *record.first_bucket_begins))
+      record.first_bucket_begins = begin;
+  }
 }
 
 }  // namespace vitrine::tools

@@ -335,7 +335,9 @@ Json reproduction_times(const Record& record) {
   for (const ConfigurationSummary& summary : record.summaries) {
     const std::string duration = short_seconds(summary.seconds.mean);
     if (summary.seconds.count > 0)
-      bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
+      bars.push_back({summary.name,
+                      {{duration, "series1", summary.seconds.mean, "of training"}},
+                      fmt::format("{}; {} samples/s", duration, summary.rates.str())});
   }
   return titled(bar_chart("Time of training in each configuration", {{"", bars}}));
 }

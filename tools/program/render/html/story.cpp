@@ -46,10 +46,8 @@ std::string story_of_run(const RunRecord& run) {
   if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
   if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
   if (const DeviceRecord* device = longest_waiting(run)) {
-    const std::vector<WaitRow>& causes = device->phases.waits;
-    facts.push_back(fmt::format("{} waits {} of the step{}", device->device,
-                                figure(percent(phase_row(device->phases, Phase::wait).share)),
-                                causes.empty() ? "" : ", most for " + causes.front().cause));
+    facts.push_back(fmt::format("{} waits {} of the step", device->device,
+                                figure(percent(phase_row(device->phases, Phase::wait).share))));
   }
   const auto failure = divergence(run);
   return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
@@ -123,7 +121,8 @@ std::string story_of_reproduction(const std::vector<ConfigurationSummary>& all) 
 std::string story(const Record& record) {
   using Kind = Record::Kind;
   if (record.kind == Kind::reproduction) return story_of_reproduction(record.summaries);
-  if (record.kind == Kind::comparison) return record.runs.empty() ? std::string() : story_of_comparison(record.runs);
+  if (record.kind == Kind::comparison && !record.runs.empty())
+    return (record.interrupted ? "Interrupted before the last round. " : "") + story_of_comparison(record.runs);
   return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
 }
 
