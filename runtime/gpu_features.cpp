@@ -45,7 +45,7 @@ bool is_gpu_safe_mode() {
 }
 
 std::string gpu_safe_hint() {
-  return is_gpu_safe_mode() ? std::string() : fmt::format("; {}=1 avoids what few GPUs have run", kSafe);
+  return is_gpu_safe_mode() ? std::string() : fmt::format("; {}=1 avoids what no GPU has run yet", kSafe);
 }
 
 const char* variable_of(GpuFeature feature) { return row_of(feature).variable; }
