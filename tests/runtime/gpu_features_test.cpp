@@ -48,7 +48,7 @@ TEST_F(GpuFeatures, VariablesTurnThemOnAndOff) {
 }
 
 TEST_F(GpuFeatures, SafeModeTurnsAllButCudnnOff) {
-  EXPECT_EQ(gpu_safe_hint(), "; VITRINE_CUDA_SAFE=1 avoids what few GPUs have run");
+  EXPECT_EQ(gpu_safe_hint(), "; VITRINE_CUDA_SAFE=1 avoids what no GPU has run yet");
   setenv("VITRINE_CUDA_SAFE", "1", 1);
   set(GpuFeature::overlapping_launches, "on");
   for (const GpuFeatureState& feature : gpu_features())

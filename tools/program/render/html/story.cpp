@@ -121,8 +121,10 @@ std::string story_of_reproduction(const std::vector<ConfigurationSummary>& all) 
 std::string story(const Record& record) {
   using Kind = Record::Kind;
   if (record.kind == Kind::reproduction) return story_of_reproduction(record.summaries);
-  if (record.kind == Kind::comparison && !record.runs.empty())
+  if (record.kind == Kind::comparison) {
+    if (record.runs.empty()) return {};
     return (record.interrupted ? "Interrupted before the last round. " : "") + story_of_comparison(record.runs);
+  }
   return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
 }
 
