@@ -152,6 +152,7 @@ WorkspaceRecord ask_libraries() {
 }  // namespace
 
 int run_page(const Options& options) {
+  check_writable("--out", options.page);
   const std::string_view planner = planner_page();
   fmt::print(stderr, "Asking oneDNN for the workspaces of the models; this takes about a minute\n");
   const Json data = {{"title", "What each device of a training step holds"},
