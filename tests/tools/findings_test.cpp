@@ -246,8 +246,8 @@ TEST(Findings, ReportBucketsThatHideNothing) {
   EXPECT_FALSE(single_bucket(one).has_value());
 
   RunRecord late = calm();
-  late.first_bucket_begins = 0.73;
-  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward is over");
+  late.first_bucket_begins = 0.83;
+  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 83 % of backward is over");
   EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
   // Parameters that are gathered, and batch statistics, come before the gradients.
   CommunicationRow gathered = late.devices[0].communication.rows[0], statistics = gathered;
@@ -278,10 +278,11 @@ TEST(Findings, ExplainALongWaitThatNoOtherFindingExplains) {
   in.devices[1].phases.rows[2].share = 0.2;
   in.devices[1].phases.waits = {{"broadcast", 0.15, 0.15}, {"host", 0.05, 0.05}};
   EXPECT_EQ(longest_waiting(in), &in.devices[1]);
-  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step for peers that reach a collective later");
-  in.devices[0].phases.rows.push_back({Phase::optimizer, 0, 0.15, 0.15, 0, 10, 0});
-  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step, while cpu:0 alone reduces and updates.");
+  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step: 15 % for broadcast, 5.0 % for host.");
   EXPECT_TELLS(other_waits(in), "`--mode ddp`");
+  in.equal_cpus = true;
+  in.devices[0].phases.rows[0].seconds += 0.15;
+  EXPECT_TELLS(other_waits(in), "Forward and backward take cpu:0 110 ms, cpu:1 95 ms.");
   in.devices[1].phases.waits[1].share = 0.12;
   EXPECT_TRUE(waits_for_host(in) && !other_waits(in)) << "one finding for one wait";
 }

@@ -252,7 +252,7 @@ int run_compare(const Options& options) {
   } else if (!record.runs.empty()) {
     const std::string head = fmt::format("{}: {} samples per step, {}, in turns{}", job.model.name, options.batch_size,
                                          describe_rounds(options.rounds, record.compared_steps - 1),
-                                         record.interrupted ? "; interrupted before the last round" : "");
+                                         record.interrupted ? "; " + record.describe_interruption() : "");
     fmt::print("{}\n{}", style.prose(head), comparison_report(record, style));
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }

@@ -23,7 +23,7 @@ using html::short_seconds;
 
 // Shares above which a finding is reported.
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1,
-                 kIdle = 0.1, kExposed = 0.1, kLateBucket = 0.5, kSkipped = 0.05;
+                 kIdle = 0.1, kExposed = 0.1, kLateBucket = 0.75, kSkipped = 0.05;
 // What a finding's cost is a share of.
 constexpr const char *kItsMemory = "its memory", *kItsCapacity = "its capacity", *kTheStep = "the step",
                      *kTheSteps = "the steps";
@@ -69,15 +69,6 @@ Finding memory_finding(const DeviceRecord& device, int64_t bytes, std::string te
     remedy =
         fmt::format("Nothing needs to change: {} of {} are free.", short_bytes(capacity - peak), short_bytes(capacity));
   return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity, harmless};
-}
-
-Finding late_peers(const DeviceRecord& device, double share) {
-  return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
-                             "time: no split would change that.",
-                             device.device, percent(share)),
-                 "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them "
-                 "arrive together.",
-                 share, kTheStep};
 }
 
 /// The largest value of the devices other than `device`; 0 without any.
@@ -299,7 +290,12 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
     longest = &d;
   }
   if (share < kIdle || !is_signal(run, share)) return std::nullopt;
-  return late_peers(*longest, share);
+  return Finding{fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each "
+                             "time: no split would change that.",
+                             longest->device, percent(share)),
+                 "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them "
+                 "arrive together.",
+                 share, kTheStep};
 }
 
 bool is_bucket(const CommunicationRow& row) { return row.phase == Phase::reduce && row.layer != kBatchStatistics; }
@@ -365,15 +361,22 @@ std::optional<Finding> other_waits(const RunRecord& run) {
       exposed_communication(run))
     return std::nullopt;
   const double share = phase_row(device->phases, Phase::wait).share;
-  // What device 0 does alone.
-  constexpr std::array kAlone{Phase::gather, Phase::loss, Phase::scatter_grad, Phase::reduce, Phase::optimizer};
-  const PhaseTable& central = run.devices.front().phases;
-  const double alone = share_of(central, seconds_in(central, kAlone));
-  if (run.scheme.reduce != Reduce::gpu0 || device == &run.devices.front() || alone < kIdle)
-    return late_peers(*device, share);
-  return Finding{fmt::format("{} waits {} of the step, while {} alone reduces and updates.", device->device,
-                             percent(share), run.devices.front().device),
-                 kTryDdp, share, kTheStep};
+  std::vector<std::string> causes;
+  for (const WaitRow& wait : device->phases.waits) {
+    if (wait.share >= kUneven / 2) causes.push_back(fmt::format("{} for {}", percent(wait.share), wait.cause));
+  }
+  std::string text = fmt::format("{} waits {} of the step", device->device, percent(share));
+  if (!causes.empty()) text += fmt::format(": {}", fmt::join(causes, ", "));
+  const auto compute = [](const DeviceRecord& d) {
+    return per_step(seconds_in(d.phases, std::array{Phase::forward, Phase::recompute, Phase::backward}), d.phases);
+  };
+  const DeviceRecord& slowest = *std::ranges::max_element(run.devices, {}, compute);
+  if (compute(slowest) - compute(*device) >= per_step(share * device->phases.wall_seconds, device->phases) / 2) {
+    return Finding{fmt::format("{}. Forward and backward take {} {}, {} {}.", text, slowest.device,
+                               short_seconds(compute(slowest)), device->device, short_seconds(compute(*device))),
+                   run.equal_cpus ? "Equal devices differ only if other work takes their cores." : "", share, kTheStep};
+  }
+  return Finding{text + ".", run.scheme.reduce == Reduce::gpu0 ? kTryDdp : "", share, kTheStep};
 }
 
 std::optional<Finding> crowded_cores(const RunRecord& run) {

@@ -270,6 +270,7 @@ struct Record {
   bool as_published = false;
   std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
+  std::string describe_interruption() const;  // of a comparison: "interrupted after 3 of 9 rounds"
   std::string communicator;
   std::string cuda_graphs;  // of this process; empty without GPUs
   GraphCounts graph_counts;

@@ -123,7 +123,8 @@ std::string story(const Record& record) {
   if (record.kind == Kind::reproduction) return story_of_reproduction(record.summaries);
   if (record.kind == Kind::comparison) {
     if (record.runs.empty()) return {};
-    return (record.interrupted ? "Interrupted before the last round. " : "") + story_of_comparison(record.runs);
+    const std::string whole = story_of_comparison(record.runs);
+    return record.interrupted ? fmt::format("{} ({}.)", whole, record.describe_interruption()) : whole;
   }
   return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
 }
