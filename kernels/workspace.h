@@ -39,7 +39,7 @@ struct WorkspaceNeed {
 ///   recorded  a context of a meta device
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes);
 
-/// Whether convolutions were issued to the meta context so far: on a GPU only they use the libraries' workspace.
+/// Whether convolutions were issued to the meta context so far: on a GPU only cuDNN is asked.
 bool has_convolutions(ExecContext& recorded);
 
 /// Adds what the CPU's libraries answer for these operations.   requires  a target that is a CPU device

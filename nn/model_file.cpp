@@ -338,8 +338,8 @@ std::vector<NamedLayer> layers_of(const Json& layers) {
 }
 
 Model model_of(const Json& json, const std::string& path) {
+  if (!json.is_object()) throw Problem("expected an object with the keys 'input' and 'layers'");
   for (const char* key : {"input", "layers"}) {
-    if (!json.is_object()) throw Problem("expected an object with the keys 'input' and 'layers'");
     if (!json.contains(key)) throw Problem(fmt::format("'{}' is missing", key));
   }
   for (const auto& [key, value] : json.items()) {

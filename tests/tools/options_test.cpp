@@ -302,6 +302,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("eval --weights w --epochs 3"),
                   "there is no option --epochs here; it is one of vitrine train, plan");
   expect_contains(usage_error("train --model small-cn"), "did you mean small-cnn?");
+  expect_lacks(usage_error("plan --mode ezor1"), "did you mean");  // two exchanges in five letters are another word
   expect_contains(usage_error("train small-cnn"),
                   "unexpected argument 'small-cnn': a model is chosen by its flag: --model small-cnn");
   expect_contains(usage_error("train --fp16"), "it is called --precision fp16 here");

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <limits>
 #include <map>
-#include <regex>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -66,8 +65,7 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
   }
   const std::string page = content(path("nine") + "/report.html");
   for (const std::string& name : names)
-    EXPECT_TRUE(std::regex_search(page, std::regex("\"" + name + R"(, at the end [0-9.]+ %")")))
-        << "no accuracy of " << name;
+    EXPECT_NE(page.find("\"" + name + ", at the end 0."), std::string::npos) << "no curve of " << name;
 }
 
 TEST_F(Reproduce, ContinuesAfterAnInterruptWithTheSameBits) {

@@ -50,8 +50,8 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
   const auto tightest = std::min_element(more.headroom.begin(), more.headroom.end());
   if (*tightest >= 0) return {};
   Device& device = devices[static_cast<int>(tightest - more.headroom.begin())];
-  return fmt::format("  a batch of {} would be {} too much for {}", config.batch_size, format_bytes(-*tightest),
-                     device.name());
+  return fmt::format("  a batch of {} with its full workspace would be {} too much for {}", config.batch_size,
+                     format_bytes(-*tightest), device.name());
 }
 
 /// What nothing fits means: the arithmetic of the plan, and what would fit.

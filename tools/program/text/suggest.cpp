@@ -48,16 +48,19 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   if (wanted.empty()) return {};
   std::vector<std::string> best, begun;
   // With more than one error in three letters it is another word.
-  size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
+  size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3);
   for (const std::string& candidate : known) {
     const std::string name = letters(candidate);
     const size_t cost = edit_cost(wanted, name);
-    if (cost < std::min(best_cost, kEdit * name.size())) best_cost = cost, best.clear();
-    if (cost == best_cost) best.push_back(candidate);
+    if (cost <= best_cost && cost < kEdit * name.size()) {
+      if (cost < best_cost) best.clear();
+      best_cost = cost;
+      best.push_back(candidate);
+    }
     if (wanted.size() >= 3 && name.rfind(wanted, 0) == 0) begun.push_back(candidate);
   }
   constexpr size_t kMostNamed = 3;
-  if (best_cost > kEdit && !begun.empty() && begun.size() <= kMostNamed) best = begun;
+  if ((best.empty() || best_cost > kEdit) && !begun.empty() && begun.size() <= kMostNamed) best = begun;
   if (best.size() > kMostNamed) best.resize(1);
   return fmt::format("{}", fmt::join(best, " or "));
 }

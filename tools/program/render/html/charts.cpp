@@ -56,9 +56,7 @@ Json curve_ticks(const CurveChart& chart, double low, double high) {
   for (const double tick : ticks(span, chart.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
     if (tick > span * 1.001) continue;
     const double at = low + tick;
-    all.push_back({at, chart.logarithmic ? short_number(std::exp2(at))
-                       : chart.shares    ? fmt::format("{:.3g} %", at * 100)
-                                         : fmt::format("{:.3g}", at)});
+    all.push_back({at, chart.logarithmic ? short_number(std::exp2(at)) : fmt::format("{:.3g}", at)});
   }
   return all;
 }
@@ -186,7 +184,6 @@ LineStyles::Style LineStyles::of(const std::string& colored, const std::string& 
 Json curve_chart(const CurveChart& chart) {
   double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = -INFINITY;
   const auto value = [&](double y) { return chart.logarithmic ? std::log2(y) : y; };
-  const auto words = [&](double y) { return chart.shares ? fmt::format("{:.1f} %", y * 100) : short_number(y); };
   Json curves = Json::array();
   for (const Curve& curve : chart.curves) {
     if (curve.points.empty()) continue;
@@ -205,13 +202,11 @@ Json curve_chart(const CurveChart& chart) {
       last = p.y;
       most = std::max(most, p.y);
       points.push_back({p.x, y});
-      if (curve.dots)
-        points.back().push_back(fmt::format("{}, step {:.0f}: {}", curve.name, p.x,
-                                            chart.shares ? words(p.y) : fmt::format("{:.4g}", p.y)));
+      if (curve.dots) points.back().push_back(fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y));
     }
     const std::string name = chart.bytes
                                  ? fmt::format("{}, at most {}", curve.name, short_bytes(static_cast<int64_t>(most)))
-                             : std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, words(last))
+                             : std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, short_number(last))
                                                    : curve.name;
     curves.push_back({{"name", name},
                       {"paint", curve.paint},

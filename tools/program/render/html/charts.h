@@ -102,7 +102,6 @@ struct CurveChart {
   bool logarithmic = false;  // an axis in powers of two; otherwise it begins at 0
   bool bytes =
       false;  // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
-  bool shares = false;           // values are shown in percent
   std::vector<Band> bands = {};  // of one step, which is the axis; without bands the axis is the number of the step
 };
 

@@ -197,9 +197,8 @@ Json learning_section(const RunRecord& run) {
        {CurveChart{"Loss over the steps",
                    {loss_curve(run, {"loss of each step", "series1", {}}),
                     epochs_curve(run, &EpochRecord::test_loss, {"test loss", "series2", {}})}},
-        CurveChart{.label = "Test accuracy over the epochs",
-        .curves = {epochs_curve(run, &EpochRecord::test_accuracy, {"test accuracy", "series3", {}})},
-        .shares = true},
+        CurveChart{"Test accuracy over the epochs",
+                   {epochs_curve(run, &EpochRecord::test_accuracy, {"test accuracy", "series3", {}})}},
         CurveChart{"Loss scale over the steps", {scale}, true}}) {
     if (const Json column = titled(curve_chart(chart)); !column.is_null()) columns.push_back(column);
   }
@@ -312,8 +311,7 @@ Sections comparison_sections(const Record& record) {
 /// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are
 /// those of all seeds.
 Json reproduction_curves(const Record& record) {
-  CurveChart losses{"Training loss over the steps", {}},
-      accuracies{.label = "Test accuracy over the steps", .curves = {}, .shares = true};
+  CurveChart losses{"Training loss over the steps", {}}, accuracies{"Test accuracy over the steps", {}};
   LineStyles styles;
   for (const RunRecord& run : record.runs) {
     const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
