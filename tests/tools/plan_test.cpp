@@ -207,7 +207,7 @@ TEST(Choose, TheLargestBatchRuns) {
             even["devices"][2]["samples_per_step"].get<int64_t>());
   const ChildResult told = run_vitrine(with(with({"plan"}, command), words("--split auto")));
   expect_contains(told.output, fmt::format("--batch-size {} --split ", most),
-                  fmt::format("a batch of {} would be ", most + 1));
+                  fmt::format("a batch of {} with its full workspace would be ", most + 1));
   const Arguments one_more = with(with(kSmall, devices), words("--batch-size {}", std::to_string(most + 1)));
   EXPECT_EQ(json_of(with(with({"plan"}, one_more), words("--split equal")), 1)["fits"], false);
 }
