@@ -45,7 +45,7 @@ class MpiExchange final : public ProcessExchange {
     int found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
     if (found != 0) largest_tag_ = *static_cast<int*>(bound);
-    if (direct() && options.shared_memory && size_ > 1) share_memory(process_group);
+    if (direct() && options.shared_memory && size_ > 1) share_memory(process_group, options);
   }
 
   std::string description() const override {
@@ -95,7 +95,7 @@ class MpiExchange final : public ProcessExchange {
   };
 
   bool direct() const { return size_ <= largest_direct_; }
-  void share_memory(ProcessGroup& process_group);
+  void share_memory(ProcessGroup& process_group, const ExchangeOptions& options);
   /// The most elements of a slice of a direct sum.
   int64_t direct_slice(const SumBuffers& buffers) const {
     return shared_ ? shared_->slice_elements(buffers.dtype, 1) : buffers.scratch_elements / (2 * size_);
@@ -179,13 +179,14 @@ void MpiExchange::Batch::wait() {
   requests_.clear();
 }
 
-void MpiExchange::share_memory(ProcessGroup& process_group) {
+void MpiExchange::share_memory(ProcessGroup& process_group, const ExchangeOptions& options) {
   SharedSegment::Created created = SharedSegment::create(process_group, SharedSums::segment_bytes(size_));
   if (created.segment == nullptr) {
     why_not_shared_ = fmt::format(" (no shared memory: {})", created.refusal);
     return;
   }
-  shared_ = std::make_unique<SharedSums>(std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); });
+  shared_ = std::make_unique<SharedSums>(
+      std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); }, options.past_the_caches);
 }
 
 SegmentedSum MpiExchange::segmented(const SumBuffers& buffers) const {

@@ -116,7 +116,8 @@ inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np
 /// How processes exchange; for tests.
 struct ExchangeOptions {
   int largest_direct = ProcessExchange::kLargestDirect;
-  bool shared_memory = true;  // where the processes can map it
+  bool shared_memory = true;     // where the processes can map it
+  bool past_the_caches = false;  // write to it past the caches from the start, without having measured
 };
 
 /// An exchange over MPI's point-to-point messages, and through shared memory. All processes must call it, in the same

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <ctime>
+#include <limits>
 #include <utility>
 
 #include <sched.h>
 
 #include "runtime/clock.h"
 #include "runtime/cpu/futex.h"
+#include "runtime/cpu/nontemporal_copy.h"
 #include "runtime/error.h"
 
 namespace vitrine::comm {
@@ -22,8 +25,18 @@ constexpr int64_t kLine = 128;  // bytes that cores fetch together
 constexpr int kSpins = 64;
 constexpr int64_t kLongYieldNs = 50'000;  // other threads had the core meanwhile
 constexpr int64_t kSleepNs = 10'000'000;  // between two looks for a failure
+// Zen 4, to lines that another core has read: 23 with a common L3 cache, 5 at least; 2.5 without, seldom more than 4.
+constexpr double kSlowBytesPerNs = 4;
+constexpr int64_t kMeasuredBytes = int64_t{1} << 16;  // fewer show no speed
+constexpr int64_t kUncachedBytes = int64_t{1} << 28;  // until the caches are tried again
 
 int64_t slice_bytes(int processes) { return kSegmentBytes / processes / kLine * kLine; }
+
+int64_t thread_cpu_now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 /// Of a rank.
 int most_partials(const SegmentedSum& sum) { return *std::max_element(sum.counts.begin(), sum.counts.end()); }
@@ -46,13 +59,15 @@ int64_t SharedSums::segment_bytes(int processes) {
   return processes * (static_cast<int64_t>(sizeof(Progress)) + 2 * (processes + 1) * slice_bytes(processes));
 }
 
-SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll)
+SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll,
+                       bool past_the_caches)
     : segment_(std::move(segment)),
       rank_(rank),
       processes_(processes),
       slice_bytes_(slice_bytes(processes)),
       place_bytes_(slice_bytes_),
-      poll_(std::move(poll)) {}
+      poll_(std::move(poll)),
+      uncached_bytes_(past_the_caches ? std::numeric_limits<int64_t>::max() : 0) {}
 
 int64_t SharedSums::partial_bytes(int partials) const { return slice_bytes_ / partials / kLine * kLine; }
 
@@ -121,6 +136,19 @@ void SharedSums::await(std::atomic<int64_t> Progress::*done, int64_t segment) {
   }
 }
 
+void SharedSums::write_shared(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (uncached_bytes_ > 0) {
+    uncached_bytes_ -= bytes;
+    return cpu::nontemporal_copy(to, from, bytes);
+  }
+  const int64_t before = thread_cpu_now_ns();
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes < kMeasuredBytes) return;
+  const bool slow = static_cast<double>(bytes) < kSlowBytesPerNs * static_cast<double>(thread_cpu_now_ns() - before);
+  if (slow && last_write_was_slow_) uncached_bytes_ = kUncachedBytes;
+  last_write_was_slow_ = slow;
+}
+
 void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_t number) {
   const int64_t stride = partial_bytes(most_partials(sum));
   for (int i = 1; i < processes_; ++i) {
@@ -128,8 +156,8 @@ void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_
     const Slice slice = sum.slice(segment, rank);
     if (slice.end <= slice.begin) continue;
     for (size_t p = 0; p < sum.partials.size(); ++p)
-      std::memcpy(partials(number, rank_) + rank * slice_bytes_ + static_cast<int64_t>(p) * stride,
-                  sum.partial_at(p, slice.begin), static_cast<size_t>((slice.end - slice.begin) * size_of(sum.dtype)));
+      write_shared(partials(number, rank_) + rank * slice_bytes_ + static_cast<int64_t>(p) * stride,
+                   sum.partial_at(p, slice.begin), (slice.end - slice.begin) * size_of(sum.dtype));
   }
   progress(rank_).partials.store(number + 1, std::memory_order_release);
   announce();
@@ -148,7 +176,11 @@ void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t num
     shared = shared || (rank != rank_ && sum.gets(rank));
   }
   const std::array<void*, 2> outputs{sum.result_at(mine.begin), sums(number, rank_)};
-  sum.add(inputs, std::span(outputs).first(shared ? 2 : 1), mine.end - mine.begin);
+  const bool through_caches = uncached_bytes_ <= 0;
+  sum.add(inputs, std::span(outputs).first(shared && through_caches ? 2 : 1), mine.end - mine.begin);
+  if (shared && !through_caches)
+    write_shared(sums(number, rank_), static_cast<const std::byte*>(outputs[0]),
+                 (mine.end - mine.begin) * size_of(sum.result_dtype));
   progress(rank_).sums.store(number + 1, std::memory_order_release);
   announce();
 }

@@ -42,7 +42,8 @@ class SharedSums {
   static int64_t segment_bytes(int processes);
 
   ///   segment  segment_bytes() zeros, mapped by all ranks      poll  called while waiting; may throw
-  SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll);
+  SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll,
+             bool past_the_caches = false);
 
   /// The most elements of a slice to which no rank contributes more than so many partial sums.
   int64_t slice_elements(DType dtype, int partials) const { return partial_bytes(partials) / size_of(dtype); }
@@ -70,6 +71,9 @@ class SharedSums {
   void await(std::atomic<int64_t> Progress::*done, int64_t segment);
   std::unique_lock<std::mutex> enter();
 
+  /// Copies to memory that other ranks have read and will read again: past the caches for a while, after two copies
+  /// through them that were slow.
+  void write_shared(std::byte* to, const std::byte* from, int64_t bytes);
   void write_partials(const SegmentedSum& sum, int64_t segment, int64_t number);
   void add_slice(const SegmentedSum& sum, int64_t segment, int64_t number);
   void read_sums(const SegmentedSum& sum, int64_t segment, int64_t number);
@@ -82,6 +86,8 @@ class SharedSums {
   std::mutex in_use_;
   int64_t segments_ = 0;  // added so far, by all ranks alike
   uint64_t barriers_ = 0;
+  int64_t uncached_bytes_;  // to be written past the caches
+  bool last_write_was_slow_ = false;
   bool core_is_shared_ = false;  // other threads run on this core, so waiting sleeps instead of spinning
 };
 

@@ -220,14 +220,18 @@ int main(int argc, char** argv) {
   using namespace vitrine::test;
   return run_worker([&](const std::shared_ptr<ProcessGroup>& process_group) {
     if (argc != 2 && argc != 4) throw std::invalid_argument("usage: exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]");
-    const comm::ExchangeOptions shared{std::stoi(argv[1]), true}, messages{std::stoi(argv[1]), false};
+    const comm::ExchangeOptions shared{std::stoi(argv[1]), true}, uncached{std::stoi(argv[1]), true, true},
+        messages{std::stoi(argv[1]), false};
     if (argc == 4) {
       for (const auto& options : {shared, messages})
         measure(*process_group, options, std::stoll(argv[2]), std::stoi(argv[3]));
       return;
     }
     const std::string bits = check(*process_group, shared);
-    if (process_group->size() <= shared.largest_direct && check(*process_group, messages) != bits)
+    if (process_group->size() > shared.largest_direct) return;
+    if (check(*process_group, messages) != bits)
       throw std::runtime_error("sums by messages have other bits than sums through shared memory");
+    if (check(*process_group, uncached) != bits)
+      throw std::runtime_error("sums have other bits if they are written past the caches");
   });
 }
