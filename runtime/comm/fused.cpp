@@ -67,18 +67,16 @@ void combine_range(const Range<From, To>& range, int64_t begin, int64_t end) {
   int64_t i = begin;
   for (; i + kBlockFloats <= end; i += kBlockFloats) {
     std::array<cpu::FloatLanes, kBlockLanes> lanes;
-    for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.input(0) + i + static_cast<int64_t>(k) * kVecFloats);
+    const auto at = [](size_t k) { return static_cast<int64_t>(k) * kVecFloats; };
+    cpu::for_each_lane<kBlockLanes>([&](size_t k) { lanes[k] = load(range.input(0) + i + at(k)); });
     for (size_t r = 1; r < count; ++r) {
       const From* const p = range.input(r) + i;
-      for (size_t k = 0; k < kBlockLanes; ++k)
-        Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
+      cpu::for_each_lane<kBlockLanes>([&](size_t k) { Combine::combine(lanes[k], load(p + at(k))); });
     }
-    if (range.divisor != 1) {
-      for (cpu::FloatLanes& lane : lanes) lane /= divisor;
-    }
+    if (range.divisor != 1) cpu::for_each_lane<kBlockLanes>([&](size_t k) { lanes[k] /= divisor; });
     for (size_t r = 0; r < range.outputs.size(); ++r) {
       To* const p = range.output(r) + i;
-      for (size_t k = 0; k < kBlockLanes; ++k) cpu::store(lanes[k], p + static_cast<int64_t>(k) * kVecFloats);
+      cpu::for_each_lane<kBlockLanes>([&](size_t k) { cpu::store(lanes[k], p + at(k)); });
     }
   }
   for (; i < end; ++i) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -23,6 +25,14 @@ constexpr int64_t kLanes = 8;
 using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using BitLanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
+
+/// Calls f(0), ..., f(kCount - 1). GCC keeps an array of lanes in registers so; in loops it keeps the array in memory
+/// and copies it in parts, which takes up to four times as long.
+template <size_t kCount, class F>
+inline void for_each_lane(const F& f) {
+  [&]<size_t... k>(std::index_sequence<k...>) { (f(k), ...); }
+  (std::make_index_sequence<kCount>());
+}
 
 /// The conversions in integer arithmetic, for one number (Bits is uint32_t, Floats float) or for lanes (BitLanes,
 /// FloatLanes). The 16 bits are the lower ones of `half`. Lanes are passed by reference, because how they are passed by

@@ -31,24 +31,25 @@ void add_block(std::span<const uint8_t> folds, std::span<const void* const> inpu
   std::array<std::array<V, kCount>, TreeOrder::kMostPartials> waiting;
   size_t waits = 0;
   std::array<V, kCount> sum;
+  const auto at = [i](size_t k) { return i + static_cast<int64_t>(k) * kWidth; };
   const auto take = [&](const void* input) {
-    for (size_t k = 0; k < kCount; ++k)
-      load(static_cast<const T*>(input) + i + static_cast<int64_t>(k) * kWidth, sum[k]);
+    for_each_lane<kCount>([&](size_t k) { load(static_cast<const T*>(input) + at(k), sum[k]); });
   };
   take(inputs[0]);
   for (size_t n = 1; n < inputs.size(); ++n) {
-    waiting[waits++] = sum;
+    for_each_lane<kCount>([&](size_t k) { waiting[waits][k] = sum[k]; });
+    ++waits;
     take(inputs[n]);
     for (int fold = 0; fold < folds[n]; ++fold) {
       const std::array<V, kCount>& left = waiting[--waits];
-      for (size_t k = 0; k < kCount; ++k) {
+      for_each_lane<kCount>([&](size_t k) {
         sum[k] = left[k] + sum[k];
         round_to<T>(sum[k]);
-      }
+      });
     }
   }
   for (void* const output : outputs) {
-    for (size_t k = 0; k < kCount; ++k) store(sum[k], static_cast<T*>(output) + i + static_cast<int64_t>(k) * kWidth);
+    for_each_lane<kCount>([&](size_t k) { store(sum[k], static_cast<T*>(output) + at(k)); });
   }
 }
 
