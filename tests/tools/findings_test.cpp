@@ -88,13 +88,16 @@ TEST(Findings, ReportOutputsGatheredForTheLoss) {
   EXPECT_TELLS(uneven_memory(in),
                "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
-  // If the blocks are known and none holds gathered outputs, these are not the reason.
+  // If the blocks are known, gathered outputs are the reason only where they are most of the excess.
   in.devices[0].memory.emplace();
   in.devices[0].memory->moments.resize(1);
-  in.devices[0].memory->blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
+  in.devices[0].memory->blocks = {{0, 2300 * kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
   expect_lacks(text_of(uneven_memory(in)), "--mode criterion");
   in.devices[0].memory->blocks[0].tensor = "gathered outputs";
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
+  in.devices[0].memory->blocks[0].bytes = kMiB;
+  in.devices[0].samples_per_step = 48;
+  EXPECT_TELLS(uneven_memory(tight(in)), "it has 48 of 64 samples. `--split equal` would distribute them.");
 }
 
 TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {

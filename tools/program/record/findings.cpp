@@ -78,15 +78,16 @@ int64_t most_of_others(const std::vector<DeviceRecord>& devices, size_t device, 
   return most;
 }
 
-/// Why `device` holds more of a category than the others, and what would change it.
-Finding reason_of_excess(const RunRecord& run, size_t device, Category category) {
+/// Why `device` holds `excess` more bytes of a category than the others, and what would change it.
+Finding reason_of_excess(const RunRecord& run, size_t device, Category category, int64_t excess) {
   const DeviceRecord& figures = run.devices[device];
-  const auto gathered = [&](const HeldBlock& block) {
-    return block.tensor == "gathered outputs" && figures.memory->holds_at_peak(block);
-  };
+  int64_t gathered = figures.memory ? 0 : excess;
+  if (figures.memory) {
+    for (const HeldBlock& block : figures.memory->blocks)
+      if (block.tensor == "gathered outputs" && figures.memory->holds_at_peak(block)) gathered += block.bytes;
+  }
   if (category == Category::activations && run.scheme.loss_at == LossAt::gathered &&
-      static_cast<int>(device) == run.scheme.output_device &&
-      (!figures.memory || std::ranges::any_of(figures.memory->blocks, gathered))) {
+      static_cast<int>(device) == run.scheme.output_device && 2 * gathered > excess) {
     return {"outputs gathered for the loss", "`--mode criterion` would leave them where they are"};
   }
   if (category == Category::staging && run.scheme.staging == Staging::device0 && device == 0) {
@@ -143,7 +144,7 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
   if (*most <= 0) return std::nullopt;
   const auto category = static_cast<Category>(most - excess.begin());
-  const Finding reason = reason_of_excess(run, device, category);
+  const Finding reason = reason_of_excess(run, device, category, *most);
   return memory_finding(run.devices[device], more,
                         fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device,
                                     short_bytes(more), category_name(category), short_bytes(*most), reason.text),
