@@ -116,6 +116,10 @@ TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   grow(larger, 1, Category::activations, 30 * kMiB);
   EXPECT_TELLS(uneven_memory(larger), "cpu:1 holds 30 MiB more");
   EXPECT_TELLS(uneven_memory(tight(larger)), "`--split equal`");
+  grow(larger, 1, Category::optimizer, -10 * kMiB);
+  EXPECT_TELLS(uneven_memory(larger),
+               "cpu:1 holds 20 MiB more than the others, mostly activations (30 MiB, and less of "
+               "others): it has 40 of 64 samples");
   RunRecord little = calm();
   grow(little, 1, Category::activations, 2 * kMiB);
   EXPECT_FALSE(uneven_memory(little).has_value());

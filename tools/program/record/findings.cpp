@@ -146,8 +146,9 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   const auto category = static_cast<Category>(most - excess.begin());
   const Finding reason = reason_of_excess(run, device, category, *most);
   return memory_finding(run.devices[device], more,
-                        fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device,
-                                    short_bytes(more), category_name(category), short_bytes(*most), reason.text),
+                        fmt::format("{} holds {} more than the others, mostly {} ({}{}): {}.",
+                                    run.devices[device].device, short_bytes(more), category_name(category),
+                                    short_bytes(*most), *most > more ? ", and less of others" : "", reason.text),
                         reason.remedy + ".");
 }
 
