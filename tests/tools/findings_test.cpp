@@ -198,7 +198,7 @@ TEST(Findings, MoreThreadsThanCoresExplainAllTimes) {
   EXPECT_EQ(compared[1].text, all[0].text);
 }
 
-TEST(Findings, OneSplitIsSuggestedAndDdpBeforeAny) {
+TEST(Findings, OneSplitIsSuggestedUnlessEqualSharesIdleUnderDp) {
   RunRecord in = idling();
   in.devices[0].samples_per_step = 40;
   in.devices[1].samples_per_step = 24;
@@ -212,6 +212,8 @@ TEST(Findings, OneSplitIsSuggestedAndDdpBeforeAny) {
   };
   EXPECT_EQ(splits(tight(in)), "`--split 23,41` would distribute them by speed.");
   in.scheme = scheme_preset("dp");
+  EXPECT_EQ(splits(tight(in)), "`--split 23,41` would distribute them by speed.") << "its shares make it idle";
+  in.devices[0].samples_per_step = in.devices[1].samples_per_step = 32;
   EXPECT_TELLS(idle_device(in), "`--mode ddp`");
   EXPECT_EQ(splits(tight(in)), "") << "it does not finish its samples earlier, it waits for device 0";
 }

@@ -271,13 +271,14 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   std::vector<int64_t> shares;
   for (const double rate : rates) shares.push_back(std::llround(static_cast<double>(run.batch_size) * rate / all));
   const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
-  return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.",
-                             run.devices[fast].device, percent(idle), run.devices[fast].samples_per_step, time_of(fast),
-                             run.devices[slow].device, time_of(slow)),
-                 run.scheme.reduce == Reduce::gpu0
-                     ? kTryDdp
-                     : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
-                 idle, kTheStep};
+  return Finding{
+      fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device,
+                  percent(idle), run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device,
+                  time_of(slow)),
+      run.scheme.reduce == Reduce::gpu0 && run.devices[fast].samples_per_step == run.devices[slow].samples_per_step
+          ? kTryDdp
+          : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
+      idle, kTheStep};
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
