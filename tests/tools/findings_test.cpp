@@ -130,6 +130,8 @@ TEST(Findings, ReportLittleHeadroomAndLargeWorkspaces) {
   in.devices[1].pool.capacity_bytes = 102 * kMiB;
   EXPECT_TELLS(little_headroom(in), "cpu:1 uses 98 % of its 102 MiB");
   EXPECT_TELLS(little_headroom(in), "`--accumulate 2`");
+  in.devices[1].pool.capacity_bytes = 99 * kMiB;
+  EXPECT_FALSE(little_headroom(in)) << "it does not fit at all, which a plan says with its remedies";
   EXPECT_FALSE(large_workspace(in).has_value());
   grow(in, 0, Category::workspace, 256 * kMiB);
   EXPECT_TELLS(large_workspace(in), "72 % of cpu:0's memory");

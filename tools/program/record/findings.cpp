@@ -206,11 +206,11 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
   const auto share = [](const DeviceRecord& d) { return d.share_of_capacity(d.pool.peak_bytes); };
   const auto tightest =
       std::ranges::max_element(run.devices, [&](const auto& a, const auto& b) { return share(a) < share(b); });
-  if (share(*tightest) < kNearCapacity) return std::nullopt;
+  if (share(*tightest) < kNearCapacity || share(*tightest) > 1) return std::nullopt;  // what does not fit has remedies
   return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
                              percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
                  fmt::format("`--accumulate {}` halves the activations; `vitrine plan --frontier` lists what computing "
-                             "them again would save. Neither changes a gradient.",
+                             "them again would save.",
                              run.accumulate * 2),
                  kLittleHeadroomCost};
 }
