@@ -209,8 +209,8 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
   if (share(*tightest) < kNearCapacity || share(*tightest) > 1) return std::nullopt;  // what does not fit has remedies
   return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
                              percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
-                 fmt::format("`--accumulate {}` halves the activations; `vitrine plan --frontier` lists what computing "
-                             "them again would save.",
+                 fmt::format("`--accumulate {}` halves the activations; `vitrine plan --frontier` shows whether "
+                             "computing them again would save any.",
                              run.accumulate * 2),
                  kLittleHeadroomCost};
 }
