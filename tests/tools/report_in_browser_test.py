@@ -24,7 +24,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
              ["does not fit", "Held for backward", "reached in", "capacity 10 MiB", "Why cpu:0 holds more than cpu:1", "large"]),
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
                   ["Test accuracy", "Training loss", "Time of training in each configuration", "dp fp16:none", "equal to the byte"]),
-    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 7, ["samples/s", "The device that holds most", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
+    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp,zero1"], 7, ["samples/s", "The device that holds most", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
     "lab": (["lab"], 14, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }
 
@@ -32,6 +32,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
 LOOK = r"""
 (() => {
   const wrong = [], charts = [...document.querySelectorAll('svg.chart')];
+  if (document.body.innerText.includes('`')) wrong.push('a backquote is shown');
   for (const chart of charts) {
     const name = chart.getAttribute('aria-label'), box = chart.getBoundingClientRect();
     if (!(box.width > 100 && box.height > 10)) wrong.push(name + ': the chart has no size');
