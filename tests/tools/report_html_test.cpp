@@ -617,6 +617,16 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
   EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
+TEST(CommunicationBars, ALabelHasTheLatePeersThatItsBarHas) {
+  Record record = example_record();
+  record.runs = {moving_run(2)};
+  for (DeviceRecord& device : record.runs[0].devices) {
+    device.communication.rows[0].hidden_seconds = 1e-3;
+    device.communication.rows[0].late_exposed_seconds = 2e-3;
+  }
+  expect_contains(page_data(record).dump(), "1 MiB, 100 us, late peers 200 us");
+}
+
 TEST(FindingsSection, SaysWhatACostIsAShareOf) {
   Record record = example_record();
   record.findings = {

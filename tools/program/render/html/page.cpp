@@ -156,6 +156,8 @@ Json communication_bars(const RunRecord& run) {
             {},
             short_bytes(per_step(row.buffer_bytes, communication)) + ", " +
                 short_seconds(per_step(row.seconds(), communication))};
+    if (row.late_seconds() > 0)
+      bar.total += ", late peers " + short_seconds(per_step(row.late_seconds(), communication));
     const auto add = [&](const char* name, double seconds) {
       bar.parts.push_back(
           {name, name, per_step(seconds, communication), short_seconds(per_step(seconds, communication))});
