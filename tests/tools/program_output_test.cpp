@@ -44,6 +44,8 @@ TEST(ProgramWarnings, ReportADeviceWithoutSamples) {
     EXPECT_EQ(count_of(result.error, "warning: a device gets no samples: the batch of 1 is split as 1+0"), 1U)
         << command << result.error;
   }
+  const ChildResult given = run_vitrine(words("plan --model mlp --devices cpu:0-1 --batch-size 64 --split gpu0=64"));
+  expect_contains(given.error, "warning: a device gets no samples: the batch of 64 is split as 64+0");
 }
 
 TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {

@@ -85,7 +85,7 @@ class Comparison {
                        train_workload(options_, job_, steps_, false), initial_weights(options_));
     if (!warned_) {
       print_device_warnings(options_, *run.devices);
-      print_warnings(options_, idle_device_warnings(run.engine->facts().batch, scheme.split));
+      print_warnings(options_, idle_device_warnings(run.engine->facts().batch));
     }
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));

@@ -60,7 +60,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
                       [&](std::ostream& out) { write_schedule(job.model, group, config, workload, plans, out); });
   }
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
-  print_warnings(options, idle_device_warnings(batch, scheme.split));
+  print_warnings(options, idle_device_warnings(batch));
   Record record;
   record.kind = Record::Kind::plan;
   RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, group, plans));

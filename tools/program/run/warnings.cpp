@@ -83,11 +83,14 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
   return warnings;
 }
 
-std::vector<std::string> idle_device_warnings(const BatchPlan& batch, const Split& split) {
+std::vector<std::string> idle_device_warnings(const BatchPlan& batch) {
   const auto devices = static_cast<int>(batch.sizes.front().size());
-  if (split.kind != Split::Kind::equal || batch.device_samples(devices - 1) > 0) return {};
-  return {
-      fmt::format("a device gets no samples: the batch of {} is split as {}", batch.batch_size, describe_batch(batch))};
+  for (int d = 0; d < devices; ++d) {
+    if (batch.device_samples(d) == 0)
+      return {fmt::format("a device gets no samples: the batch of {} is split as {}", batch.batch_size,
+                          describe_batch(batch))};
+  }
+  return {};
 }
 
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {

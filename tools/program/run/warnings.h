@@ -13,7 +13,7 @@ std::vector<std::string> file_warnings(const Options& options);
 /// A warning about a batch size that no step of this training set reaches.
 std::vector<std::string> batch_warnings(const Options& options, const Job& job);
 /// A warning about a batch that is split equally and leaves a device without samples.
-std::vector<std::string> idle_device_warnings(const BatchPlan& batch, const Split& split);
+std::vector<std::string> idle_device_warnings(const BatchPlan& batch);
 
 /// What a plan that sizes the workspace could not do: ask cuDNN, or give convolutions what their best algorithms need.
 std::vector<std::string> workspace_warnings(const DevicePlan& plan);

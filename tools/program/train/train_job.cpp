@@ -205,7 +205,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
                      initial_weights(options), RecordedSteps::all(options),
                      !options.steps || *options.steps * options.batch_size >= job.data.train.size());
-  print_warnings(options, idle_device_warnings(run.engine->facts().batch, scheme.split));
+  print_warnings(options, idle_device_warnings(run.engine->facts().batch));
   print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   conclude_autotune(options, *run.engine, resumed, processes);
