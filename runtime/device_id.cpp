@@ -38,6 +38,8 @@ Item parse_item(std::string_view list, std::string_view item, int cuda_device_co
   } else if (name == "meta") {
     backend = Backend::meta;
   } else if (name != "cpu") {
+    if (const std::optional<int> count = parse_index(list); count && *count > 0)
+      reject(list, item, fmt::format("for {} devices write cpu:0-{} or cuda:0-{}", *count, *count - 1, *count - 1));
     reject(list, item, "expected cpu:, cuda: or meta: and an index, such as cpu:0, cpu:0-3 or cuda:all");
   }
   if (colon == std::string_view::npos)

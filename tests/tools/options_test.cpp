@@ -301,6 +301,10 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   }
   expect_contains(usage_error("eval --weights w --epochs 3"),
                   "there is no option --epochs here; it is one of vitrine train, plan");
+  expect_contains(usage_error("train --precision float16"), "did you mean fp16?");
+  expect_contains(usage_error("compare --precision bfloat16"), "did you mean bf16?");
+  expect_contains(usage_error("verify a b"), "options, such as --a and --b");
+  expect_contains(usage_error("train --devices 4"), "for 4 devices write cpu:0-3 or cuda:0-3");
   expect_contains(usage_error("train --model small-cn"), "did you mean small-cnn?");
   expect_lacks(usage_error("plan --mode ezor1"), "did you mean");  // two exchanges in five letters are another word
   expect_contains(usage_error("train small-cnn"),

@@ -46,8 +46,8 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
       return fmt::format("unexpected argument '{0}': a model is chosen by its flag: --model {0}", name);
     const CLI::Option* const before = command.get_option_no_throw(previous);
     if (before == nullptr || before->get_items_expected_max() > 0)
-      return fmt::format("unexpected argument '{}': what follows {} are options, such as --json", name,
-                         command.get_name());
+      return fmt::format("unexpected argument '{}': what follows {} are options, such as --{}", name,
+                         command.get_name(), command.get_option_no_throw("--a") ? "a and --b" : "json");
     return fmt::format("{} takes no value, got '{}'{}", previous, name,
                        previous == "--json" ? fmt::format("; it prints on stdout: write --json > {}", name) : "");
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include <fmt/ranges.h>
 
@@ -44,8 +45,13 @@ std::string letters(const std::string& word) {
 }  // namespace
 
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  // PyTorch's names.
+  static const std::map<std::string, std::string> others = {
+      {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}, {"bfloat16", "bf16"}};
   const std::string wanted = letters(word);
   if (wanted.empty()) return {};
+  if (const auto other = others.find(wanted); other != others.end() && std::ranges::count(known, other->second) > 0)
+    return other->second;
   std::vector<std::string> best, begun;
   // With more than one error in three letters it is another word.
   size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3);
