@@ -227,6 +227,15 @@ TEST(PlanSearch, BalancesFreeMemoryOnUnequalDevices) {
   }
 }
 
+TEST(PlanSearch, SharesStayAsEqualAsMemoryAllows) {
+  const Model model = random_model(1);
+  const EngineConfig config = config_of(model, "dp", 48);
+  const auto first = peaks(model, 3, with_slices(config, {8, 20, 20})), equal = peaks(model, 3, config);
+  DeviceGroup group(devices_with({first[0], 2 * equal[0], 2 * equal[0]}));
+  const Fit fit = PlanSearch(model, group, config, {{48}, {}}).as_it_is({.split = true}).value();
+  EXPECT_EQ(fit.slices, (std::vector<int64_t>{8, 20, 20}));
+}
+
 /// Eight equal Linear layers: each keeps as much as the others, so that every segment saves memory.
 Model chain() {
   Model model{.name = "chain", .height = 8, .width = 8, .channels = 1, .classes = 5, .net = nullptr};

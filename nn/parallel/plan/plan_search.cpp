@@ -160,6 +160,31 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   return best;
 }
 
+Fit PlanSearch::nearest_to_equal(const EngineConfig& config) const {
+  Fit nearest = even_split(config);
+  if (!nearest.fits() || devices_.process_count() > 1) return nearest;
+  const std::vector<double> even = nearest.config.scheme.split.weights;
+  const auto samples = static_cast<int64_t>(std::accumulate(even.begin(), even.end(), 0.0));
+  const std::vector<int64_t> equal = equal_parts(samples, devices_.size());
+  if (std::equal(even.begin(), even.end(), equal.begin())) return nearest;
+  double fails = 0, fits = 1;  // shares of the way from equal slices to even ones
+  while ((fits - fails) * static_cast<double>(samples) > 1) {
+    const double middle = (fails + fits) / 2;
+    std::vector<double> shares;
+    for (size_t d = 0; d < even.size(); ++d)
+      shares.push_back(std::lerp(static_cast<double>(equal[d]), even[d], middle));
+    std::optional<Fit> fit;
+    try {
+      fit = plan(with_slices(config, weighted_parts(samples, shares)));
+    } catch (const ShapeError&) {  // batch norm needs more than one value
+    }
+    const bool good = fit && fit->fits();
+    (good ? fits : fails) = middle;
+    if (good) nearest = std::move(*fit);
+  }
+  return nearest;
+}
+
 std::optional<Fit> PlanSearch::candidate(const EngineConfig& config, SearchSpace space) const {
   try {
     return best_of(config, space);
@@ -188,7 +213,7 @@ Fit PlanSearch::best_of(const EngineConfig& config, SearchSpace space) const {
 
 std::optional<Fit> PlanSearch::answer(std::optional<Fit> fit, SearchSpace space) const {
   if (!fit || !space.split) return fit;
-  return even_split(fit->config);
+  return nearest_to_equal(fit->config);
 }
 
 std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) const {

@@ -56,7 +56,7 @@ class PlanSearch {
 
   /// Settings that a search may also choose, in addition to the one that it searches.
   struct SearchSpace {
-    bool split = false;      // each candidate gets its even_split()
+    bool split = false;      // each candidate gets its even_split(), the answer the split nearest to equal shares
     bool recompute = false;  // and the fewest segments of activation checkpointing with which it fits
   };
   /// The largest batch size up to `most` that fits, by bisection; eight sizes beyond the result are tried too, because
@@ -72,6 +72,8 @@ class PlanSearch {
   std::vector<std::string> arithmetic(const Fit& fit) const;
 
  private:
+  /// even_split(), if it fits moved towards equal shares as far as it still fits.
+  Fit nearest_to_equal(const EngineConfig& config) const;
   /// Fits if something that `space` allows does.
   Fit best_of(const EngineConfig& config, SearchSpace space) const;
   /// best_of(), or none if the model cannot train on so few samples: batch norm needs more than one value.
