@@ -35,10 +35,15 @@ void check_list(const std::vector<T>& values, size_t devices, Setting what) {
   }
 }
 
+/// The device itself, or the one that a meta device stands for.
+DeviceId target_of(const DeviceGroupOptions& options, size_t i) {
+  return options.stand_for.empty() ? options.devices[i] : options.stand_for[i];
+}
+
 /// What each CPU device gets of the available memory. It changes from moment to moment: read once for a whole group, so
 /// that equal devices get equal capacities.
 int64_t cpu_share(const DeviceGroupOptions& options) {
-  if (!options.memory_bytes.empty() || options.devices[0].backend != Backend::cpu) return 0;
+  if (!options.memory_bytes.empty() || target_of(options, 0).backend != Backend::cpu) return 0;
   const int processes = options.place ? options.place->local_processes : 1;
   return std::max<int64_t>(
       1, (less_reserve(available_memory().bytes) / processes - options.host_bytes) / std::ssize(options.devices));
@@ -47,7 +52,7 @@ int64_t cpu_share(const DeviceGroupOptions& options) {
 int64_t capacity_of(const DeviceGroupOptions& options, size_t i, int64_t cpu_share) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
   if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
-  return options.devices[i].backend == Backend::meta ? DeviceGroup::kUnlimitedBytes : cpu_share;
+  return target_of(options, i).backend == Backend::meta ? DeviceGroup::kUnlimitedBytes : cpu_share;
 }
 
 Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
@@ -55,7 +60,7 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
   parts.id = id;
-  parts.target = options.stand_for.empty() ? id : options.stand_for[i];
+  parts.target = target_of(options, i);
   if (!options.threads_per_device.empty())
     parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
   parts.ordinal = ordinal;
@@ -288,9 +293,9 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
   twin.tf32 = options.tf32;
   twin.winograd = options.winograd;
+  twin.host_bytes = options.host_bytes;
   check_list(options.threads_per_device, options.devices.size(), settings::kThreadsPerDevice);
   if (backend != Backend::cuda) twin.threads_per_device = threads_of(options, *twin.place);
-  const int64_t share = cpu_share(options);
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];
     if (id.backend != backend) throw ConfigError("devices: all devices of a group must have the same backend");
@@ -299,7 +304,8 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
     twin.stand_for.push_back(id);
     twin.names.push_back(shared ? logical_name(id, i) : id.str());
-    twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i, share));
+    if (backend != Backend::cpu || !options.memory_bytes.empty())
+      twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i, 0));
   }
   return std::make_unique<DeviceGroup>(twin);
 }

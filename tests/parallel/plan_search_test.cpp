@@ -105,8 +105,8 @@ TEST(OutOfMemoryText, ALargerCapacityDoesNotHelpWhereDevicesHaveAllMemory) {
   DeviceGroupOptions options{.devices = {{Backend::cpu, 0}}, .host_bytes = std::numeric_limits<int64_t>::max() / 2};
   DeviceGroup group(options);
   const std::string text = refusal(model, group, config_of(model, "ddp", 8));
-  expect_contains(text, "are kept free for copies in host memory",
-                  "makes it fit. Use a machine with more memory, or choose a smaller ");
+  expect_contains(text, "are kept free for copies in host memory", "makes it fit. Use a machine with more memory, ",
+                  "or choose a smaller ");
   expect_lacks(text, "memory_bytes");
 }
 

@@ -196,6 +196,12 @@ TEST(ProgramOutput, OneImageIsSingular) {
   expect_contains(result.output, "synthetic train: 1 image 32x32x3");
 }
 
+TEST(ProgramPlan, NamesTheLimitOfMemoryThatWasNotGiven) {
+  const char* const line = "ulimit -v 1500000; exec \"$0\" plan --model alexnet --batch-size 8 --devices cpu:0";
+  const ChildResult result = ChildProcess({"sh", "-c", line, test::program_path("vitrine")}).wait();
+  expect_contains(result.output, "Use a machine with more memory, raise RLIMIT_AS (ulimit -v), or choose a smaller");
+}
+
 TEST(ProgramInfo, AllocatesNoPools) {
   // A pool reserves addresses for all of the machine's memory.
   const ChildResult result =

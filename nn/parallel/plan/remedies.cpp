@@ -13,6 +13,7 @@
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/memory/available.h"
 #include "runtime/settings.h"
 #include "runtime/units.h"
 
@@ -128,7 +129,9 @@ Reason last_resorts(const PlanSearch& search) {
   Reason text("No batch size makes it fit. ");
   if (search.trains())
     text = Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. ");
+  const std::string limit = available_memory().source;
   text += search.capacity_is_given() ? Reason({"Raise ", settings::kMemoryBytes}) : "Use a machine with more memory";
+  if (!search.capacity_is_given() && !limit.starts_with("/proc")) text += ", raise " + limit;
   text += ", or choose a smaller ";
   if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
   text += Reason({"model or a smaller ", settings::kImageSize});
