@@ -429,6 +429,12 @@ TEST(Findings, APlanHasThoseOfMemory) {
   EXPECT_TELLS(std::optional(all[0]), "cpu:0 holds 100 MiB more");
   EXPECT_TELLS(std::optional(all[1]), "a larger batch will not fit");
   EXPECT_TRUE(plan_findings(calm()).empty());
+  Record record;
+  record.kind = Record::Kind::plan;
+  record.runs = {calm()};
+  expect_contains(no_findings(record), "no device is nearly full");
+  record.runs[0].devices[0].plan.peak_bytes = 2000 * kMiB;
+  expect_lacks(no_findings(record), "no device is nearly full");
 }
 
 TEST(Findings, AllOfThemAreReported) {

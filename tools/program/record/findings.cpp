@@ -592,7 +592,9 @@ std::string describe_severities() {
 
 std::string no_findings(const Record& record) {
   if (record.kind == Record::Kind::plan)
-    return "Nothing stands out: no device is nearly full, and none holds much more than the others.";
+    return all_fit(record.run().devices)
+               ? "Nothing stands out: no device is nearly full, and none holds much more than the others."
+               : "Nothing else stands out: no device holds much more than the others.";
   int64_t steps = kFewestSteps;
   double wait = 0;
   for (const RunRecord& run : record.runs) {
