@@ -523,6 +523,12 @@ TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
             "Fastest: criterion, ddp (within noise of each other), up to `153` samples/s, `1.50` times dp. Least "
             "memory on the "
             "fullest device: ddp, criterion, `2 MiB`, `6 MiB` less than dp.");
+  RunRecord& balanced = record.runs.emplace_back(record.runs[0]);
+  balanced.name = "balanced";
+  balanced.rates.rounds = {90, 91, 92, 90};
+  balanced.devices[0].pool.peak_bytes -= 1 << 20;
+  expect_contains(story(record), "times balanced, whose fullest device holds `1 MiB` less than that of dp.");
+  record.runs.pop_back();
   for (RunRecord& run : record.runs) run.rates.rounds.resize(1);
   EXPECT_EQ(story(record).find("Too few rounds to compare speeds: `100` to `151` samples/s."), 0U) << story(record);
   record.runs.erase(record.runs.begin());

@@ -79,9 +79,14 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
                                  judges_speeds(runs) ? "Speeds are within noise" : "Too few rounds to compare speeds",
                                  rate_figure(slow->rates.median()), rate_figure(fast->rates.median()));
   if (is_faster(fast->rates, slow->rates)) {
-    text = fmt::format("Fastest: {}{} {} samples/s, {} times {}.", fmt::join(fastest, ", "), tied,
+    const int64_t slow_bytes = fullest_bytes(*slow), saved = fullest_bytes(*much) - slow_bytes;
+    text = fmt::format("Fastest: {}{} {} samples/s, {} times {}{}.", fmt::join(fastest, ", "), tied,
                        rate_figure(fast->rates.median()),
-                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name);
+                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
+                       saved > 0 && slow_bytes > fullest_bytes(*little)
+                           ? fmt::format(", whose fullest device holds {} less than that of {}",
+                                         figure(short_bytes(saved)), much->name)
+                           : std::string());
   }
   const int64_t less = fullest_bytes(*much) - fullest_bytes(*little);
   const std::string needs = figure(short_bytes(fullest_bytes(*little)));
