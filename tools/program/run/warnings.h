@@ -12,7 +12,7 @@ namespace vitrine::tools {
 std::vector<std::string> file_warnings(const Options& options);
 /// A warning about a batch size that no step of this training set reaches.
 std::vector<std::string> batch_warnings(const Options& options, const Job& job);
-/// A warning about a batch that is split equally and leaves a device without samples.
+/// A warning about a batch that leaves a device without samples.
 std::vector<std::string> idle_device_warnings(const BatchPlan& batch);
 
 /// What a plan that sizes the workspace could not do: ask cuDNN, or give convolutions what their best algorithms need.
