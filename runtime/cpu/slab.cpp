@@ -46,10 +46,11 @@ CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMem
   mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) {
-    throw OutOfMemory({fmt::format("cpu:{}: cannot reserve {} of address space ({}); lower ", ordinal,
-                                   format_bytes(mapping_bytes_), std::strerror(errno)),
-                       settings::kMemoryBytes},
-                      {.device = fmt::format("cpu:{}", ordinal), .needed_bytes = mapping_bytes_});
+    throw OutOfMemory(
+        {fmt::format("cpu:{}: cannot reserve {} of address space ({}); raise its limit (ulimit -v), or lower ", ordinal,
+                     format_bytes(mapping_bytes_), std::strerror(errno)),
+         settings::kMemoryBytes},
+        {.device = fmt::format("cpu:{}", ordinal), .needed_bytes = mapping_bytes_});
   }
   const auto start = (reinterpret_cast<uintptr_t>(mapping_) + kHugePage - 1) / kHugePage * kHugePage;
   madvise(reinterpret_cast<void*>(start), static_cast<size_t>(mapping_bytes_ - kHugePage), MADV_HUGEPAGE);

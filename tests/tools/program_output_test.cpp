@@ -202,6 +202,13 @@ TEST(ProgramPlan, NamesTheLimitOfMemoryThatWasNotGiven) {
   expect_contains(result.output, "Use a machine with more memory, raise RLIMIT_AS (ulimit -v), or choose a smaller");
 }
 
+TEST(ProgramPlan, RefusesAnAddressSpaceInWhichLibrariesCrash) {
+  const char* const line = "ulimit -v 200000; exec \"$0\" plan --model small-cnn --devices cpu:0-1 --batch-size max";
+  const ChildResult result = ChildProcess({"sh", "-c", line, test::program_path("vitrine")}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "of address space, too little for libraries and threads; raise it");
+}
+
 TEST(ProgramInfo, AllocatesNoPools) {
   // A pool reserves addresses for all of the machine's memory.
   const ChildResult result =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program: reads the command line, runs the subcommand, and turns errors into a sentence and an exit status.
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -15,6 +16,8 @@
 
 #include "nn/parallel/engine.h"
 #include "runtime/error.h"
+#include "runtime/memory/available.h"
+#include "runtime/units.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/run/gpu_probes.h"
@@ -35,6 +38,16 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
   if (options.command == Command::compare) return run_compare(options);
   if (options.command == Command::reproduce) return run_reproduce(options, processes);
   return options.command == Command::plan ? run_plan(options) : run_lab(options);
+}
+
+/// Some libraries end in a segmentation fault where they get no addresses.
+void require_address_space() {
+  constexpr int64_t kLeast = int64_t{128} << 20;
+  const vitrine::AvailableMemory memory = vitrine::available_memory();
+  if (memory.source.starts_with("RLIMIT_AS") && memory.bytes < kLeast)
+    throw vitrine::OutOfMemory(
+        fmt::format("{} leaves {} of address space, too little for libraries and threads; raise it", memory.source,
+                    vitrine::format_bytes(memory.bytes)));
 }
 
 int run_program(const std::vector<std::string>& arguments) {
@@ -60,6 +73,7 @@ int run_program(const std::vector<std::string>& arguments) {
     if (options.command == Options::Command::explain) return run_explain(options);
     if (options.command == Options::Command::page) return run_page(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
+    require_address_space();
     if (uses_gpus(options)) probe_gpus();
     processes.emplace(options);
     print_warnings(options, file_warnings(options));

@@ -29,6 +29,7 @@ constexpr const char *kItsMemory = "its memory", *kItsCapacity = "its capacity",
                      *kTheSteps = "the steps";
 // Share of its capacity below which a device has memory to spare, so that an uneven use needs no remedy.
 constexpr double kBinds = 0.5;
+constexpr const char* kTryEqualSplit = "`--split equal` would give equal devices equal work.";
 constexpr const char* kTryDdp = "`--mode ddp` reduces in buckets during backward and broadcasts nothing.";
 // A full device costs nothing until the batch grows.
 constexpr double kLittleHeadroomCost = 0.1;
@@ -133,7 +134,7 @@ std::optional<Finding> divergence(const RunRecord& run) {
 }
 
 std::optional<Finding> uneven_memory(const RunRecord& run) {
-  if (run.devices.size() < 2) return std::nullopt;
+  if (run.devices.size() < 2 || !all_fit(run.devices)) return std::nullopt;  // what does not fit has remedies
   const size_t device = fullest(run.devices);
   const int64_t peak = run.devices[device].pool.peak_bytes;
   const int64_t more = peak - most_of_others(run.devices, device, [](const auto& d) { return d.pool.peak_bytes; });
@@ -207,8 +208,8 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
   const auto tightest =
       std::ranges::max_element(run.devices, [&](const auto& a, const auto& b) { return share(a) < share(b); });
   if (share(*tightest) < kNearCapacity || share(*tightest) > 1) return std::nullopt;  // what does not fit has remedies
-  return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device,
-                             percent(share(*tightest)), short_bytes(tightest->pool.capacity_bytes)),
+  return Finding{fmt::format("{} uses {} of its {}.", tightest->device, percent(share(*tightest)),
+                             short_bytes(tightest->pool.capacity_bytes)),
                  fmt::format("`--accumulate {}` halves the activations; `vitrine plan --frontier` shows whether "
                              "computing them again would save any.",
                              run.accumulate * 2),
@@ -277,7 +278,8 @@ std::optional<Finding> idle_device(const RunRecord& run) {
                   time_of(slow)),
       run.scheme.reduce == Reduce::gpu0 && run.devices[fast].samples_per_step == run.devices[slow].samples_per_step
           ? kTryDdp
-          : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
+      : run.equal_cpus ? kTryEqualSplit
+                       : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
       idle, kTheStep};
 }
 
@@ -377,7 +379,11 @@ std::optional<Finding> other_waits(const RunRecord& run) {
   if (compute(slowest) - compute(*device) >= per_step(share * device->phases.wall_seconds, device->phases) / 2) {
     return Finding{fmt::format("{}. Forward and backward take {} {}, {} {}.", text, slowest.device,
                                short_seconds(compute(slowest)), device->device, short_seconds(compute(*device))),
-                   run.equal_cpus ? "Equal devices differ only if other work takes their cores." : "", share, kTheStep};
+                   !run.equal_cpus ? ""
+                   : device->samples_per_step == slowest.samples_per_step
+                       ? "Equal devices differ only if other work takes their cores."
+                       : kTryEqualSplit,
+                   share, kTheStep};
   }
   return Finding{text + ".", run.scheme.reduce == Reduce::gpu0 ? kTryDdp : "", share, kTheStep};
 }
@@ -594,7 +600,7 @@ std::string no_findings(const Record& record) {
   if (record.kind == Record::Kind::plan)
     return all_fit(record.run().devices)
                ? "Nothing stands out: no device is nearly full, and none holds much more than the others."
-               : "Nothing else stands out: no device holds much more than the others.";
+               : "Nothing else stands out.";
   int64_t steps = kFewestSteps;
   double wait = 0;
   for (const RunRecord& run : record.runs) {

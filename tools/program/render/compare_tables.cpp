@@ -40,6 +40,10 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
   };
   if (any(DType::f16)) text += ", in fp16 1e-2";
   if (any(DType::bf16)) text += ", in bf16 5e-2";
+  constexpr double kBeyondRounding = 1e-5;
+  if (std::ranges::any_of(runs, [](const auto& r) { return r.gradient_difference > kBeyondRounding; }) &&
+      any(DType::f32))
+    text += "; 1e-3 where it moves the input of a ReLU across zero";
   return text + ".";
 }
 
