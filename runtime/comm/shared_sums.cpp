@@ -146,7 +146,7 @@ void SharedSums::write_shared(std::byte* to, const std::byte* from, int64_t byte
   if (bytes < std::min(kMeasuredBytes, slice_bytes_)) return;
   const bool slow = static_cast<double>(bytes) < kSlowBytesPerNs * static_cast<double>(thread_cpu_now_ns() - before);
   if (slow && last_write_was_slow_) uncached_bytes_ = kUncachedBytes;
-  last_write_was_slow_ = slow && uncached_bytes_ == 0;
+  last_write_was_slow_ = slow && uncached_bytes_ <= 0;
 }
 
 void SharedSums::write_partials(const SegmentedSum& sum, int64_t segment, int64_t number) {

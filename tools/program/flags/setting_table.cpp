@@ -259,7 +259,7 @@ SettingTable scheme_settings() {
                Read{[](const SettingContext& c) { return scheme_of(c).split.str(); }},
                Meaning{"`equal`, weights (`2,3,3`) or `gpu0=N`"}, EffectIf{of_devices}),
           flag("--balance", kRuns, at(&Options::balance),
-               "What --split auto goes by: memory (planned) or time (measured first)", one_of({"memory", "time"}),
+               "Criterion of --split auto: memory (planned) or time (measured first)", one_of({"memory", "time"}),
                kNotInJson, Effect::local),
           flag("--gpu0-bsz", kRuns | kCompare, at(&Options::gpu0_batch_size),
                "Short for --mode balanced --split gpu0=N", whole_number(0), kNotInJson, Effect::local),
