@@ -93,11 +93,16 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
   return table;
 }
 
-std::string CommunicationRow::name() const {
+std::string sharded_collective(const std::string& layer) {
   for (const auto& [begin, collective] :
        {std::pair{kShardsOf, "reduce-scatter of "}, {kParametersOf, "all-gather of "}}) {
     if (layer.starts_with(begin)) return collective + layer.substr(std::string_view(begin).size());
   }
+  return {};
+}
+
+std::string CommunicationRow::name() const {
+  if (std::string collective = sharded_collective(layer); !collective.empty()) return collective;
   return layer.empty() ? phase_name(phase) : layer;
 }
 

@@ -22,6 +22,9 @@ struct CommunicationGroup {
                            // result Phase::broadcast sends
 };
 
+/// "reduce-scatter of bucket 3" or "all-gather of bucket 3", of a span's layer; empty for all others.
+std::string sharded_collective(const std::string& layer);
+
 /// One bucket, or another named reduction or broadcast, on one device.
 struct CommunicationRow {
   Phase phase = Phase::reduce;

@@ -58,9 +58,9 @@ TEST(OutOfMemoryText, HasTheFactsAndRemediesThatFit) {
     for (int64_t& bytes : capacities) bytes -= 6000;
     DeviceGroup group(devices_with(capacities));
     const std::string text = refusal(model, group, config);
-    for (const char* part :
-         {"out of memory. Tried to allocate", "total capacity", "already allocated", "free", "reserved", "in phase",
-          "It holds", "activations", "Found before the first step", "What would fit: EngineConfig::batch_size"}) {
+    for (const char* part : {"out of memory. Tried to allocate", "total capacity", "already allocated", "free",
+                             "reserved", "in phase", "It holds", "activations", "Found before the first step",
+                             "What would fit: ", "; or EngineConfig::batch_size"}) {
       expect_contains(text, part);
     }
     EXPECT_EQ(text.rfind(group[0].name() + ": out of memory", 0), 0U) << text;
@@ -293,6 +293,37 @@ TEST(PlanSearch, DoesNotProposeWhatBatchNormRefuses) {
   ASSERT_TRUE(fit.has_value());
   EXPECT_EQ(fit->config.batch_size, 7);
   EXPECT_FALSE(search.arithmetic(search.plan(fit->config)).empty());
+}
+
+TEST(PlanSearch, RemediesKeepTheBatchFirst) {
+  const Model model = random_model(1);
+  const EngineConfig config = config_of(model, "dp", 24);
+  std::vector<int64_t> capacities = peaks(model, 3, config);
+  for (int64_t& bytes : capacities) bytes -= 6000;
+  DeviceGroup group(devices_with(capacities));
+  const std::vector<Remedy> remedies = find_remedies(PlanSearch(model, group, config, {{24}, {}}));
+  ASSERT_GT(remedies.size(), 1U);
+  EXPECT_NE(remedies.front().front().setting, settings::kBatchSize);
+  EXPECT_EQ(remedies.back().front().setting, settings::kBatchSize);
+}
+
+TEST(PlanSearch, RemediesOfASearchedSplitSearchItToo) {
+  const Model model = random_model(1);
+  const EngineConfig small = config_of(model, "ddp", 24);
+  std::vector<int64_t> capacities = peaks(model, 3, small);
+  capacities[0] -= (capacities[0] - peaks(model, 3, config_of(model, "ddp", 12))[0]) / 2;
+  DeviceGroup group(devices_with(capacities));
+  const EngineConfig config = config_of(model, "ddp", 60);
+  const PlanSearch search(model, group, config, {{60}, {}});
+  const auto batch_of = [](const std::vector<Remedy>& remedies) {
+    for (const Remedy& remedy : remedies) {
+      for (const Reason::Part& part : remedy) EXPECT_NE(part.setting, settings::kSplit);
+    }
+    return std::stoll(remedies.back().front().text);
+  };
+  EXPECT_EQ(batch_of(find_remedies(search, {.split = true})),
+            search.largest_batch(59, {.split = true})->config.batch_size);
+  EXPECT_GT(batch_of(find_remedies(search, {.split = true})), search.largest_batch(59, {})->config.batch_size);
 }
 
 TEST(PlanSearch, TheArithmeticAddsUp) {

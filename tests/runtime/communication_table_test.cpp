@@ -88,6 +88,7 @@ TEST(CommunicationTable, NamesReduceScattersAndAllGathers) {
   EXPECT_EQ(table.rows[1].name(), "bucket 1");
   EXPECT_EQ(table.rows[2].name(), "all-gather of bucket 0");
   EXPECT_EQ(table.rows[3].name(), "buffers");
+  EXPECT_EQ(sharded_collective("buffers"), "");
   EXPECT_EQ(table.rows[0].bus_factor, 0.75);
   EXPECT_EQ(table.rows[1].bus_factor, 1.5);
   EXPECT_EQ(table.rows[2].bus_factor, 0.75);

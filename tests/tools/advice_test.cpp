@@ -94,13 +94,13 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
   } catch (const OutOfMemory& error) {
     const std::vector<Remedy> remedies = find_remedies(PlanSearch(model, group, config, {{24}, {}}));
     ASSERT_FALSE(remedies.empty());
-    const Reason::Part& first = remedies[0].at(0);
-    EXPECT_EQ(first.setting, settings::kBatchSize);
-    expect_contains(error.what(), "What would fit: EngineConfig::batch_size " + first.text);
-    expect_contains(in_program_words(error), "What would fit: --batch-size " + first.text);
+    const Reason::Part& batch = remedies.back().at(0);
+    EXPECT_EQ(batch.setting, settings::kBatchSize);
+    expect_contains(error.what(), "What would fit: ", "EngineConfig::batch_size " + batch.text);
+    expect_contains(in_program_words(error), "What would fit: ", "--batch-size " + batch.text);
     expect_lacks(in_program_words(error), "::");
     // Those who follow the data fit.
-    config.batch_size = std::stoll(first.text);
+    config.batch_size = std::stoll(batch.text);
     EXPECT_NO_THROW(Engine(model, group, config, {{config.batch_size}, {}}));
     const MemoryShortage& shortage = error.shortage();
     EXPECT_EQ(shortage.memory, MemoryShortage::Memory::device);

@@ -77,6 +77,11 @@ std::string text_of(const std::optional<Finding>& finding) {
 
 #define EXPECT_TELLS(finding, part) EXPECT_NE(text_of(finding).find(part), std::string::npos) << text_of(finding)
 
+TEST(PlaceName, CallsAGatherOfShardsByItsName) {
+  EXPECT_EQ(place_name(Phase::broadcast, "parameters of bucket 0"), "all-gather of bucket 0");
+  EXPECT_EQ(place_name(Phase::broadcast, "buffers"), "broadcast buffers");
+}
+
 TEST(Findings, AreEmptyForAnUnremarkableRun) {
   for (const Finding& finding : find_findings(calm())) ADD_FAILURE() << finding.text;
 }

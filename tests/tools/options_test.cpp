@@ -294,6 +294,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("train --batch 3"), "did you mean --batch-size or --batch-norm or --batch-norm-leaves?");
   expect_contains(usage_error("train --batch_size 3"), "did you mean --batch-size?");
   expect_contains(usage_error("train --gpus 2"), "there is no option --gpus");
+  expect_contains(usage_error("train --beta1 0.9"), "it is called --adam-betas B1,B2 here");
   expect_contains(usage_error("train -model mlp"), "did you mean --model?");
   expect_contains(usage_error("train --weigth-decay 1"), "did you mean --weight-decay?");
   for (const char* unknown : {"train --xyz 1", "train --cat", "train --gpus 2", "eval --weights w --accelerator gpu"}) {

@@ -143,7 +143,7 @@ TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
   const ChildResult less = train(first, second - 1);
   EXPECT_EQ(less.exit_code, 1);
   EXPECT_EQ(less.output, "");
-  expect_contains(less.error, "cpu:1: out of memory. Tried to allocate", "What would fit: --batch-size");
+  expect_contains(less.error, "cpu:1: out of memory. Tried to allocate", "What would fit: ", "--batch-size");
   const Json refused =
       json_of(with(with({"plan"}, command), words("--device-memory {}", fmt::format("{},{}", first - 1, second))), 1);
   EXPECT_EQ(refused["fits"], false);

@@ -14,6 +14,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/trace_nesting.h"
+#include "tests/tools/run_json.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -504,6 +505,33 @@ TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s",
                   "peak memory", "gradient difference", "backward", "2 rounds of 2 steps", " ±");
+}
+
+TEST_F(Compare, ShowsASchemeThatDoesNotFitAndRunsTheOthers) {
+  const Arguments common = words(
+      "--model mlp --classes 5000 --data synthetic:64 --devices cpu:0-1 --threads-per-device 1 --batch-size 32 "
+      "--optimizer sgd --steps 2");
+  const auto peak = [&](const char* mode) {
+    return json_of(with(with({"plan"}, common), words("--no-eval --mode {}", mode)))["devices"][0]["peak_bytes"]
+        .get<int64_t>();
+  };
+  ASSERT_LT(peak("ddp"), peak("dp"));
+  const Arguments compare =
+      with(with({"compare"}, common), words("--rounds 1 --modes dp,ddp --device-memory {} --report {}",
+                                            (peak("ddp") + peak("dp")) / 2, path("c.html")));
+  const Json json = json_of(compare);
+  EXPECT_EQ(json["modes"].size(), 1U);
+  EXPECT_TRUE(json["modes"].contains("ddp"));
+  EXPECT_EQ(json["refused"]["dp"][0]["planned_peak_bytes"], peak("dp"));
+  EXPECT_GT(json["refused"]["dp"][0]["planned_peak_bytes"], json["refused"]["dp"][0]["capacity_bytes"]);
+  const ChildResult result = run_vitrine(compare);
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "16+16, does not fit", "does not fit", " of ");
+  expect_contains(content(path("c.html")), "dp does not fit: cpu:0 needs", "dp, does not fit");
+  // Where none fits, it is an error.
+  const ChildResult none = run_vitrine(with(compare, words("--modes dp")));
+  EXPECT_EQ(none.exit_code, 1);
+  expect_contains(none.error, "out of memory", "What would fit: ");
 }
 
 TEST_F(Compare, ASingleRoundAndStepAreSingular) {

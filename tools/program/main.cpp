@@ -90,6 +90,8 @@ int run_program(const std::vector<std::string>& arguments) {
         "the system refuses another thread: raise the limit on address space (ulimit -v) or on processes "
         "(ulimit -u), or lower --device-memory or --threads-per-device",
         kExitFailure);
+  } catch (const std::bad_alloc&) {
+    return fail("host memory is exhausted: free some, or raise the limit on address space (ulimit -v)", kExitFailure);
   } catch (const std::exception& error) {
     return fail(error.what(), kExitFailure);
   }

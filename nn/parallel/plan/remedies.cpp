@@ -47,10 +47,10 @@ std::vector<PlanSearch> under_other_schemes(const PlanSearch& search) {
   return others;
 }
 
-std::optional<Fit> with_images_on_host(const PlanSearch& search) {
+std::optional<Fit> with_images_on_host(const PlanSearch& search, PlanSearch::SearchSpace space) {
   EngineConfig config = search.config();
   config.resident_images = {};
-  return search.with(std::move(config)).as_it_is({});
+  return search.with(std::move(config)).as_it_is(space);
 }
 
 /// The parts that are recomputed with the least time, or with several segments given, more of them.
@@ -101,24 +101,34 @@ Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
 
 }  // namespace
 
-std::vector<Remedy> find_remedies(const PlanSearch& search) {
+std::vector<Remedy> find_remedies(const PlanSearch& search, PlanSearch::SearchSpace space) {
   const EngineConfig& config = search.config();
   std::vector<Remedy> remedies;
   const auto add = [&](const std::optional<Fit>& fit) {
-    if (fit) remedies.push_back(changed_settings(config, fit->config));
+    if (!fit) return;
+    Remedy remedy = changed_settings(config, fit->config);
+    std::erase_if(remedy, [&](const Reason::Part& part) {
+      return (space.split && part.setting == settings::kSplit) ||
+             (space.recompute && part.setting == settings::kRecomputeSegments);
+    });
+    if (!remedy.empty()) remedies.push_back(std::move(remedy));
   };
+  if (!search.trains()) {
+    add(search.largest_batch(config.batch_size - 1, {}));
+    return remedies;
+  }
   const std::vector<PlanSearch> others = under_other_schemes(search);
-  add(search.largest_batch(config.batch_size - 1, {}));
-  if (!search.trains()) return remedies;
-  if (config.resident_images.count > 0) add(with_images_on_host(search));
-  add(search.fewest_micro_batches({}));
-  add(search.as_it_is({.split = true}));
-  add(with_recomputation(search));
-  for (const PlanSearch& other : others) add(other.as_it_is({}));
+  for (const PlanSearch& other : others) add(other.as_it_is(space));
+  if (config.resident_images.count > 0) add(with_images_on_host(search, space));
+  add(search.fewest_micro_batches(space));
+  if (!space.split) add(search.as_it_is({.split = true}));
+  if (!space.recompute) add(with_recomputation(search));
+  add(search.largest_batch(config.batch_size - 1, space));
   if (!remedies.empty()) return remedies;
-  add(search.fewest_micro_batches({.recompute = true}));
-  add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
-  for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
+  const PlanSearch::SearchSpace wider{space.split, true};
+  for (const PlanSearch& other : others) add(other.fewest_micro_batches(wider));
+  add(search.fewest_micro_batches(wider));
+  add(search.largest_batch(config.batch_size - 1, wider));
   return remedies;
 }
 
@@ -143,8 +153,8 @@ Reason last_resorts(const PlanSearch& search) {
 
 }  // namespace
 
-Reason describe_remedies(const PlanSearch& search) {
-  const std::vector<Remedy> remedies = find_remedies(search);
+Reason describe_remedies(const PlanSearch& search, PlanSearch::SearchSpace space) {
+  const std::vector<Remedy> remedies = find_remedies(search, space);
   if (remedies.empty()) return last_resorts(search);
   const bool had_share = search.config().scheme.split.kind == Split::Kind::gpu0;
   Reason text = kFirstRemedy;

@@ -77,17 +77,36 @@ class Comparison {
     reference_ = run.engine->parameters().gradients();
   }
 
+  /// Takes out the runs that do not fit the devices, as they are planned. If that is all of them, run_round() says what
+  /// would fit.
+  std::vector<RunRecord> take_refused(std::vector<RunRecord>& runs) const {
+    const auto group = DeviceGroup::planned(group_options(devices_));
+    const Workload workload = train_workload(options_, job_, steps_, false);
+    std::vector<RunRecord> fitting, refused;
+    for (RunRecord& run : runs) {
+      const EngineConfig config = engine_config(options_, job_, run.scheme, run.precision);
+      RunRecord planned =
+          planned_run(options_, job_, config,
+                      plan_batch(run.scheme.split, config.batch_size, config.accumulate, group->world_size()), *group,
+                      plan_memory(job_.model, *group, config, workload));
+      planned.name = run.name;
+      const bool fits = all_fit(planned.devices);
+      (fits ? fitting : refused).push_back(fits ? std::move(run) : std::move(planned));
+    }
+    if (fitting.empty()) return {};
+    runs = std::move(fitting);
+    return refused;
+  }
+
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
   bool run_round(RunRecord& result) {
     const Scheme scheme = result.scheme;
     Run run = open_run(std::make_unique<DeviceGroup>(group_options(devices_)), job_,
                        engine_config(options_, job_, scheme, result.precision),
                        train_workload(options_, job_, steps_, false), initial_weights(options_));
-    if (!warned_) {
-      print_device_warnings(options_, *run.devices);
-      print_warnings(options_, idle_device_warnings(run.engine->facts().batch));
-    }
+    if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
+    if (result.rates.rounds.empty()) print_warnings(options_, idle_device_warnings(run.engine->facts().batch));
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     result.batch = describe_batch(run.engine->facts().batch);
@@ -195,7 +214,8 @@ class Comparison {
 };
 
 /// The record of the comparison; `runs` are filled by Comparison::run_round().
-Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs) {
+Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs,
+                   std::vector<RunRecord> refused) {
   Record record;
   record.kind = Record::Kind::comparison;
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
@@ -207,6 +227,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.rounds = options.rounds;
   record.interrupted = interrupted();
   record.runs = std::move(runs);
+  record.refused = std::move(refused);
   conclude(record);
   return record;
 }
@@ -235,6 +256,7 @@ int run_compare(const Options& options) {
       run.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
     }
   }
+  std::vector<RunRecord> refused = comparison.take_refused(runs);
   // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs
   // in reverse order.
   for (int round = 0; round < options.rounds; ++round) {
@@ -243,7 +265,7 @@ int run_compare(const Options& options) {
   }
   std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
   if (!options.report.empty()) comparison.add_timelines(runs);
-  const Record record = make_record(options, job, comparison, std::move(runs));
+  const Record record = make_record(options, job, comparison, std::move(runs), std::move(refused));
   Attempts attempts;
   const bool reported = !options.report.empty() && !record.runs.empty() &&
                         attempts.run([&] { html::write_page(options.report, record); });

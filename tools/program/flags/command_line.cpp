@@ -56,9 +56,10 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
   }
   // PyTorch users' names.
   static const std::map<std::string, std::string> others = {
-      {"--learning-rate", "--lr"},   {"--bs", "--batch-size"},       {"--wd", "--weight-decay"},
-      {"--amp", "--precision fp16"}, {"--fp16", "--precision fp16"}, {"--bf16", "--precision bf16"},
-      {"--gpus", "--devices"},       {"--num-workers", "--workers"}};
+      {"--learning-rate", "--lr"},       {"--bs", "--batch-size"},       {"--wd", "--weight-decay"},
+      {"--amp", "--precision fp16"},     {"--fp16", "--precision fp16"}, {"--bf16", "--precision bf16"},
+      {"--gpus", "--devices"},           {"--num-workers", "--workers"}, {"--betas", "--adam-betas"},
+      {"--beta1", "--adam-betas B1,B2"}, {"--eps", "--adam-eps"},        {"--beta2", "--adam-betas B1,B2"}};
   const auto other = others.find(name);
   return fmt::format("there is no option {}{}", name,
                      other == others.end() ? did_you_mean(name, option_names(command))

@@ -112,6 +112,7 @@ std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, con
 }
 
 std::string place_name(Phase phase, const std::string& layer) {
+  if (std::string collective = sharded_collective(layer); !collective.empty()) return collective;
   return layer.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), layer);
 }
 

@@ -258,6 +258,7 @@ struct Record {
   int processes = 1;
   int64_t dataset_bytes = 0;  // held by each process
   std::vector<RunRecord> runs;
+  std::vector<RunRecord> refused;  // of a comparison: only planned, because they do not fit
   // What follows from the runs (conclude() in findings.h):
   std::vector<Finding> findings;                // of a run, comparison or plan; what costs most comes first
   std::vector<Finding> stages;                  // those of them that compare stages of sharding

@@ -27,6 +27,11 @@ struct PhaseGroup {
   double seconds(const PhaseTable& table) const { return per_step(seconds_in(table, phases), table); }
 };
 
+/// "50.1 of 46.0 MiB".
+std::string describe_need(const DeviceRecord& d) {
+  return fmt::format("{} of {}", format_bytes(d.plan.peak_bytes), format_bytes(d.pool.capacity_bytes));
+}
+
 std::string describe_difference(const RunRecord& run) {
   return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
 }
@@ -62,19 +67,23 @@ Table schemes_table(const Record& record) {
                {"activations", Align::right, 2}},
               "The same steps under each scheme");
   table.set_key_columns(2);
-  for (const RunRecord& run : record.runs) {
+  const auto add_run = [&](const RunRecord& run, bool measured) {
     if (&run != &record.runs.front()) table.add_rule();
-    const std::string rate =
-        run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped()) : run.rates.str();
+    const std::string rate = !measured                 ? "does not fit"
+                             : run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped())
+                                                       : run.rates.str();
     const auto agree = [&](size_t a, size_t b) { return same_row(run.devices[a], run.devices[b]); };
     for (const DeviceSet& set : group_devices(run.devices.size(), agree)) {
       const DeviceRecord& d = run.devices[set.first()];
       const bool first = set.first() == 0;
       table.add_row({first ? run.name : "", set.name(names_of(run.devices)), first ? rate : "",
-                     first ? describe_difference(run) : "", format_count(d.samples_per_step),
-                     format_bytes(d.pool.peak_bytes), planned_peak(d), format_bytes(d.held(Category::activations))});
+                     first && measured ? describe_difference(run) : "", format_count(d.samples_per_step),
+                     measured ? format_bytes(d.pool.peak_bytes) : describe_need(d), measured ? planned_peak(d) : "",
+                     format_bytes(d.held(Category::activations))});
     }
-  }
+  };
+  for (const RunRecord& run : record.runs) add_run(run, true);
+  for (const RunRecord& run : record.refused) add_run(run, false);
   table.set_hint(rounding_hint(record.runs));
   return table;
 }

@@ -175,6 +175,15 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
     mode["max_gradient_difference"] = run.gradient_difference;
     mode["exact_price"] = exact_price_json(run);
   }
+  json["refused"] = Json::object();
+  for (const RunRecord& run : record.refused) {
+    for (const DeviceRecord& d : run.devices) {
+      json["refused"][run.name].push_back({{"device", d.device},
+                                           {"samples_per_step", d.samples_per_step},
+                                           {"planned_peak_bytes", d.plan.peak_bytes},
+                                           {"capacity_bytes", d.pool.capacity_bytes}});
+    }
+  }
   json["speed"] = record.speed ? Json(record.speed->text) : Json();
   json["interrupted"] = record.interrupted;
   return json;

@@ -111,10 +111,14 @@ std::string run_report(const Record& record, const Style& style) {
 std::string comparison_report(const Record& record, const Style& style) {
   if (record.runs.empty()) return {};
   size_t width = 10;
-  for (const RunRecord& run : record.runs) width = std::max(width, run.name.size());
+  for (const std::vector<RunRecord>* runs : {&record.runs, &record.refused}) {
+    for (const RunRecord& run : *runs) width = std::max(width, run.name.size());
+  }
   std::string text;
   for (const RunRecord& run : record.runs)
     text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
+  for (const RunRecord& run : record.refused)
+    text += style.prose(fmt::format("  {:<{}} {}, does not fit\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (record.speed) text += paragraph(*record.speed, style);

@@ -55,10 +55,12 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
 }
 
 /// What nothing fits means: the arithmetic of the plan, and what would fit.
-[[noreturn]] void throw_nothing_fits(const std::string& asked, const PlanSearch& search, const EngineConfig& config) {
+[[noreturn]] void throw_nothing_fits(const std::string& asked, const PlanSearch& search,
+                                     PlanSearch::SearchSpace space) {
   std::string text = fmt::format("{}: nothing fits.", asked);
-  for (const std::string& line : search.arithmetic(search.plan(config))) text += fmt::format("\n  {}", line);
-  throw OutOfMemory(text + "\n" + describe_remedies(search));
+  const Fit fit = space.split ? search.even_split(search.config()) : search.plan(search.config());
+  for (const std::string& line : search.arithmetic(fit)) text += fmt::format("\n  {}", line);
+  throw OutOfMemory(text + "\n" + describe_remedies(search, space));
 }
 
 /// --recompute auto.
@@ -67,7 +69,7 @@ void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineC
   const PlanSearch search(job.model, devices, config, workload);
   plan_or_explain(job.model, devices, config, workload);
   const std::optional<RecomputePoint> cheapest = RecomputeSearch(search).cheapest_that_fits();
-  if (!cheapest) throw_nothing_fits("--recompute auto", search, config);
+  if (!cheapest) throw_nothing_fits("--recompute auto", search, {.recompute = true});
   chosen.options.recompute = fmt::format("{}", fmt::join(cheapest->recompute, ","));
   chosen.options.choices = {};
   chosen.notes.push_back(
@@ -126,7 +128,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   } else {
     fit = search.as_it_is(space);
   }
-  if (!fit) throw_nothing_fits(asked, search, config);
+  if (!fit) throw_nothing_fits(asked, search, space);
   o.batch_size = fit->config.batch_size;
   o.accumulate = fit->config.accumulate;
   o.recompute_segments = std::to_string(fit->config.recompute_segments);
