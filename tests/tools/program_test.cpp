@@ -518,7 +518,7 @@ TEST_F(Compare, ShowsASchemeThatDoesNotFitAndRunsTheOthers) {
   ASSERT_LT(peak("ddp"), peak("dp"));
   const Arguments compare =
       with(with({"compare"}, common), words("--rounds 1 --modes dp,ddp --device-memory {} --report {}",
-                                            (peak("ddp") + peak("dp")) / 2, path("c.html")));
+                                            std::to_string((peak("ddp") + peak("dp")) / 2), path("c.html")));
   const Json json = json_of(compare);
   EXPECT_EQ(json["modes"].size(), 1U);
   EXPECT_TRUE(json["modes"].contains("ddp"));
