@@ -10,6 +10,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/parallel/plan/remedies.h"
+#include "nn/parallel/settings.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
