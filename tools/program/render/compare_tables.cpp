@@ -68,7 +68,7 @@ Table schemes_table(const Record& record) {
               "The same steps under each scheme");
   table.set_key_columns(2);
   const auto add_run = [&](const RunRecord& run, bool measured) {
-    if (&run != &record.runs.front()) table.add_rule();
+    if (&run != &(record.refused.empty() ? record.runs : record.refused).front()) table.add_rule();
     const std::string rate = !measured                 ? "does not fit"
                              : run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped())
                                                        : run.rates.str();
@@ -82,8 +82,8 @@ Table schemes_table(const Record& record) {
                      format_bytes(d.held(Category::activations))});
     }
   };
-  for (const RunRecord& run : record.runs) add_run(run, true);
   for (const RunRecord& run : record.refused) add_run(run, false);
+  for (const RunRecord& run : record.runs) add_run(run, true);
   table.set_hint(rounding_hint(record.runs));
   return table;
 }

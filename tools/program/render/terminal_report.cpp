@@ -115,10 +115,10 @@ std::string comparison_report(const Record& record, const Style& style) {
     for (const RunRecord& run : *runs) width = std::max(width, run.name.size());
   }
   std::string text;
-  for (const RunRecord& run : record.runs)
-    text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   for (const RunRecord& run : record.refused)
     text += style.prose(fmt::format("  {:<{}} {}, does not fit\n", run.name, width, run.batch));
+  for (const RunRecord& run : record.runs)
+    text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (record.speed) text += paragraph(*record.speed, style);

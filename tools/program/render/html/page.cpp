@@ -278,8 +278,9 @@ Sections measurements_sections(const Record& record) {
                          {heading(run.name), bars,
                           fold("Figures of " + run.name, blocks_of({table(communication_table(run.devices))}))});
   }
-  std::vector<BarGroup> memory = bars_by_scheme(record, memory_bars);
+  std::vector<BarGroup> memory;
   for (const RunRecord& run : record.refused) memory.push_back({run.name + ", does not fit", memory_bars(run.devices)});
+  for (BarGroup& group : bars_by_scheme(record, memory_bars)) memory.push_back(std::move(group));
   // All schemes run in one process.
   if (std::vector<Bar> outside = outside_bars(record.runs.front().devices); !outside.empty())
     memory.push_back({"all schemes", std::move(outside)});
