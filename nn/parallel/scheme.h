@@ -43,6 +43,10 @@ struct Scheme {
 
   bool shards(Sharding what) const { return shard >= what; }
 };
+/// Whether they differ in nothing but their split and output device.
+inline bool same_axes(const Scheme& a, const Scheme& b) {
+  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce && a.shard == b.shard;
+}
 
 /// "dp", "balanced", "criterion", "ddp", "zero1", "zero2", "zero3", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();

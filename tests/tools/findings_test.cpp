@@ -193,6 +193,22 @@ TEST(Findings, NoiseIsNoReasonForAdvice) {
   EXPECT_TRUE(idle_device(equal)) << "their work differs";
 }
 
+TEST(Findings, AComparisonProposesNoSplitThatItContainsOrRefused) {
+  RunRecord dp = calm(), balanced = idling();
+  dp.name = "dp";
+  balanced.name = "balanced";
+  balanced.equal_cpus = true;
+  balanced.devices[1].samples_per_step = 16;
+  balanced.scheme.split = Split{Split::Kind::gpu0, {}, 48};
+  const auto remedies = [](const std::vector<Finding>& findings) {
+    std::string text;
+    for (const Finding& finding : findings) text += finding.remedy;
+    return text;
+  };
+  EXPECT_TELLS(std::optional(Finding{remedies(comparison_findings({balanced}))}), "--split equal");
+  EXPECT_EQ(remedies(comparison_findings({balanced}, {dp})), "");
+}
+
 TEST(Findings, MoreThreadsThanCoresExplainAllTimes) {
   RunRecord in = idling();
   in.crowded = "2 CPU devices with 4 threads share 2 cores and slow each other down; use fewer devices";

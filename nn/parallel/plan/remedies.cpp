@@ -21,10 +21,6 @@ namespace vitrine {
 
 namespace {
 
-bool same_axes(const Scheme& a, const Scheme& b) {
-  return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce && a.shard == b.shard;
-}
-
 /// The same run under each preset scheme that differs in more than its split, with several processes those without a
 /// central device; none for one device, for evaluation, or with EngineConfig::reducer, which replaces their reductions.
 std::vector<PlanSearch> under_other_schemes(const PlanSearch& search) {

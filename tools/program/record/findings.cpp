@@ -555,7 +555,7 @@ std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
   return all;
 }
 
-std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs, const std::vector<RunRecord>& refused) {
   std::vector<Finding> all = compare_findings(runs);
   if (!runs.empty()) {
     if (auto crowded = crowded_cores(runs.front())) all.push_back(std::move(*crowded));
@@ -564,11 +564,13 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
     for (Finding& finding : all_of(run, {uneven_memory, idle_device, waits_for_peers, exposed_communication})) {
       if (finding.cost < kModerate) continue;
       finding.text = fmt::format("{}: {}", run.name, finding.text);
-      // What another measured mode brings is in the comparison itself.
+      // What another mode brings is in the comparison itself.
       const auto proposes = [&](const RunRecord& other) {
-        return finding.remedy.find(fmt::format("`--mode {}`", other.name)) != std::string::npos;
+        return finding.remedy.find(fmt::format("`--mode {}`", other.name)) != std::string::npos ||
+               (finding.remedy == kTryEqualSplit && other.scheme.split.kind == Split::Kind::equal &&
+                same_axes(other.scheme, run.scheme));
       };
-      if (std::ranges::any_of(runs, proposes)) finding.remedy.clear();
+      if (std::ranges::any_of(runs, proposes) || std::ranges::any_of(refused, proposes)) finding.remedy.clear();
       all.push_back(std::move(finding));
     }
   }
@@ -624,7 +626,7 @@ void conclude(Record& record) {
   if (record.kind == Kind::run) record.findings = find_findings(record.run());
   if (record.kind == Kind::plan) record.findings = plan_findings(record.run());
   if (record.kind == Kind::comparison) {
-    record.findings = comparison_findings(record.runs);
+    record.findings = comparison_findings(record.runs, record.refused);
     record.speed = compare_speed(record.runs);
     if (record.interrupted) {  // more rounds were asked for
       const auto asks_for_rounds = [](const Finding& f) { return f.remedy.rfind("`--rounds", 0) == 0; };

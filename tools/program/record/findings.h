@@ -77,7 +77,8 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.
 std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs);
 /// compare_findings(), then what is not small in single runs, under the run's name. Results come first, then what costs
-/// most.
-std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs);
+/// most. A remedy that is one of the runs, or was refused, is not proposed.
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs,
+                                         const std::vector<RunRecord>& refused = {});
 
 }  // namespace vitrine::tools

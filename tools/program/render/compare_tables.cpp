@@ -61,7 +61,7 @@ Table schemes_table(const Record& record) {
                {"device", Align::left},
                {skips ? "samples/s (skipped)" : "samples/s"},
                {"gradient difference"},
-               {"samples/step"},
+               {"samples/step", Align::right, 3},
                {"peak memory"},
                {"planned", Align::right, 1},
                {"activations", Align::right, 2}},
