@@ -172,9 +172,10 @@ class Comparison {
   int64_t steps() const { return steps_; }
   /// Facts of the last run.
   Facts facts() const {
-    Facts facts = {{"model and data", job_facts_},
-                   {"batch", fmt::format("{} samples per step; {} under each scheme, in turns", options_.batch_size,
-                                         describe_rounds(options_.rounds, steps_ - 1))}};
+    Facts facts = {
+        {"model and data", job_facts_},
+        {"batch", fmt::format("{} per step; {} under each scheme, in turns", counted(options_.batch_size, "sample"),
+                              describe_rounds(options_.rounds, steps_ - 1))}};
     facts.insert(facts.end(), machine_.begin(), machine_.end());
     return facts;
   }
@@ -272,9 +273,10 @@ int run_compare(const Options& options) {
   if (options.json) {
     print_json(comparison_json(record, devices));
   } else if (!record.runs.empty()) {
-    const std::string head = fmt::format("{}: {} samples per step, {}, in turns{}", job.model.name, options.batch_size,
-                                         describe_rounds(options.rounds, record.compared_steps - 1),
-                                         record.interrupted ? "; " + record.describe_interruption() : "");
+    const std::string head =
+        fmt::format("{}: {} per step, {}, in turns{}", job.model.name, counted(options.batch_size, "sample"),
+                    describe_rounds(options.rounds, record.compared_steps - 1),
+                    record.interrupted ? "; " + record.describe_interruption() : "");
     fmt::print("{}\n{}", style.prose(head), comparison_report(record, style));
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }

@@ -79,9 +79,9 @@ int run_eval(const Options& options, const Processes& processes) {
     return status;
   }
   const Style style = Style::of(STDOUT_FILENO);
-  const std::string line = fmt::format("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s",
-                                       format_loss(result->loss), result->accuracy, describe_top5(result->top5),
-                                       format_count(result->samples), format_rate(rate));
+  const std::string line =
+      fmt::format("test loss {}  test accuracy {:.4f}{}  {}, each once  {} samples/s", format_loss(result->loss),
+                  result->accuracy, describe_top5(result->top5), counted(result->samples, "sample"), format_rate(rate));
   fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->parameters().layout())), style.prose(line));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
   fmt::print("\n{}", memory_report(record, style));

@@ -78,8 +78,8 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   record.command_line = command_line(options);
   record.facts = {
       {"model and data", describe_job(job, layout)},
-      {"scheme", fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
-                             options.batch_size, describe_batch(batch), scheme.split.str(),
+      {"scheme", fmt::format("{}: {} per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
+                             counted(options.batch_size, "sample"), describe_batch(batch), scheme.split.str(),
                              loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
                              options.processes > 1 ? fmt::format("; the first of {} processes", options.processes)
                                                    : std::string())}};

@@ -118,11 +118,12 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   if (communicator.starts_with("NCCL") && !run.devices->options().nccl_defaults)
     communicator += ", which repeat the bits of sums; --nccl-defaults lets NCCL choose what is faster";
   const std::string graphs = describe_graphs(options, run);
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
-                     describe_job(job, run.engine->parameters().layout()), mode, devices, options.batch_size,
-                     describe_batch(run.engine->facts().batch), scheme.split.str(), describe_axes(scheme),
-                     communicator.empty() ? "" : " by ", communicator, describe_training(options),
-                     describe_precision(run.engine->config()), describe_memory(run.engine->config()),
+  return fmt::format("{}\n{} on {}: {} per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
+                     describe_job(job, run.engine->parameters().layout()), mode, devices,
+                     counted(options.batch_size, "sample"), describe_batch(run.engine->facts().batch),
+                     scheme.split.str(), describe_axes(scheme), communicator.empty() ? "" : " by ", communicator,
+                     describe_training(options), describe_precision(run.engine->config()),
+                     describe_memory(run.engine->config()),
                      graphs.empty() ? "" : fmt::format("CUDA graphs: {}\n", graphs));
 }
 

@@ -86,7 +86,7 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
   const Scheme& scheme = run.engine->config().scheme;
   Facts facts = {{"model and data", describe_job(job, run.engine->parameters().layout())},
                  {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
-                 {"batch", fmt::format("{} samples per step as {}", options.batch_size,
+                 {"batch", fmt::format("{} per step as {}", counted(options.batch_size, "sample"),
                                        describe_batch(run.engine->facts().batch))},
                  {"optimizer", describe_training(options) + describe_precision(run.engine->config()) +
                                    describe_memory(run.engine->config())}};

@@ -151,7 +151,7 @@ Json movement_chart(const RunRecord& run, int other_processes) {
   Json heads = Json::array({{{"name", "host"}, {"note", ""}}});
   for (const DeviceSet& set : columns.sets) {
     heads.push_back({{"name", set.name(names)},
-                     {"note", fmt::format("{} samples{}", format_count(run.devices[set.first()].samples_per_step),
+                     {"note", fmt::format("{}{}", counted(run.devices[set.first()].samples_per_step, "sample"),
                                           set.single() ? "" : " each")}});
   }
   if (columns.others) {
