@@ -20,8 +20,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-ChildResult run_to_end(const Command& mpirun) {
-  Command all = {"timeout", "--foreground", "--signal=KILL", std::to_string(kMpirunSeconds)};
+ChildResult run_to_end(int processes, const Command& mpirun) {
+  Command all = {"timeout", "--foreground", "--signal=KILL", std::to_string(kMpirunSeconds + processes)};
   all.insert(all.end(), mpirun.begin(), mpirun.end());
   return ChildProcess(all, ChildProcess::Streams::pipes, mpirun_environment()).wait();
 }
@@ -45,8 +45,10 @@ Command mpirun_command(const std::vector<Command>& commands) {
 }
 
 Command mpirun_command(int processes, const Command& command, int seconds) {
-  Command all = {kMpirun,     "--oversubscribe",       "--bind-to", "none",
-                 "--timeout", std::to_string(seconds), "-np",       std::to_string(processes)};
+  Command all = {kMpirun,     "--oversubscribe",
+                 "--bind-to", "none",
+                 "--timeout", std::to_string(seconds > 0 ? seconds : 60 + processes),
+                 "-np",       std::to_string(processes)};
   all.insert(all.end(), command.begin(), command.end());
   return all;
 }
@@ -68,9 +70,13 @@ std::vector<std::string> mpirun_environment() {
           "LOCAL_WORLD_SIZE"};
 }
 
-ChildResult mpirun(int processes, const Command& command) { return run_to_end(mpirun_command(processes, command)); }
+ChildResult mpirun(int processes, const Command& command) {
+  return run_to_end(processes, mpirun_command(processes, command));
+}
 
-ChildResult mpirun(const std::vector<Command>& commands) { return run_to_end(mpirun_command(commands)); }
+ChildResult mpirun(const std::vector<Command>& commands) {
+  return run_to_end(static_cast<int>(commands.size()), mpirun_command(commands));
+}
 
 pid_t process_of_rank(pid_t mpirun, int rank) {
   const auto content = [](const std::filesystem::path& path) {

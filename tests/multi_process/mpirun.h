@@ -17,8 +17,9 @@ using Command = std::vector<std::string>;
 /// Why mpirun cannot start processes here; empty if it can.
 std::string mpirun_missing();
 
-/// Command that starts `command` in `processes` processes, which share the cores, and ends them after `seconds`.
-Command mpirun_command(int processes, const Command& command, int seconds = 60);
+/// Command that starts `command` in `processes` processes, which share the cores, and ends them after `seconds`; 0: a
+/// minute, and a second for each process.
+Command mpirun_command(int processes, const Command& command, int seconds = 0);
 /// Like mpirun_command(), with a command for each process. A shell chooses it by rank, because `mpirun A : B` crashes
 /// with Debian 13's Open MPI.
 Command mpirun_command(const std::vector<Command>& commands);
@@ -31,7 +32,8 @@ Command with_output_in(const std::string& folder, const Command& command);
 /// Environment for mpirun's processes, without the variables of other launchers.
 std::vector<std::string> mpirun_environment();
 
-/// Runs mpirun_command(...) to its end. An mpirun that has not ended after kMpirunSeconds is killed (exit code 137).
+/// Runs mpirun_command(...) to its end. An mpirun that has not ended after kMpirunSeconds, and a second for each
+/// process, is killed (exit code 137).
 inline constexpr int kMpirunSeconds = 90;
 ChildResult mpirun(int processes, const Command& command);
 ChildResult mpirun(const std::vector<Command>& commands);

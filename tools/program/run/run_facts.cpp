@@ -11,6 +11,7 @@
 #include "tools/program/record/findings.h"
 #include "tools/program/record/machine.h"
 #include "tools/program/run/describe.h"
+#include "tools/program/text/tables.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
