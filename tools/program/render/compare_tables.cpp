@@ -23,6 +23,7 @@ bool same_row(const DeviceRecord& a, const DeviceRecord& b) {
 struct PhaseGroup {
   const char* title;
   std::vector<Phase> phases;
+  int spare = 0;  // as Table::Column::spare
 
   double seconds(const PhaseTable& table) const { return per_step(seconds_in(table, phases), table); }
 };
@@ -89,8 +90,8 @@ Table schemes_table(const Record& record) {
 }
 
 Table scheme_times_table(const Record& record) {
-  std::vector<PhaseGroup> groups = {{"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}},
-                                    {"replicate", {Phase::replicate, Phase::broadcast}},
+  std::vector<PhaseGroup> groups = {{"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}, 1},
+                                    {"replicate", {Phase::replicate, Phase::broadcast}, 2},
                                     {"forward", {Phase::forward}},
                                     {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
                                     {"backward", {Phase::backward}},
@@ -105,8 +106,8 @@ Table scheme_times_table(const Record& record) {
   if (!recomputes)
     std::erase_if(groups, [](const PhaseGroup& group) { return group.phases.front() == Phase::recompute; });
   std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
-  for (const PhaseGroup& group : groups) columns.push_back({group.title});
-  columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
+  for (const PhaseGroup& group : groups) columns.push_back({group.title, Table::Align::right, group.spare});
+  columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left, 3}});
   Table table(columns, "Where a step's time went (ms)");
   table.set_key_columns(2);
   for (const RunRecord& run : record.runs) {
