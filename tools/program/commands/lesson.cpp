@@ -94,7 +94,8 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
       return kExitOk;
     }
     const size_t block = lesson.answer.find("```console");  // what the run prints
-    print_section("Answer", lesson.answer.substr(0, lesson.answer.find_last_not_of('\n', block - 1) + 1), style);
+    const std::string before = lesson.answer.substr(0, block);
+    print_section("Answer", before.substr(0, before.find_last_not_of('\n') + 1), style);
     const int status = run_command(lesson.number, lesson.answer_command, run_arguments, style);
     const size_t after = lesson.answer.find("\n```", block) + 4;
     if (status == kExitOk && after < lesson.answer.size())
