@@ -37,7 +37,7 @@ std::string read_text_file(const std::string& path, int64_t most_bytes) {
   return text;
 }
 
-bool is_shallow_json(std::string_view text) {
+static bool is_shallow_json(std::string_view text) {
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -54,6 +54,10 @@ bool is_shallow_json(std::string_view text) {
     }
   }
   return true;
+}
+
+bool is_small_json(std::string_view line) {
+  return static_cast<int64_t>(line.size()) <= kLargestJson && is_shallow_json(line);
 }
 
 void check_json_nesting(const std::string& source, std::string_view text) {

@@ -9,15 +9,17 @@
 namespace vitrine {
 
 /// Text of files that another program, or an attacker, may have written: JSON parsers take memory in proportion to the
-/// text, and stack in proportion to its nesting. Private to nn and tools.
+/// text, 16 bytes for two of an array of numbers, and stack in proportion to its nesting. Private to nn and tools.
+inline constexpr int64_t kLargestJson = int64_t{16} << 20;
+/// Of files that are read by lines, or by a reader of our own.
 inline constexpr int64_t kLargestTextFile = int64_t{1} << 30;
 
 /// Reads a regular file. throws DataError if it is something else (a folder, a device, a pipe), has more than
 /// `most_bytes`, or cannot be read.
-std::string read_text_file(const std::string& path, int64_t most_bytes = kLargestTextFile);
-/// Whether arrays and objects are nested at most 64 deep. Any text is accepted.
-bool is_shallow_json(std::string_view text);
-/// throws DataError "SOURCE: it is nested deeper than 64 levels" unless is_shallow_json().
+std::string read_text_file(const std::string& path, int64_t most_bytes = kLargestJson);
+/// Whether a line may be parsed: it has at most kLargestJson bytes, and arrays and objects are nested at most 64 deep.
+bool is_small_json(std::string_view line);
+/// throws DataError "SOURCE: it is nested deeper than 64 levels".
 void check_json_nesting(const std::string& source, std::string_view text);
 
 /// What is wrong with a text, from an exception of the JSON library: "line 2, column 23: unexpected ','; expected a

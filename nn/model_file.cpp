@@ -31,7 +31,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kLargestFile = int64_t{16} << 20;
 constexpr size_t kMostLayers = 10'000, kLongestName = 100;
 constexpr int64_t kLargestSize = int64_t{1} << 24;          // of channels, features, heights and widths
 constexpr double kMostElements = double{int64_t{1} << 36};  // of a parameter or of an image's activation
@@ -385,7 +384,7 @@ Model model_of(const Json& json, const std::string& path) {
 }  // namespace
 
 Model read_model_file(const std::string& path) {
-  const std::string text = read_text_file(path, kLargestFile);
+  const std::string text = read_text_file(path);
   check_json_nesting(path, text);
   try {
     return model_of(parse(text), path);

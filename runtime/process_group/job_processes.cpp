@@ -61,6 +61,7 @@ JobProcesses inspect_job() {
       running.push_back(rank);
     } else {
       problems.push_back(fmt::format("rank {} (pid {}) is stopped", rank, pid));
+      result.stopped.push_back(parse_number<pid_t>(pid).value());
     }
   }
   if (!running.empty()) result.lowest_running_rank = running.front();

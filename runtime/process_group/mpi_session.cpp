@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <thread>
@@ -49,6 +50,8 @@ class Deadline {
                  host_name(), static_cast<double>(deadline_ms) * 1e-3, call, job.problem, note);
     }
     std::fflush(nullptr);
+    // mpirun does not always end a stopped process.
+    for (const pid_t pid : job.stopped) kill(pid, SIGKILL);
     if (job.lowest_running_rank >= 0 && job.lowest_running_rank != rank) std::this_thread::sleep_for(kReportTime);
     _exit(1);
   }
@@ -90,12 +93,13 @@ class OpenSession final : public MpiSession {
     return text;
   }
 
-  void finish(int64_t deadline_ms) override {
+  void finish(int64_t deadline_ms, const std::function<void()>& wait_for_others) override {
     int finalized = 0;
     MPI_Finalized(&finalized);
     const Deadline deadline("MPI_Finalize", rank_, deadline_ms, "; all results are saved");
     if (owns_ && finalized == 0) MPI_Finalize();
     owns_ = false;
+    wait_for_others();
   }
 
  private:

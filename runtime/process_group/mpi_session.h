@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,10 @@ class MpiSession {
   virtual int size() const = 0;
   /// Broadcasts rank 0's text. throws CommError after `timeout_ms`.
   virtual std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) = 0;
-  /// Finalizes MPI once all processes call it; the process exits with status 1 after `deadline_ms` (0: never), because
-  /// another process may be stopped. Without this call MPI stays initialized: finalization would wait for a dead peer.
-  virtual void finish(int64_t deadline_ms) = 0;
+  /// Finalizes MPI once all processes call it, then calls `wait_for_others`, which returns when all have done so: of a
+  /// process that has ended mpirun cannot tell that another one is stopped. The process exits with status 1 after
+  /// `deadline_ms` (0: never). Without this call MPI stays initialized: finalization would wait for a dead peer.
+  virtual void finish(int64_t deadline_ms, const std::function<void()>& wait_for_others) = 0;
 };
 
 }  // namespace vitrine::process_group

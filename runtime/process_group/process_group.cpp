@@ -281,7 +281,7 @@ void ProcessGroup::close() {
                        [&] { return s.closed || !s.failure.empty(); });
     s.throw_if_failed_locked();
   }
-  if (s.mpi) s.mpi->finish(s.mpi_deadline_ms());
+  if (s.mpi) s.mpi->finish(s.mpi_deadline_ms(), [&] { s.leave_together(); });
 }
 
 bool ProcessGroup::closed() const {

@@ -87,6 +87,8 @@ struct ProcessGroup::State {
   std::string own_position() const;
   bool has_unsent() const;
   bool done(int64_t now_ns);
+  /// After the end of watch(): returns when all processes have called it, or have ended.
+  void leave_together();
 
   void wake();
   /// Stops and joins the process group's threads.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -151,6 +152,33 @@ bool ProcessGroup::State::done(int64_t now_ns) {
   }
   if (closed) changed.notify_all();
   return closed;
+}
+
+void ProcessGroup::State::leave_together() {
+  if (thread.joinable()) thread.join();
+  const std::string bye = Writer(MessageKind::bye).bytes();
+  // Returns when the other side has said bye, or has ended.
+  const auto wait_for_bye = [](Connection& connection) {
+    for (bool open = true; open; open = connection.receive()) {
+      connection.flush();
+      while (const auto bytes = connection.take()) {
+        if (std::holds_alternative<Bye>(decode(*bytes))) return;
+      }
+      pollfd event{connection.descriptor(), static_cast<short>(POLLIN | (connection.has_unsent() ? POLLOUT : 0)), 0};
+      poll(&event, 1, kTickMs);
+    }
+  };
+  if (!is_server()) {
+    if (!server) return;
+    server->send(bye);
+    return wait_for_bye(*server);
+  }
+  for (std::optional<Connection>& member : members) {
+    if (member) wait_for_bye(*member);
+  }
+  for (std::optional<Connection>& member : members) {
+    if (member) member->send(bye);
+  }
 }
 
 void ProcessGroup::State::send_to(int peer, const std::string& bytes) {

@@ -2,7 +2,8 @@
 // One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
 // FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives); MPI_Init, MPI_Finalize
-// (stopped there). MARKER lets the test find the process.
+// (stopped there), Finalized (stopped at its end, when the others have ended it, too). MARKER lets the test find the
+// process.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -22,14 +23,16 @@
 #include "tests/parallel/random_model.h"
 
 namespace {
-bool stops_in_finalize = false;
+bool stops_in_finalize = false, stops_finalized = false;
 }
 
 // MPI's profiling interface: the library's call comes here.
 extern "C" int PMPI_Finalize();
 extern "C" int MPI_Finalize() {
   if (stops_in_finalize) kill(getpid(), SIGSTOP);
-  return PMPI_Finalize();
+  const int result = PMPI_Finalize();
+  if (stops_finalized) kill(getpid(), SIGSTOP);
+  return result;
 }
 
 namespace vitrine::test {
@@ -118,6 +121,7 @@ int run(const Fault& fault, int64_t timeout_ms) {
   const bool struck = options.rank == fault.rank;
   if (struck && fault.kind == "MPI_Init") kill(getpid(), SIGSTOP);
   stops_in_finalize = struck && fault.kind == "MPI_Finalize";
+  stops_finalized = struck && fault.kind == "Finalized";
   const auto process_group = std::make_shared<ProcessGroup>(options);
   if (fault.kind == "MPI_Finalize") {
     process_group->close();

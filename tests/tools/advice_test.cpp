@@ -121,7 +121,7 @@ TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
       if (r > 0) text += kNextRemedy;
       for (size_t i = 0; i < remedies[r].size(); ++i) text += Reason({i == 0 ? "" : " ", remedies[r][i]});
     }
-    return in_reproduce_words(text);
+    return in_words_with_modes(text);
   };
   const Remedy batch = {propose(settings::kBatchSize, 32)}, split = {propose(settings::kSplit, "1,3")},
                scheme = {propose(settings::kScheme, "dp"), propose(settings::kAccumulate, 2)},
@@ -131,7 +131,7 @@ TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
   EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");
   expect_contains(advice({split, axes}), "leave this mode out of --modes");
   expect_lacks(advice({split, axes}), "What would fit");
-  EXPECT_EQ(in_reproduce_words({"lower ", settings::kBatchSize}), "lower --batch-size");
+  EXPECT_EQ(in_words_with_modes({"lower ", settings::kBatchSize}), "lower --batch-size");
 }
 
 TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {

@@ -25,7 +25,7 @@ const Arguments kShort =
 
 /// The name of a key in the documentation: a placeholder where names vary.
 std::string documented_name(const std::string& parent, const std::string& name) {
-  if (parent == "modes") return "MODE";
+  if (parent == "modes" || parent == "refused") return "MODE";
   if (parent == "cuda.features") return "VARIABLE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
@@ -139,7 +139,14 @@ TEST(JsonKeys, OfPlanAreDocumented) {
 TEST(JsonKeys, OfCompareAreDocumented) {
   const Arguments compare =
       with(with({"compare"}, kShort), words("--devices cpu:0-1 --steps 3 --rounds 1 --modes dp,ddp"));
+  const Json both = json_of(compare);
+  const auto peak = [&](const char* mode) {
+    return both["modes"][mode]["devices"][0]["planned_peak_bytes"].get<int64_t>();
+  };
+  ASSERT_LT(peak("ddp"), peak("dp"));
+  const std::string memory = std::to_string((peak("ddp") + peak("dp")) / 2);
   expect_documented("compare", {json_of(with(compare, words("--exact"))),
+                                json_of(with(compare, words("--workspace 1MiB --device-memory {}", memory))),
                                 json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
 }
 

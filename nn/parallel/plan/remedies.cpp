@@ -121,10 +121,12 @@ std::vector<Remedy> find_remedies(const PlanSearch& search, PlanSearch::SearchSp
   if (!space.recompute) add(with_recomputation(search));
   add(search.largest_batch(config.batch_size - 1, space));
   if (!remedies.empty()) return remedies;
-  const PlanSearch::SearchSpace wider{space.split, true};
-  for (const PlanSearch& other : others) add(other.fewest_micro_batches(wider));
-  add(search.fewest_micro_batches(wider));
-  add(search.largest_batch(config.batch_size - 1, wider));
+  // With equal shares: where they fit, a searched split fits too.
+  for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
+  add(search.fewest_micro_batches({.recompute = true}));
+  add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
+  if (!remedies.empty()) return remedies;
+  for (const PlanSearch& other : others) add(other.largest_batch(config.batch_size - 1, {.recompute = true}));
   return remedies;
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "nn/parallel/plan/movement_plan.h"
 #include "runtime/error.h"
 #include "tools/program/commands/commands.h"
+#include "tools/program/flags/advice.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
@@ -106,7 +109,9 @@ class Comparison {
                        train_workload(options_, job_, steps_, false), initial_weights(options_));
     if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
-    if (result.rates.rounds.empty()) print_warnings(options_, idle_device_warnings(run.engine->facts().batch));
+    for (const std::string& warning : idle_device_warnings(run.engine->facts().batch)) {
+      if (idle_warnings_.insert(warning).second) print_warnings(options_, {warning});
+    }
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     result.batch = describe_batch(run.engine->facts().batch);
@@ -209,7 +214,8 @@ class Comparison {
   std::vector<DeviceId> devices_;
   int64_t steps_, epochs_;
   std::vector<float> reference_;
-  bool warned_ = false;  // device warnings are the same under every scheme
+  bool warned_ = false;                  // device warnings are the same under every scheme
+  std::set<std::string> idle_warnings_;  // printed
   Facts machine_;
   std::string job_facts_;
 };
@@ -233,9 +239,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   return record;
 }
 
-}  // namespace
-
-int run_compare(const Options& options) {
+int compare_schemes(const Options& options) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   std::vector<std::string> notes;
   const auto schemes = resolve_compare_schemes(options, devices, notes);
@@ -282,6 +286,16 @@ int run_compare(const Options& options) {
   }
   attempts.rethrow();
   return interrupted() ? interrupt_status() : kExitOk;
+}
+
+}  // namespace
+
+int run_compare(const Options& options) {
+  try {
+    return compare_schemes(options);
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(in_words_with_modes(error.reason()), error.shortage());
+  }
 }
 
 }  // namespace vitrine::tools

@@ -130,7 +130,8 @@ Json explanation_json(const TorchDevice& device, const SnapshotExplanation& expl
 int run_explain(const Options& options) {
   const std::string source =
       fmt::format("explain: {} cannot be read as a snapshot of torch.cuda.memory._dump_snapshot()", options.snapshot);
-  const std::vector<TorchDevice> devices = read_torch_snapshot(source, read_text_file(options.snapshot));
+  const std::vector<TorchDevice> devices =
+      read_torch_snapshot(source, read_text_file(options.snapshot, kLargestTextFile));
   std::vector<SnapshotExplanation> explanations;
   for (const TorchDevice& device : devices) explanations.push_back(explain_snapshot(device));
   if (options.json) {

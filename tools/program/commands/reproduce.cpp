@@ -172,7 +172,8 @@ void PlannedRun::read_log(RunRecord& run) const {
     }
   };
   std::error_code error;
-  std::istringstream rows(fs::exists(options.log, error) ? read_text_file(options.log) : std::string());
+  std::istringstream rows(fs::exists(options.log, error) ? read_text_file(options.log, kLargestTextFile)
+                                                         : std::string());
   int64_t number = 0;
   for (std::string line; std::getline(rows, line) && !rows.eof();)  // a killed process may leave half a line
     read_json(fmt::format("{}, line {}", options.log, ++number), line, add);
@@ -256,7 +257,7 @@ class Reproduction {
       try {
         make(planned_[i], record);
       } catch (const Error& error) {
-        fail(record, in_reproduce_words(error.reason()));
+        fail(record, in_words_with_modes(error.reason()));
       } catch (const SearchStopped&) {
         record.reproduced->state = "interrupted";
       } catch (const std::exception& error) {

@@ -61,7 +61,7 @@ int run_train(const Options& asked, const Processes& processes) {
       }
       if (options.json) {
         print_json(run_json(record));
-        if (!trained.files.empty()) fmt::print(stderr, "{}", style.prose(trained.files));
+        if (!trained.files.empty() && !options.quiet) fmt::print(stderr, "{}", style.prose(trained.files));
         return;
       }
       if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));

@@ -39,11 +39,11 @@ struct TemporaryFile {
 
 Hashes read_hashes(const char* option, const std::string& path) {
   std::istringstream file;
-  with_prefix<DataError>(fmt::format("{} ", option), [&] { file.str(read_text_file(path)); });
+  with_prefix<DataError>(fmt::format("{} ", option), [&] { file.str(read_text_file(path, kLargestTextFile)); });
   Hashes hashes;
   std::string line;
   while (std::getline(file, line)) {
-    Json json = is_shallow_json(line) ? Json::parse(line, nullptr, false) : Json();
+    Json json = is_small_json(line) ? Json::parse(line, nullptr, false) : Json();
     const bool fits = json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
                       json.contains("state_hash") && json.contains("tensors") && json["tensors"].is_object();
     if (!fits) {

@@ -74,10 +74,10 @@ static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(setti
 
 using ReasonPart = Reason::Part;
 
-const char* reproduce_flag_of(Setting setting) { return setting == settings::kScheme ? "--modes" : flag_of(setting); }
+const char* flag_with_modes(Setting setting) { return setting == settings::kScheme ? "--modes" : flag_of(setting); }
 
-/// Whether `vitrine reproduce` has a flag for what this part proposes.
-bool reproduce_can_set(const ReasonPart& part) {
+/// Whether a command with --modes has a flag for what this part proposes.
+bool has_flag_with_modes(const ReasonPart& part) {
   constexpr Setting kAxes[] = {settings::kSplit, settings::kStaging, settings::kLossAt, settings::kReduce,
                                settings::kShard};
   return part.kind != ReasonPart::Kind::proposed ||
@@ -112,14 +112,14 @@ std::string in_program_words(const std::exception& error) {
   return ours != nullptr ? in_program_words(ours->reason()) : error.what();
 }
 
-std::string in_reproduce_words(const Reason& reason) {
+std::string in_words_with_modes(const Reason& reason) {
   const std::vector<std::vector<ReasonPart>> pieces = split_at(reason.parts(), kFirstRemedy);
-  if (pieces.size() != 2) return reason.str(reproduce_flag_of);
+  if (pieces.size() != 2) return reason.str(flag_with_modes);
   Reason text;
   for (const ReasonPart& part : pieces[0]) text.append(part);
   bool any = false;
   for (const std::vector<ReasonPart>& remedy : split_at(pieces[1], kNextRemedy)) {
-    if (!std::ranges::all_of(remedy, reproduce_can_set)) continue;
+    if (!std::ranges::all_of(remedy, has_flag_with_modes)) continue;
     text.append(any ? kNextRemedy : kFirstRemedy);
     any = true;
     for (const ReasonPart& part : remedy) text.append(part);
@@ -128,7 +128,7 @@ std::string in_reproduce_words(const Reason& reason) {
     text.append(
         "No batch size, number of micro-batches or recomputation makes it fit; leave this mode out of --modes, or use "
         "other devices");
-  return text.str(reproduce_flag_of);
+  return text.str(flag_with_modes);
 }
 
 }  // namespace vitrine::tools

@@ -69,7 +69,7 @@ void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineC
   const PlanSearch search(job.model, devices, config, workload);
   plan_or_explain(job.model, devices, config, workload);
   const std::optional<RecomputePoint> cheapest = RecomputeSearch(search).cheapest_that_fits();
-  if (!cheapest) throw_nothing_fits("--recompute auto", search, {.recompute = true});
+  if (!cheapest) throw_nothing_fits("--recompute auto", search, {});
   chosen.options.recompute = fmt::format("{}", fmt::join(cheapest->recompute, ","));
   chosen.options.choices = {};
   chosen.notes.push_back(

@@ -60,7 +60,7 @@ struct Row {
 };
 
 std::optional<Row> parse_json_row(const std::string& line) {
-  const Json json = is_shallow_json(line) ? Json::parse(line, nullptr, false) : Json();
+  const Json json = is_small_json(line) ? Json::parse(line, nullptr, false) : Json();
   if (!json.is_object()) return std::nullopt;
   Row row;
   for (const auto& [key, value] : json.items()) {
