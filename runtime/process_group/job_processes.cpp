@@ -41,7 +41,7 @@ char state_of(const fs::path& process) {
 
 JobProcesses inspect_job() {
   const std::string job = variable_of(content_of("/proc/self/environ"), "PMIX_NAMESPACE");
-  if (job.empty()) return {-1, "the launcher does not say which processes belong to this job"};
+  if (job.empty()) return {.problem = "the launcher does not say which processes belong to this job"};
   std::map<int, std::string> stopped;  // rank: its process that is stopped, or empty
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/multi_process/mpirun.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
 
 namespace vitrine::test::faults_test {
