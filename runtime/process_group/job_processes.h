@@ -12,7 +12,7 @@ namespace vitrine::process_group {
 /// What /proc says about the processes of this MPI job on this machine.
 struct JobProcesses {
   int lowest_running_rank = -1;  // -1: unknown
-  std::vector<pid_t> stopped;
+  std::vector<pid_t> stopped = {};
   std::string problem;  // "rank 2 (pid 77) is stopped"; otherwise which ranks were found
 };
 /// Finds the processes that have this one's MPI namespace (PMIX_NAMESPACE, set by Open MPI 4 and 5 and by Slurm's

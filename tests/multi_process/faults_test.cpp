@@ -28,7 +28,6 @@ constexpr int kTimeoutMs = 3000;
 // Rendezvous, planning and the steps before the fault, on a busy machine.
 constexpr double kStartSeconds = 20;
 constexpr double kEndSeconds = kTimeoutMs * 1e-3 + 5;
-constexpr int kKilled = 128 + SIGKILL;
 
 struct Case {
   const char* fault;
