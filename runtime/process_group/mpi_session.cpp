@@ -20,6 +20,7 @@ namespace vitrine::process_group {
 namespace {
 
 constexpr std::chrono::seconds kReportTime{1};
+constexpr std::chrono::milliseconds kForwardTime{300};  // in which mpirun forwards the report
 
 /// Ends the process with status 1 unless it is destroyed in time. MPI's calls cannot be interrupted.
 class Deadline {
@@ -45,14 +46,17 @@ class Deadline {
     if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
     // One process of each machine reports. The others end a little later: mpirun ends all when the first one ends.
     const JobProcesses job = inspect_job();
-    if (job.lowest_running_rank < 0 || job.lowest_running_rank == rank) {
+    const bool reports = job.lowest_running_rank < 0 || job.lowest_running_rank == rank;
+    if (reports) {
       fmt::print(stderr, "vitrine: rank {} on {} waited {:g} s for the other processes in {}: {}{}\n", rank,
                  host_name(), static_cast<double>(deadline_ms) * 1e-3, call, job.problem, note);
     }
     std::fflush(nullptr);
+    std::this_thread::sleep_for(reports ? kForwardTime : kReportTime);
     // mpirun does not always end a stopped process.
-    for (const pid_t pid : job.stopped) kill(pid, SIGKILL);
-    if (job.lowest_running_rank >= 0 && job.lowest_running_rank != rank) std::this_thread::sleep_for(kReportTime);
+    for (const pid_t pid : job.stopped) {
+      if (reports) kill(pid, SIGKILL);
+    }
     _exit(1);
   }
 

@@ -123,7 +123,7 @@ int run(const Fault& fault, int64_t timeout_ms) {
   stops_in_finalize = struck && fault.kind == "MPI_Finalize";
   stops_finalized = struck && fault.kind == "Finalized";
   const auto process_group = std::make_shared<ProcessGroup>(options);
-  if (fault.kind == "MPI_Finalize") {
+  if (fault.kind == "MPI_Finalize" || fault.kind == "Finalized") {
     process_group->close();
     return 0;
   }
