@@ -76,6 +76,11 @@ std::string describe_json_error(const std::exception& error) {
   // nlohmann-json 3.11.3 and later advise the caller instead.
   if (const size_t begin = text.find("attempting to parse an empty input"); begin != std::string::npos)
     text.replace(begin, std::string::npos, "unexpected end of input; expected a JSON value");
+  for (const auto& [theirs, ours] :
+       {std::pair<std::string_view, std::string_view>{"invalid literal; last read: ", "unexpected "},
+        {"expected string literal", "expected a string in double quotes"}}) {
+    if (const size_t begin = text.find(theirs); begin != std::string::npos) text.replace(begin, theirs.size(), ours);
+  }
   return excerpt(text, 240);
 }
 

@@ -58,7 +58,9 @@ class Settings {
     const Json* value = find(name);
     if (value == nullptr) {
       if (standard) return *standard;
-      throw Problem(fmt::format("{} is missing", name));
+      std::string given;
+      for (const auto& [key, ignored] : layer_.items()) given += (given.empty() ? "" : ", ") + key;
+      throw Problem(fmt::format("{} is missing; the layer has {}", name, excerpt(given)));
     }
     if (value->is_array() && value->size() == 2) {
       if ((*value)[0] != (*value)[1])

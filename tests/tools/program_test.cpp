@@ -527,11 +527,16 @@ TEST_F(Compare, ShowsASchemeThatDoesNotFitAndRunsTheOthers) {
   const ChildResult result = run_vitrine(compare);
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "16+16, does not fit", "does not fit", " of ");
-  expect_contains(content(path("c.html")), "dp does not fit: cpu:0 needs", "dp, does not fit");
+  expect_contains(content(path("c.html")), "Does not fit: dp (", "dp, does not fit");
   // Where none fits, it is an error.
   const ChildResult none = run_vitrine(with(compare, words("--modes dp")));
   EXPECT_EQ(none.exit_code, 1);
-  expect_contains(none.error, "out of memory", "What would fit: ");
+  expect_contains(none.error, "vitrine: cpu:0: out of memory", "What would fit: --modes ");
+  const ChildResult both = run_vitrine(
+      with(with({"compare"}, common), words("--modes dp,ddp --device-memory {}", std::to_string(peak("ddp") / 2))));
+  EXPECT_EQ(both.exit_code, 1);
+  expect_contains(both.error, "no scheme fits; ddp lacks least: cpu:");
+  expect_lacks(both.error, "--mode ");
 }
 
 TEST_F(Compare, ASingleRoundAndStepAreSingular) {

@@ -80,8 +80,7 @@ class Comparison {
     reference_ = run.engine->parameters().gradients();
   }
 
-  /// Takes out the runs that do not fit the devices, as they are planned. If that is all of them, run_round() says what
-  /// would fit.
+  /// Takes out the runs that do not fit the devices, as they are planned.
   std::vector<RunRecord> take_refused(std::vector<RunRecord>& runs) const {
     const auto group = DeviceGroup::planned(group_options(devices_));
     const Workload workload = train_workload(options_, job_, steps_, false);
@@ -96,9 +95,22 @@ class Comparison {
       const bool fits = all_fit(planned.devices);
       (fits ? fitting : refused).push_back(fits ? std::move(run) : std::move(planned));
     }
-    if (fitting.empty()) return {};
     runs = std::move(fitting);
     return refused;
+  }
+
+  /// throws OutOfMemory: what the run that lacks least would need, and what would fit.
+  void explain(std::vector<RunRecord>& refused) {
+    RunRecord& least =
+        *std::ranges::min_element(refused, {}, [](const RunRecord& run) { return missing_bytes(run.devices); });
+    try {
+      run_round(least);
+    } catch (const OutOfMemory& error) {
+      throw OutOfMemory(Reason(refused.size() == 1 ? "" : fmt::format("no scheme fits; {} lacks least: ", least.name)) +
+                            in_words_with_modes(error.reason()),
+                        error.shortage());
+    }
+    if (!interrupted()) throw OutOfMemory(fmt::format("no scheme was planned to fit, but {} does now", least.name));
   }
 
   /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
@@ -239,7 +251,9 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   return record;
 }
 
-int compare_schemes(const Options& options) {
+}  // namespace
+
+int run_compare(const Options& options) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   std::vector<std::string> notes;
   const auto schemes = resolve_compare_schemes(options, devices, notes);
@@ -262,6 +276,7 @@ int compare_schemes(const Options& options) {
     }
   }
   std::vector<RunRecord> refused = comparison.take_refused(runs);
+  if (runs.empty()) comparison.explain(refused);
   // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs
   // in reverse order.
   for (int round = 0; round < options.rounds; ++round) {
@@ -286,16 +301,6 @@ int compare_schemes(const Options& options) {
   }
   attempts.rethrow();
   return interrupted() ? interrupt_status() : kExitOk;
-}
-
-}  // namespace
-
-int run_compare(const Options& options) {
-  try {
-    return compare_schemes(options);
-  } catch (const OutOfMemory& error) {
-    throw OutOfMemory(in_words_with_modes(error.reason()), error.shortage());
-  }
 }
 
 }  // namespace vitrine::tools

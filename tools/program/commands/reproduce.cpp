@@ -318,9 +318,9 @@ class Reproduction {
   void make(const PlannedRun& planned, RunRecord& record) {
     std::optional<RunResult> result = planned.read_result();
     if ((!result || !result->done()) && !interrupted()) {
-      print_progress(fmt::format("{} ({} of {})", record.name, made_ + 1, to_make_));
+      print_progress(fmt::format("{} ({} of {})", record.name, ++made_, to_make_));
       result = train(planned);
-      if (!interrupted() && ++made_ < to_make_) print_time_left();
+      if (!interrupted() && made_ < to_make_) print_time_left();
     }
     if (!result) return;
     record.reproduced->state = result->state;

@@ -290,7 +290,13 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
   const int device_count = static_cast<int>(devices.size());
   const Split given = parse_split(o.split.value_or("equal"));
   std::vector<std::pair<std::string, Scheme>> schemes;
-  for (const std::string& name : names_in("--modes", o.modes)) {
+  const std::vector<std::string> names = names_in("--modes", o.modes);
+  if (given.kind == Split::Kind::gpu0 && std::ranges::count(names, "balanced") == 0)
+    throw ConfigError(
+        fmt::format("--split {}: only balanced takes the share of device 0 alone; add it to --modes, or "
+                    "give weights for all devices",
+                    given.str()));
+  for (const std::string& name : names) {
     Scheme scheme = scheme_preset(name);
     const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
     if (takes_share) {

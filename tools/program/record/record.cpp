@@ -69,7 +69,13 @@ size_t index_in(const std::vector<DeviceRecord>& devices, std::vector<DeviceReco
 bool all_as_planned(const std::vector<DeviceRecord>& devices) {
   return std::ranges::all_of(devices, &DeviceRecord::as_planned);
 }
-bool all_fit(const std::vector<DeviceRecord>& devices) { return std::ranges::all_of(devices, &DeviceRecord::fits); }
+bool all_fit(const std::vector<DeviceRecord>& devices) { return missing_bytes(devices) == 0; }
+int64_t missing_bytes(const std::vector<DeviceRecord>& devices) {
+  int64_t most = 0;
+  for (const DeviceRecord& d : devices)
+    most = d.fits() ? most : std::max(most, d.plan.peak_bytes - d.pool.capacity_bytes);
+  return most;
+}
 size_t fullest(const std::vector<DeviceRecord>& devices) {
   return index_in(devices, std::ranges::max_element(devices, {}, peak_of));
 }

@@ -64,6 +64,8 @@ std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
 /// Whether all of them are as_planned(), or all fit().
 bool all_as_planned(const std::vector<DeviceRecord>& devices);
 bool all_fit(const std::vector<DeviceRecord>& devices);
+/// What the device that lacks most lacks; 0 if all fit.
+int64_t missing_bytes(const std::vector<DeviceRecord>& devices);
 /// The index of the device with the largest or the smallest peak. requires a device
 size_t fullest(const std::vector<DeviceRecord>& devices);
 size_t emptiest(const std::vector<DeviceRecord>& devices);

@@ -44,12 +44,13 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
   const auto any = [&](DType dtype) {
     return std::ranges::any_of(runs, [=](const auto& r) { return r.precision.compute == dtype; });
   };
+  constexpr double kBeyondRounding = 1e-5;
+  if (std::ranges::any_of(runs, [](const auto& r) {
+        return r.precision.compute == DType::f32 && r.gradient_difference > kBeyondRounding;
+      }))
+    text += " (1e-3 if it changes the sign of a ReLU's input)";
   if (any(DType::f16)) text += ", in fp16 1e-2";
   if (any(DType::bf16)) text += ", in bf16 5e-2";
-  constexpr double kBeyondRounding = 1e-5;
-  if (std::ranges::any_of(runs, [](const auto& r) { return r.gradient_difference > kBeyondRounding; }) &&
-      any(DType::f32))
-    text += "; 1e-3 where it moves the input of a ReLU across zero";
   return text + ".";
 }
 
@@ -70,14 +71,16 @@ Table schemes_table(const Record& record) {
   table.set_key_columns(2);
   const auto add_run = [&](const RunRecord& run, bool measured) {
     if (&run != &(record.refused.empty() ? record.runs : record.refused).front()) table.add_rule();
-    const std::string rate = !measured                 ? "does not fit"
-                             : run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped())
-                                                       : run.rates.str();
+    const std::string rate =
+        run.steps.skipped() > 0 ? fmt::format("{} ({})", run.rates.str(), run.steps.skipped()) : run.rates.str();
     const auto agree = [&](size_t a, size_t b) { return same_row(run.devices[a], run.devices[b]); };
     for (const DeviceSet& set : group_devices(run.devices.size(), agree)) {
       const DeviceRecord& d = run.devices[set.first()];
       const bool first = set.first() == 0;
-      table.add_row({first ? run.name : "", set.name(names_of(run.devices)), first ? rate : "",
+      table.add_row({first ? run.name : "", set.name(names_of(run.devices)),
+                     !measured ? d.fits() ? "" : "does not fit"
+                     : first   ? rate
+                               : "",
                      first && measured ? describe_difference(run) : "", format_count(d.samples_per_step),
                      measured ? format_bytes(d.pool.peak_bytes) : describe_need(d), measured ? planned_peak(d) : "",
                      format_bytes(d.held(Category::activations))});

@@ -38,9 +38,10 @@ Table reproduction_table(const Record& record) {
   const std::vector<ConfigurationSummary>& all = record.summaries;
   const bool skips = std::any_of(all.begin(), all.end(),
                                  [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
-  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)"}, {"samples/s"}};
+  std::vector<Table::Column> columns = {
+      {"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)", Align::right, 2}, {"samples/s", Align::right, 1}};
   if (skips) columns.push_back({"skipped"});
-  columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
+  columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned", Align::right, 3}});
   Table table(columns, "The runs");
   for (const ConfigurationSummary& summary : all) {
     if (&summary != &all.front()) table.add_rule();

@@ -53,22 +53,17 @@ std::string story_of_run(const RunRecord& run) {
   return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
 }
 
-/// "cpu:0 needs `50.1 MiB` of 46.0 MiB, ...", of a device that does not fit if there is one.
-std::string need_words(const std::vector<DeviceRecord>& devices) {
+std::string story_of_plan(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
   size_t shown = fullest(devices);
   for (size_t d = 0; d < devices.size(); ++d) {
     if (!devices[d].fits() && devices[shown].fits()) shown = d;
   }
   const int64_t capacity = devices[shown].pool.capacity_bytes;
-  return peak_words(devices, shown, "needs",
-                    capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string());
-}
-
-std::string story_of_plan(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
-  const bool known = std::ranges::all_of(devices, [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
-  const char* answer = !all_fit(devices) ? "It does not fit: " : known ? "It fits: " : "Planned: ";
-  return fmt::format("{}{}.", answer, need_words(devices));
+  const char* answer = !all_fit(devices) ? "It does not fit: " : capacity > 0 ? "It fits: " : "Planned: ";
+  return fmt::format(
+      "{}{}.", answer,
+      peak_words(devices, shown, "needs", capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string()));
 }
 
 std::string story_of_comparison(const std::vector<RunRecord>& runs) {
@@ -134,8 +129,10 @@ std::string story(const Record& record) {
   if (record.kind == Kind::comparison) {
     if (record.runs.empty()) return {};
     std::string whole = story_of_comparison(record.runs);
+    std::vector<std::string> refused;
     for (const RunRecord& run : record.refused)
-      whole += fmt::format(" {} does not fit: {}.", run.name, need_words(run.devices));
+      refused.push_back(fmt::format("{} ({} missing)", run.name, figure(short_bytes(missing_bytes(run.devices)))));
+    if (!refused.empty()) whole += fmt::format(" Does not fit: {}.", fmt::join(refused, ", "));
     return record.interrupted ? fmt::format("{} ({}.)", whole, record.describe_interruption()) : whole;
   }
   return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
