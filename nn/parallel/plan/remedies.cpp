@@ -125,7 +125,7 @@ std::vector<Remedy> find_remedies(const PlanSearch& search, PlanSearch::SearchSp
   for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
   add(search.fewest_micro_batches({.recompute = true}));
   add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
-  if (!remedies.empty()) return remedies;
+  if (!remedies.empty() || !config.update_in_backward) return remedies;  // which takes no micro-batches
   for (const PlanSearch& other : others) add(other.largest_batch(config.batch_size - 1, {.recompute = true}));
   return remedies;
 }
