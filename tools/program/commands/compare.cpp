@@ -99,10 +99,12 @@ class Comparison {
     return refused;
   }
 
-  /// throws OutOfMemory: what the run that lacks least would need, and what would fit.
+  /// throws OutOfMemory: what the run that lacks least would need, and what would fit. balanced comes last, because
+  /// what would fit instead of it needs another --split.
   void explain(std::vector<RunRecord>& refused) {
-    RunRecord& least =
-        *std::ranges::min_element(refused, {}, [](const RunRecord& run) { return missing_bytes(run.devices); });
+    RunRecord& least = *std::ranges::min_element(refused, {}, [](const RunRecord& run) {
+      return std::pair(run.scheme.split.kind == Split::Kind::gpu0, missing_bytes(run.devices));
+    });
     try {
       run_round(least);
     } catch (const OutOfMemory& error) {
