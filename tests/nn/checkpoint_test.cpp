@@ -71,7 +71,7 @@ TEST_F(Checkpoint, AStateThatIsNestedWithoutEndOrNoFileIsRefused) {
   fs::remove(state);
   std::ofstream(state) << '{';
   fs::resize_file(state, int64_t{2} << 30);  // sparse
-  expect_mentions(message(), {state, "it has 2147483648 bytes, expected at most 1073741824"});
+  expect_mentions(message(), {state, "it has 2147483648 bytes, expected at most 16777216"});
 }
 
 TEST_F(Checkpoint, HoldsWhatWasWritten) {
