@@ -108,7 +108,7 @@ class Comparison {
     try {
       run_round(least);
     } catch (const OutOfMemory& error) {
-      throw OutOfMemory(Reason(refused.size() == 1 ? "" : fmt::format("no scheme fits; {} lacks least: ", least.name)) +
+      throw OutOfMemory(Reason(refused.size() == 1 ? "" : fmt::format("no scheme fits; {}: ", least.name)) +
                             in_words_with_modes(error.reason()),
                         error.shortage());
     }
