@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -75,12 +76,23 @@ std::string describe_json_error(const std::exception& error) {
   }
   // nlohmann-json 3.11.3 and later advise the caller instead.
   if (const size_t begin = text.find("attempting to parse an empty input"); begin != std::string::npos)
-    text.replace(begin, std::string::npos, "unexpected end of input; expected a JSON value");
-  for (const auto& [theirs, ours] :
-       {std::pair<std::string_view, std::string_view>{"invalid literal; last read: ", "unexpected "},
-        {"expected string literal", "expected a string in double quotes"}}) {
+    text.replace(begin, std::string::npos, "unexpected end of input; expected '[', '{', or a literal");
+  // The library's words for tokens become the reader's.
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"invalid literal; last read: ", "found "},
+      {"unexpected ", "found "},
+      {"; expected ", ", expected "},
+      {"; last read: ", " in "},
+      {"'[', '{', or a literal", "a value"},
+      {"end of input", "the end"},
+      {"string literal", "a string"},
+      {"number literal", "a number"},
+      {"number overflow parsing ", "a number is too large: "},
+      {" literal", ""}};
+  for (const auto& [theirs, ours] : kWords) {
     if (const size_t begin = text.find(theirs); begin != std::string::npos) text.replace(begin, theirs.size(), ours);
   }
+  if (text.ends_with("expected a string")) text += " in double quotes";
   return excerpt(text, 240);
 }
 

@@ -22,8 +22,8 @@ bool is_small_json(std::string_view line);
 /// throws DataError "SOURCE: it is nested deeper than 64 levels".
 void check_json_nesting(const std::string& source, std::string_view text);
 
-/// What is wrong with a text, from an exception of the JSON library: "line 2, column 23: unexpected ','; expected a
-/// string". Parts of the text are made printable.
+/// What is wrong with a text, from an exception of the JSON library: "line 2, column 23: found ',', expected a
+/// string in double quotes". Parts of the text are made printable.
 std::string describe_json_error(const std::exception& error);
 
 }  // namespace vitrine

@@ -119,7 +119,7 @@ TEST_F(ModelFile, RefusesFilesThatAreNoModel) {
     expect_contains(message, part);
     EXPECT_LT(message.size(), 2000U);
   };
-  expect("", "it is not JSON: line 1, column 1: unexpected end of input");
+  expect("", "it is not JSON: line 1, column 1: found the end, expected a value");
   expect("[]", "expected an object with the keys 'input' and 'layers'");
   expect(R"({"input": [3, 8, 8]})", "'layers' is missing");
   expect(R"({"input": [3, 8, 8], "layers": []})", "layers must be a list of 1 to 10000 layers");

@@ -217,9 +217,12 @@ TEST(ProgramErrors, ModelFilesThatAreNotJsonAreLocated) {
   const TempFolder folder;
   const std::string file = folder.str() + "/m.json";
   for (const auto& [text, problem] :
-       {std::pair<std::string, std::string>{"{\"input\":\n [1,,2]}", "line 2, column 5: unexpected ','; expected "},
-        {"", "line 1, column 1: unexpected end of input; expected "},
-        {"\xff", "line 1, column 1: unexpected '\\xff'"}}) {
+       {std::pair<std::string, std::string>{"{\"input\":\n [1,,2]}", "line 2, column 5: found ',', expected a value"},
+        {"{\"a\": [1] \"b\": 2}", "line 1, column 13: found a string, expected '}'"},
+        {"{'a': 1}", "line 1, column 2: found '{'', expected a string in double quotes"},
+        {"{\"a\": 1e999}", "a number is too large: '1e999'"},
+        {"", "line 1, column 1: found the end, expected a value"},
+        {"\xff", "line 1, column 1: found '\\xff'"}}) {
     std::ofstream(file) << text;
     const ChildResult result = run_vitrine(words("plan --model {}", file));
     expect_lacks(result.error, "exception");

@@ -60,8 +60,8 @@ constexpr const char* kCopies = "copies in host memory (weights, gradients, chec
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(missing(other)));
   }
   if (const DeviceGroupOptions& options = devices.options(); options.memory_bytes.empty() && options.host_bytes > 0) {
-    story +=
-        fmt::format(". {} of the available memory are kept free for {}", format_bytes(options.host_bytes), kCopies);
+    story += fmt::format(". {} of the available memory are kept free for {}; a run without these copies may use it",
+                         format_bytes(options.host_bytes), kCopies);
   }
   EngineConfig searched = setup.config;
   if (workspace_planned) searched.workspace_bytes = std::nullopt;
