@@ -539,6 +539,19 @@ TEST_F(Compare, ShowsASchemeThatDoesNotFitAndRunsTheOthers) {
   expect_lacks(both.error, "--mode ");
 }
 
+TEST_F(Compare, ShareOfDevice0NeedsBalanced) {
+  const Arguments share = with(with({"compare"}, kQuick), words("--split gpu0=8 --modes dp,ddp"));
+  const ChildResult result = run_vitrine(share);
+  EXPECT_EQ(result.exit_code, 2);
+  expect_contains(result.error, "--split gpu0=8: only balanced takes the share of device 0 alone");
+}
+
+TEST_F(Compare, ErrorsOf16BitsAreNotBlamedOnRelu) {
+  const ChildResult result =
+      run_vitrine(with(with({"compare"}, kQuick), words("--steps 2 --rounds 1 --modes ddp --precisions fp32,bf16")));
+  expect_contains(result.output, "about 1e-6, in bf16 5e-2.");
+}
+
 TEST_F(Compare, ASingleRoundAndStepAreSingular) {
   const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), words("--steps 2 --rounds 1 --modes ddp")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
