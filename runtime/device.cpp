@@ -252,32 +252,6 @@ void DeviceGroup::close() noexcept {
   devices_.clear();
 }
 
-DeviceGroupOptions DeviceGroup::options_without(const std::vector<int>& lost) const {
-  VITRINE_ASSERT(options_.cuda_compute_streams.empty() && options_.nccl_communicators.empty(),
-                 "streams and communicators of the caller are not opened again");
-  DeviceGroupOptions rest = options_;
-  rest.devices.clear();
-  rest.memory_bytes.clear();
-  rest.threads_per_device.clear();
-  for (int i = 0; i < size(); ++i) {
-    if (std::binary_search(lost.begin(), lost.end(), i)) continue;
-    const Device& device = (*this)[i];
-    rest.devices.push_back(device.target());
-    rest.memory_bytes.push_back(device.pool().capacity_bytes());
-    rest.threads_per_device.push_back(device.thread_count());
-  }
-  if (rest.place) rest.place->devices[static_cast<size_t>(rest.place->process)] = static_cast<int>(rest.devices.size());
-  return rest;
-}
-
-void DeviceGroup::reopen_without(const std::vector<int>& lost) {
-  options_ = options_without(lost);
-  close();
-  if (checker_ != nullptr) checker_->forget_accesses();  // others refer to the checker, such as loaders
-  warnings_.clear();
-  open();
-}
-
 HostMemory DeviceGroup::host_memory() const {
   return options_.devices[0].backend == Backend::cuda ? HostMemory::pinned : HostMemory::pageable;
 }

@@ -175,11 +175,6 @@ class DeviceGroup {
   /// which keeps its capacity.
   std::unique_ptr<DeviceGroup> meta_twin(std::optional<int> limited = {}) const;
   static constexpr int64_t kUnlimitedBytes = int64_t{1} << 43;
-  /// Options of a group without the devices `lost` (ordinals, ascending): the others keep threads and capacity.
-  DeviceGroupOptions options_without(const std::vector<int>& lost) const;
-  /// Closes all devices and opens those that are not lost again, with new ordinals.
-  /// requires that no tensor, event or context of the devices is in use, and that the current GPU is not lost
-  void reopen_without(const std::vector<int>& lost);
   void synchronize();
 
  private:

@@ -18,7 +18,6 @@ enum class GpuFeature : uint8_t {
   fused_epilogues,       // cuBLASLt and cuDNN add bias and ReLU to their products
   cudnn,                 // convolution by cuDNN; otherwise by our own
   nccl_nonblocking,      // NCCL's calls return before they have reached their peers (NcclGroup)
-  device_loss,           // training goes on without a lost GPU (EngineConfig::survive_device_loss)
 };
 
 /// Why a feature is off; empty if it is on. Reads the environment. throws ConfigError for a value that is none of those

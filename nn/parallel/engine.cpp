@@ -62,7 +62,6 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   const bool workspace_planned = !setup->config.workspace_bytes;
   setup->config.workspace_bytes = plans.front().workspace.bytes;
   reserve(*setup, plans, workspace_planned);
-  if (setup->config.survive_device_loss) check_survivors(model, devices, setup->config, setup->workload);
   Tuning tuning = tune_plans(*setup, plans);
   state_ = std::make_unique<State>(std::move(setup), std::move(plans), std::move(tuning));
   State& s = *state_;
@@ -86,27 +85,15 @@ void Engine::train_step(const HostBatch& batch) {
   if (s.parameters.averages().in_place())
     throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.batches.check_training(batch);
-  survive_in([&] { issue_next(batch, samples); });
-}
-
-void Engine::issue_next(const HostBatch& batch, int64_t samples) {
-  State& s = *state_;
   const int slot = s.window.free_slot();
   s.replicas.issue_or_recover([&] { issue(batch, samples, slot); });
   s.window.add(slot, batch, samples);
   s.peaks.on_trained(samples);
 }
 
-void Engine::drain() {
-  if (state_->issued_part == nullptr) survive_in([this] { state_->window.drain(); });
-}
-
 void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
   State& s = *state_;
-  const auto end_step = [&s](const ProcessPart*) {
-    s.issued_part = nullptr;
-    s.replicas.end_commit();
-  };
+  const auto end_step = [&s](const ProcessPart*) { s.issued_part = nullptr; };
   s.passes.begin_step(s.window.progress().steps, samples);
   s.issued_part = &s.batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(s.issued_part, end_step);
@@ -120,31 +107,29 @@ void Engine::State::end_step(int slot) {
 }
 
 std::vector<StepResult> Engine::take_step_results(bool wait) {
-  if (wait) survive_in([this] { state_->window.drain(); });
+  if (wait) state_->window.drain();
   return state_->window.take();
 }
 
 StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
-  const int64_t samples = state_->batches.check_evaluation(batch);
+  State& s = *state_;
+  const int64_t samples = s.batches.check_evaluation(batch);
+  const MicroBatch& part = s.batches.evaluation(samples);
+  s.window.drain();
   const size_t before = logits != nullptr ? logits->size() : 0;
+  if (logits != nullptr)
+    logits->resize(before + static_cast<size_t>(s.setup->model.logits_shape(part.samples()).numel()));
   StepResult result;
-  survive_in([&] {
-    State& s = *state_;
-    const MicroBatch& part = s.batches.evaluation(samples);
-    s.window.drain();
-    if (logits != nullptr)
-      logits->resize(before + static_cast<size_t>(s.setup->model.logits_shape(part.samples()).numel()));
-    s.replicas.issue_or_recover([&] {
-      s.evaluation.issue(batch, part, samples);
-      result = s.evaluation.read(logits != nullptr ? logits->data() + before : nullptr);
-    });
-    s.peaks.on_evaluated(samples);
+  s.replicas.issue_or_recover([&] {
+    s.evaluation.issue(batch, part, samples);
+    result = s.evaluation.read(logits != nullptr ? logits->data() + before : nullptr);
   });
+  s.peaks.on_evaluated(samples);
   return result;
 }
 
 void Engine::finish() {
-  survive_in([this] { state_->window.drain(); });
+  state_->window.drain();
   state_->setup->devices.synchronize();
   state_->peaks.check(*state_->setup, state_->facts.plans);
 }
@@ -152,18 +137,10 @@ void Engine::finish() {
 DeviceGroup& Engine::devices() const { return state_->setup->devices; }
 const EngineConfig& Engine::config() const { return state_->setup->config; }
 const EngineFacts& Engine::facts() const { return state_->facts; }
-Parameters& Engine::parameters() {
-  if (config().survive_device_loss) drain();
-  return state_->parameters;
-}
-Checkpointer& Engine::checkpointer() {
-  if (config().survive_device_loss) drain();
-  return state_->checkpointer;
-}
+Parameters& Engine::parameters() { return state_->parameters; }
+Checkpointer& Engine::checkpointer() { return state_->checkpointer; }
 GraphCounts Engine::graph_counts() const { return state_->graphs ? state_->graphs->counts() : GraphCounts(); }
-int64_t Engine::steps_issued() const {
-  return state_->window.progress().steps + static_cast<int64_t>(state_->window.undone().size());
-}
+int64_t Engine::steps_issued() const { return state_->window.progress().steps; }
 void Engine::set_learning_rate(double lr) { state_->setup->config.optimizer.set_learning_rate(lr); }
 void Engine::set_momentum(double momentum) { state_->setup->config.optimizer.set_momentum(momentum); }
 void Engine::vote_to_stop() { state_->passes.vote_to_stop(); }

@@ -19,13 +19,6 @@
 
 namespace vitrine {
 
-/// A device that an engine has lost and survived (EngineConfig::survive_device_loss).
-struct DeviceLoss {
-  std::string device;  // "cpu:1"
-  std::string error;   // "cpu:1: ..."; names one of them if several devices were lost at once
-  int64_t step = 0;    // from 0: the first one that the other devices repeated, or the next one if all were finished
-};
-
 /// What an engine has decided when it was constructed, for logs and reports.
 struct EngineFacts {
   std::vector<DevicePlan> plans;  // of the devices
@@ -39,7 +32,6 @@ struct EngineFacts {
   std::shared_ptr<const TunedPlans> tuned_plans;
   /// What the search of rank 0's process did; empty on other ranks, and without EngineConfig::autotune.
   AutotuneReport autotune;
-  std::vector<DeviceLoss> losses = {};
 };
 
 /// Trains one model data-parallel on a group of devices, under any scheme. With a process group
@@ -95,9 +87,7 @@ class Engine {
   DeviceGroup& devices() const;
   const EngineConfig& config() const;
   const EngineFacts& facts() const;
-  /// Parameters, buffers, averages and gradients, for the host. Where the loss of a device is survived, this and
-  /// checkpointer() wait for the steps in flight and throw what they throw, and the result is valid until the next step
-  /// or evaluation.
+  /// Parameters, buffers, averages and gradients, for the host.
   Parameters& parameters();
   /// The training state, to save and load.
   Checkpointer& checkpointer();
@@ -185,18 +175,6 @@ class Engine {
   /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
   ///   samples  of the global batch
   void issue(const HostBatch& batch, int64_t samples, int slot);
-  /// Issues the next step when at most one other is in flight.
-  void issue_next(const HostBatch& batch, int64_t samples);
-  /// Waits for the steps in flight, unless a step is being issued.
-  void drain();
-
-  // device_loss.cpp
-  /// Calls `work`. When devices are lost meanwhile that the others can survive, goes on without them, issues the steps
-  /// again that were not finished, and calls `work` again.
-  void survive_in(const std::function<void()>& work);
-  void issue_undone();
-  ///   plans  of the devices that are left
-  void go_on_without(const std::vector<int>& lost, std::vector<DevicePlan> plans);
   /// The state, within a training step. throws OrderError naming `part` outside one.
   State& in_step(const char* part) const;
 

@@ -60,7 +60,7 @@ struct Precision {
 struct ResidentImages {
   int64_t count = 0;  // at most 2^31 - 1; 0: none
   /// Writes the images [first, first + n) to `images`, (n, h, w, C) u8 in host memory. Called while the engine is
-  /// constructed, once for each image, and again when a device is lost; what it throws, the constructor throws. Not
+  /// constructed, once for each image; what it throws, the constructor throws. Not
   /// called by plans.
   std::function<void(int64_t first, View images)> read;
 };
@@ -107,11 +107,6 @@ struct EngineConfig {
   /// over all of the step. A micro-batch holds whole groups.
   int leaf_threads = 1;
   int batch_norm_leaves = 0;
-  /// Exact mode under ddp in one process: when work on a CPU device throws DeviceError, or a GPU's context is in error,
-  /// the device is lost, and the engine goes on with the others, which repeat the steps that they have not finished,
-  /// with the same bits. Needs room on the others, which is checked before the first step. A custom step must not wait
-  /// for devices. No GPU has tried it: GPUs need GpuFeature::device_loss, and the host waits for them in each step.
-  bool survive_device_loss = false;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory
   /// of its own.
   bool loss_gradient_in_place = true;

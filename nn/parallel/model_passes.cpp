@@ -64,12 +64,6 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
     for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
     r.compute().mark_step();
     r.model.has_gradients = false;
-    if (setup_.config.survive_device_loss) {
-      const PhaseScope phase(r.compute(), Phase::replicate);
-      if (r.model.buffers) copy(r.compute(), r.model.buffers, r.model.buffers_before);
-      const auto count = [&begun = r.steps_begun, step] { begun = step + 1; };
-      r.compute().dispatch({"begin_step", {}, {}}, count, count);
-    }
     if (inputs != nullptr && !searches_non_finite_) return;
     const PhaseScope phase(r.compute(), Phase::loss);
     if (inputs == nullptr) zero(r.compute(), r.reduction.tail());

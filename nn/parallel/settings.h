@@ -26,12 +26,11 @@ inline constexpr Setting kShard{"Scheme::shard"};
 inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
 inline constexpr Setting kBatchNormLeaves{"EngineConfig::batch_norm_leaves"};
-inline constexpr Setting kSurviveDeviceLoss{"EngineConfig::survive_device_loss"};
 
 inline constexpr Setting kEngineSettings[] = {
     kAccumulate,     kRecomputeSegments, kBatchSize,       kRecompute,        kResidentImages,
     kWorkspaceBytes, kOptimizer,         kMomentum,        kNesterov,         kScheme,
     kSplit,          kStaging,           kLossAt,          kReduce,           kShard,
-    kLeaves,         kLeafThreads,       kBatchNormLeaves, kUpdateInBackward, kSurviveDeviceLoss};
+    kLeaves,         kLeafThreads,       kBatchNormLeaves, kUpdateInBackward};
 
 }  // namespace vitrine::settings

@@ -53,7 +53,6 @@ void Engine::finish_reduction() {
     s.passes.zero_unwritten_gradients(r);
     if (s.reduction_on) r.reducer->finish();
   });
-  s.window.await_reduction();
 }
 
 void Engine::decide_step() {

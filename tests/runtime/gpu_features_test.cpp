@@ -20,7 +20,7 @@ class GpuFeatures : public ::testing::Test {
     unsetenv("VITRINE_CUDA_SAFE");
     for (const GpuFeature feature :
          {GpuFeature::overlapping_launches, GpuFeature::graphs, GpuFeature::graph_collectives,
-          GpuFeature::fused_epilogues, GpuFeature::cudnn, GpuFeature::nccl_nonblocking, GpuFeature::device_loss})
+          GpuFeature::fused_epilogues, GpuFeature::cudnn, GpuFeature::nccl_nonblocking})
       unsetenv(variable_of(feature));
   }
   static void set(GpuFeature feature, const char* value) { setenv(variable_of(feature), value, 1); }
@@ -32,7 +32,6 @@ TEST_F(GpuFeatures, WhatNoGpuHasRunIsOff) {
   EXPECT_EQ(why_off(GpuFeature::cudnn), "");
   EXPECT_EQ(why_off(GpuFeature::overlapping_launches), "no GPU has proven it; VITRINE_OVERLAP_LAUNCHES=on turns it on");
   EXPECT_EQ(why_off(GpuFeature::graph_collectives), "no GPU has proven it; VITRINE_GRAPH_COLLECTIVES=on turns it on");
-  EXPECT_EQ(why_off(GpuFeature::device_loss), "no GPU has proven it; VITRINE_SURVIVE_GPU_LOSS=on turns it on");
 }
 
 TEST_F(GpuFeatures, VariablesTurnThemOnAndOff) {

@@ -411,20 +411,6 @@ TEST(Plan, ShowsWhatExactModeCosts) {
   EXPECT_EQ(trained, price);
 }
 
-TEST(Plan, SaysWhatTheOthersLackWhenADeviceIsLost) {
-  const Arguments command = words(
-      "plan --model small-cnn --data synthetic:64 --devices cpu:0-1 --exact --survive-device-loss --device-memory ");
-  const auto with_memory = [&](const char* memory) {
-    Arguments all = command;
-    all.emplace_back(memory);
-    return run_vitrine(all);
-  };
-  EXPECT_EQ(with_memory("64MiB").exit_code, 0);
-  const ChildResult refused = with_memory("24MiB");
-  EXPECT_EQ(refused.exit_code, 1);
-  expect_contains(refused.error, "without cpu:0, cpu:1 needs ", "leave out --survive-device-loss");
-}
-
 TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Json none = json_of(with({"plan"}, kDeep));
   EXPECT_TRUE(none["frontier"].is_null());

@@ -27,35 +27,6 @@ TEST(Verify, ExactRunsAreEqualOnOtherDevices) {
   expect_contains(result.output, "equal after each of 4 steps");
 }
 
-TEST(Verify, ExactRunsAreEqualWhenDevicesAreLost) {
-  const std::string devices = "--exact --devices cpu:0-2 ";
-  const ChildResult result =
-      verify(kJob + devices, kJob + devices + "--survive-device-loss --fail-device cpu:1@2,cpu:0@4");
-  EXPECT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.output, "equal after each of 4 steps");
-}
-
-ChildResult train_with_failures(const std::string& flags) {
-  return run_vitrine(with({"train"}, words(kJob + "--exact --devices cpu:0-1 " + flags)));
-}
-
-TEST(FailDevice, IsSurvivedOrEndsTheRun) {
-  const ChildResult survived = train_with_failures("--survive-device-loss --fail-device cpu:0@3,cpu:1@5");
-  EXPECT_EQ(survived.exit_code, 0) << survived.error;
-  expect_contains(survived.error, "cpu:0 was lost (cpu:0: a planned failure", "the other devices go on from step 3",
-                  "--fail-device cpu:1@5: cpu:1 had no step 5");
-  const ChildResult ended = train_with_failures("--fail-device cpu:0@3");
-  EXPECT_EQ(ended.exit_code, 1);
-  expect_contains(ended.error, "cpu:0: a planned failure (--fail-device)");
-}
-
-TEST(FailDevice, NamesADeviceAndAStep) {
-  for (const char* const wrong : {"cpu:1", "cpu:1@", "cpu:1@0", "cpu:1@x"})
-    expect_contains(train_with_failures(std::string("--fail-device ") + wrong).error, wrong, "expected DEVICE@STEP");
-  for (const char* const wrong : {"cpu:2@1", "@1"})
-    expect_contains(train_with_failures(std::string("--fail-device ") + wrong).error, "a CPU device of --devices");
-}
-
 TEST(Verify, NamesTheFirstStepAndTensorOfOrdinaryRunsThatDiffer) {
   const ChildResult result = verify(kJob + "--devices cpu:0", kJob + "--devices cpu:0-2");
   EXPECT_EQ(result.exit_code, 1);

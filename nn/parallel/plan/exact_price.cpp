@@ -33,7 +33,6 @@ ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, cons
                             const Workload& workload, const std::vector<DevicePlan>& plans) {
   EngineConfig ordinary = config;
   ordinary.scheme.split.leaves = ordinary.batch_norm_leaves = 0;
-  ordinary.survive_device_loss = false;
   const std::vector<DevicePlan> of_ordinary = plan_memory(model, devices, ordinary, workload);
   return {reduced_bytes(model, devices, config, workload, plans),
           reduced_bytes(model, devices, ordinary, workload, of_ordinary), largest_peak(plans),

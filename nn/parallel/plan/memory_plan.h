@@ -62,9 +62,6 @@ std::string describe_peak(const DevicePlan& plan);
 std::vector<DevicePlan> plan_memory(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                     const Workload& workload, PlanDetail detail = PlanDetail::peaks);
 
-/// EngineConfig::survive_device_loss: checks that the others have room whichever device is lost. throws OutOfMemory
-void check_survivors(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
-
 /// EngineConfig::workspace_bytes, or without it what plan_memory() makes it on devices with unlimited memory.
 int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                              const Workload& workload);

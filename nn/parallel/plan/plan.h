@@ -39,9 +39,4 @@ int64_t missing_bytes(const DevicePlan& plan, const Device& device);
 ///   workspace_planned  the plan has chosen EngineConfig::workspace_bytes
 void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, bool workspace_planned);
 
-/// EngineConfig::survive_device_loss: the configuration of the devices that are left without `lost` (ordinals,
-/// ascending), and their plan. throws OutOfMemory if one of them lacks room
-EngineConfig config_without(EngineConfig config, const std::vector<int>& lost);
-std::vector<DevicePlan> plan_without(const EngineSetup& setup, const std::vector<int>& lost);
-
 }  // namespace vitrine

@@ -28,7 +28,6 @@ std::vector<PlanSearch> under_other_schemes(const PlanSearch& search) {
   const EngineConfig& given = search.config();
   const DeviceGroup& devices = search.devices();
   if (!search.trains() || given.reducer || devices.world_size() == 1) return others;
-  if (given.survive_device_loss) return others;  // only under ddp
   for (const std::string& name : scheme_names()) {
     EngineConfig config = given;
     config.scheme = scheme_preset(name);

@@ -99,39 +99,4 @@ void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, boo
   check_host_copies(devices);
 }
 
-EngineConfig config_without(EngineConfig config, const std::vector<int>& lost) {
-  std::vector<double>& weights = config.scheme.split.weights;
-  if (weights.empty()) return config;
-  for (auto i = lost.rbegin(); i != lost.rend(); ++i) weights.erase(weights.begin() + *i);
-  return config;
-}
-
-std::vector<DevicePlan> plan_without(const EngineSetup& setup, const std::vector<int>& lost) {
-  const std::unique_ptr<DeviceGroup> rest = DeviceGroup::planned(setup.devices.options_without(lost));
-  std::vector<DevicePlan> plans =
-      plan_memory(setup.model, *rest, config_without(setup.config, lost), setup.workload, PlanDetail::peaks);
-  for (int i = 0; i < rest->size(); ++i) {
-    const DevicePlan& plan = plans[static_cast<size_t>(i)];
-    const Device& device = (*rest)[i];
-    if (missing_bytes(plan, device) <= 0) continue;
-    const std::string& lost_name = setup.devices[lost.front()].name();
-    throw OutOfMemory(
-        Reason({fmt::format("without {}, {} needs {} ({} bytes) for its leaves and those of the lost device, {} more "
-                            "than it has; give it more memory, or leave out ",
-                            lost_name, device.name(), format_bytes(plan.peak_bytes), plan.peak_bytes,
-                            format_bytes(missing_bytes(plan, device))),
-                settings::kSurviveDeviceLoss}),
-        {.device = device.name(),
-         .user = "the plan without " + lost_name,
-         .needed_bytes = plan.peak_bytes,
-         .capacity_bytes = device.pool().capacity_bytes()});
-  }
-  return plans;
-}
-
-void check_survivors(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
-  const EngineSetup setup(model, devices, config, workload);
-  for (int i = 0; i < devices.size() && devices.size() > 1; ++i) plan_without(setup, {i});
-}
-
 }  // namespace vitrine

@@ -69,36 +69,6 @@ void validate_update_in_backward(const EngineConfig& config, int world_size) {
     throw ConfigError({settings::kUpdateInBackward, fmt::format(": {}; leave one of them out", why)});
 }
 
-void validate_survival_of_gpus(const DeviceGroup& devices, const EngineConfig& config) {
-  const auto refuse = [](const std::string& why) {
-    throw ConfigError({settings::kSurviveDeviceLoss, " on GPUs: ", why});
-  };
-  if (const std::string off = why_off(GpuFeature::device_loss); !off.empty()) refuse(off);
-  std::set<int> gpus;
-  for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].target().index);
-  if (static_cast<int>(gpus.size()) < devices.size())
-    refuse("devices that share a GPU are lost together; name each GPU once");
-  const DeviceGroupOptions& options = devices.options();
-  if (!options.cuda_compute_streams.empty() || !options.nccl_communicators.empty())
-    refuse("streams and communicators of the caller cannot be opened again; let the group create them");
-  if (config.autotune.enabled) refuse("timed plans do not outlast the devices; leave out autotune");
-  if (devices[0].id().backend == Backend::cuda && nccl_version().empty())
-    refuse("without NCCL, GPUs read each other's memory, also that of a lost one; build with NCCL");
-}
-
-void validate_survival(const DeviceGroup& devices, const EngineConfig& config) {
-  const Scheme& scheme = config.scheme;
-  const auto refuse = [](const std::string& why) { throw ConfigError({settings::kSurviveDeviceLoss, ": ", why}); };
-  if (!config.exact()) refuse("only in exact mode do other devices compute the same bits; train in exact mode");
-  if (scheme.staging != Staging::host || scheme.loss_at != LossAt::parallel || scheme.reduce != Reduce::allreduce ||
-      scheme.shard != Sharding::none || scheme.split.kind == Split::Kind::gpu0) {
-    refuse("only under ddp does every device hold the whole state; use ddp");
-  }
-  if (devices.process_count() > 1)
-    refuse("it covers the devices of one process; several processes resume from their checkpoint on fewer");
-  if (devices.target().backend == Backend::cuda) validate_survival_of_gpus(devices, config);
-}
-
 /// What exact mode cannot promise is refused.
 void validate_exact(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
   const int64_t leaves = config.scheme.split.leaves, group = config.leaf_group();
@@ -233,7 +203,6 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   validate_precision(config.precision, devices);
   validate_sharding(config);
   validate_update_in_backward(config, devices.world_size());
-  if (config.survive_device_loss) validate_survival(devices, config);
   if (config.exact()) validate_exact(model, devices, config);
 }
 

@@ -12,24 +12,20 @@ namespace {
 // As long as the process group takes to find a dead process: an error of a communicator may be a consequence of that.
 constexpr int64_t kEchoPatienceMs = 2000;
 
-bool is_of_kind(const std::exception_ptr& error, ErrorKind kind) {
+/// An error of a communicator may be a mere consequence of another failure.
+bool is_comm_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const Error& of) {
-    return of.kind() == kind;
+  } catch (const CommError&) {
+    return true;
   } catch (...) {
     return false;
   }
 }
 
-/// An error of a communicator may be a mere consequence of another failure.
-bool is_comm_error(const std::exception_ptr& error) { return is_of_kind(error, ErrorKind::comm); }
-
 /// Waits for the replica's streams. The first error of a stream becomes `cause`, or `consequence` if it may be a
-/// consequence of another. Returns whether the device is lost: work has thrown DeviceError, or a GPU's context is in
-/// error, which lasts as long as the process.
-bool wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
-  bool lost = false;
+/// consequence of another.
+void wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr& consequence) {
   for (ExecContext* ctx : r.contexts()) {
     try {
       ctx->stream().synchronize();
@@ -39,12 +35,10 @@ bool wait_for_streams(Replica& r, std::exception_ptr& cause, std::exception_ptr&
       } catch (const CommError&) {
         if (!consequence) consequence = std::current_exception();
       } catch (...) {
-        lost = lost || is_of_kind(std::current_exception(), ErrorKind::device);
         if (!cause) cause = std::current_exception();
       }
     }
   }
-  return lost || r.compute().stream().lost();
 }
 
 }  // namespace
@@ -62,7 +56,6 @@ void ReplicaGroup::for_each_at_once(const std::function<void(Replica&)>& work) {
     try {
       work(r);
     } catch (...) {
-      if (is_left_behind(r)) return;
       errors[static_cast<size_t>(i)] = std::current_exception();
       // The other replicas would wait for this one forever.
       if (communicators_) {
@@ -140,15 +133,9 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
   if (known || aborts)
     report_failure(setup_, reported ? reported : std::make_exception_ptr(CommError("a step was given up")));
   if (aborts) (*communicators_)[0]->abort("a step was given up");
-  lost_.clear();
   for (auto& r : replicas_) {
-    if (wait_for_streams(*r, cause, consequence)) lost_.push_back(r->ordinal());
+    wait_for_streams(*r, cause, consequence);
     r->forget_micro_batch();
-  }
-  const bool of_device = cause && (is_of_kind(cause, ErrorKind::device) || is_of_kind(cause, ErrorKind::cuda));
-  if (!setup_.config.survive_device_loss || !of_device) lost_.clear();
-  if (lost_.empty()) {
-    for (auto& r : replicas_) r->steps_begun = r->steps_finished;  // the buffers become those of replica 0
   }
   const auto attempt = [&cause](const auto& work) {
     try {
@@ -166,8 +153,8 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
   for (auto& r : replicas_) {
     if (r->gathered) r->gathered->set_due(due);
   }
-  if (lost_.empty()) attempt([&] { equalize_buffers(); });
-  if (aborts && (lost_.empty() || !setup_.on_gpus())) attempt([&] { reopen_communicators(); });
+  attempt([&] { equalize_buffers(); });
+  if (aborts) attempt([&] { reopen_communicators(); });
   if (setup_.devices.checker() != nullptr) setup_.devices.checker()->forget_accesses();
   if (cause) report_failure(setup_, cause);
   if (const Reason verdict =

@@ -81,8 +81,6 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   const int64_t kept = setup.buffer_layout.saved().parameter_elements(),
                 transient = setup.buffer_layout.transient().parameter_elements();
   if (kept > 0) model.buffers = allocate(kept, DType::f32, Category::parameters, "buffers");
-  if (kept > 0 && config.survive_device_loss)
-    model.buffers_before = allocate(kept, DType::f32, Category::parameters, "buffers before the step");
   if (transient > 0 && !config.forward_only)
     model.transient_buffers = allocate(transient, DType::f32, Category::activations, "batch statistics");
   model.buffer_views = setup.buffer_layout.views(model.buffers, model.transient_buffers);
@@ -126,14 +124,6 @@ void Replica::make_events() {
   if (reducer) reducer->reset();
   if (exchange) exchange->reset();
   if (gathered) gathered->reset();
-}
-
-std::vector<View> Replica::lasting() const {
-  const Tensor& buffers = steps_begun > steps_finished ? model.buffers_before : model.buffers;
-  std::vector<View> all{model.parameters,  model.half_parameters,  buffers,         optimizer.state1, optimizer.state2,
-                        optimizer.average, optimizer.updates_done, scaler->state(), scaler->control()};
-  std::erase_if(all, [](const View& view) { return !view; });
-  return all;
 }
 
 void Replica::cast_parameters() {

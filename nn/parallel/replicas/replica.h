@@ -32,7 +32,6 @@ struct ModelMemory {
   Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
-  Tensor buffers_before;     // the saved buffers when the step began; empty unless a lost device is survived
   std::vector<View> parameter_views, gradient_views, buffer_views;
   bool has_gradients = false;  // this step has written them
 
@@ -107,9 +106,6 @@ struct Replica {
   void forget_micro_batch();
   /// Makes all events again: an event that a failed stream recorded would fail its waiters. Requires idle streams.
   void make_events();
-  /// What lasts from step to step, the same on all replicas that hold everything. With idle streams it belongs to the
-  /// last finished step.
-  std::vector<View> lasting() const;
 
   Device& device;
   ModelMemory model;
@@ -124,9 +120,6 @@ struct Replica {
   std::unique_ptr<GatheredParameters> gathered;  // null unless it shards_states()
   ExactReducer* exact = nullptr;                 // the reducer, in exact mode
   ReplicaBatch batch;
-  /// Steps that the compute stream has begun and finished, where a lost device is survived. A CPU device's stream
-  /// writes them; on GPUs the host counts what it has issued, all of which an idle stream without error has done.
-  int64_t steps_begun = 0, steps_finished = 0;
 
  private:
   /// Allocates ModelMemory::f32_copies and sets their views.

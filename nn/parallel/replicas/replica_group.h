@@ -66,10 +66,6 @@ class ReplicaGroup {
   /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel
   /// raised is neither.
   bool is_stuck() const { return is_aborted() || any_lost(); }
-  /// Until end_commit(), a GPU that is lost does not keep the others from their part: what its work throws is left
-  /// out, because the next wait finds that it is lost.
-  void begin_commit() { commits_ = true; }
-  void end_commit() { commits_ = false; }
 
   // recovery.cpp
   /// Calls `issue`. When it throws, recovers and throws the root cause.
@@ -77,11 +73,6 @@ class ReplicaGroup {
   /// Recovers and throws the root cause when an operation has failed on some device.
   ///   asks_gpus  false: only faults of kernels and failures of communicators are found, without a call of CUDA
   void throw_if_failed(bool asks_gpus = true);
-  /// The devices whose loss the latest recovery has found and the others can survive, ascending.
-  const std::vector<int>& lost() const { return lost_; }
-  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
-  /// theirs.
-  void equalize_buffers();
   /// `forget` is called by recoveries, with idle streams: it drops what is held of the steps in flight, and makes
   /// events again, because those that a failed stream recorded would fail their waiters.
   void on_recovery(std::function<void()> forget) { recovery_handlers_.push_back(std::move(forget)); }
@@ -101,9 +92,11 @@ class ReplicaGroup {
   ///          failure
   /// With several processes a failure is final and reported to the others.
   std::exception_ptr recover(const std::exception_ptr& known);
+  /// Copies replica 0's running statistics to the others after an aborted step, in which only some may have updated
+  /// theirs.
+  void equalize_buffers();
   bool is_aborted() const { return communicators_ && !(*communicators_)[0]->failure().empty(); }
   bool any_lost() const;
-  bool is_left_behind(Replica& r) const { return commits_ && r.compute().stream().lost(); }
 
   const EngineSetup& setup_;
   std::vector<std::unique_ptr<Replica>> replicas_;
@@ -112,8 +105,6 @@ class ReplicaGroup {
   /// Aborted ones: spans that have not been taken point to their names.
   std::vector<std::shared_ptr<Communicators>> retired_;
   std::vector<std::function<void()>> recovery_handlers_;
-  std::vector<int> lost_;
-  bool commits_ = false;
 };
 
 /// Reports a failure of this process to the other ones, unless they know or soon find another cause.

@@ -23,7 +23,6 @@ namespace vitrine {
 namespace {
 
 constexpr size_t kStepsInFlight = kStepSlots;
-constexpr int kReduced = kStepSlots;  // the place of the reduction's event
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
 constexpr int64_t kYieldNs = 1'000'000;  // a short step's end is found at once
@@ -88,15 +87,12 @@ StepWindow::StepWindow(const EngineSetup& setup, ReplicaGroup& replicas, const P
       replicas_(replicas),
       batches_(batches),
       search_(std::move(search)),
-      readouts_((setup.config.survive_device_loss ? replicas.size() : 1) * kStepSlots * StepReadout::kCount *
-                    size_of(DType::f32),
-                setup.devices.host_memory()),
+      readouts_(kStepSlots * StepReadout::kCount * size_of(DType::f32), setup.devices.host_memory()),
       stopped_updates_(replicas.size() * kStepSlots * replicas[0].optimizer.stopped.bytes(),
                        setup.devices.host_memory()),
       step_done_(static_cast<size_t>(replicas.size())) {
   make_events();
   replicas_.on_recovery([this] {
-    if (!replicas_.lost().empty()) undone_.insert(undone_.begin(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
     make_events();
   });
@@ -117,7 +113,7 @@ int StepWindow::free_slot() {
 }
 
 void StepWindow::add(int slot, const HostBatch& batch, int64_t samples) {
-  in_flight_.push_back({slot, batch, samples, progress_.steps++, setup_.config.optimizer});
+  in_flight_.push_back({slot, batch, samples, progress_.steps++});
 }
 
 void StepWindow::drain() {
@@ -154,11 +150,11 @@ bool StepWindow::wait_step_done(const Issued& issued) {
                   issued.step + 1, replicas_[0].device.name(), variable_of(GpuFeature::graphs)));
 }
 
-bool StepWindow::wait_for_event(int place, const std::function<bool()>& arrived) {
+bool StepWindow::wait_for_event(int slot, const std::function<bool()>& arrived) {
   const bool polls = replicas_.can_get_stuck() || arrived;
   std::optional<ProcessGroup::Waiting> waiting;
   for (auto& r : replicas_) {
-    Event& done = *step_done_[static_cast<size_t>(r->ordinal())][static_cast<size_t>(place)];
+    Event& done = *step_done_[static_cast<size_t>(r->ordinal())][static_cast<size_t>(slot)];
     // A stream would wait forever for a broken GPU or communicator, so the host polls.
     for (int64_t round = 0; polls && !done.reached(); ++round) {
       if (arrived && arrived()) return true;
@@ -174,10 +170,9 @@ bool StepWindow::wait_for_event(int place, const std::function<bool()>& arrived)
   return arrived && arrived();
 }
 
-View StepWindow::readout(int slot, int replica) const {
-  const int64_t row = int64_t{replica} * kStepSlots + slot, bytes = StepReadout::kCount * size_of(DType::f32);
-  return readouts_.view({readouts_.bytes() / bytes, StepReadout::kCount}, DType::f32)
-      .rows(row, row + 1)
+View StepWindow::readout(int slot) const {
+  return readouts_.view({kStepSlots, StepReadout::kCount}, DType::f32)
+      .rows(slot, slot + 1)
       .reshape({StepReadout::kCount});
 }
 
@@ -192,12 +187,11 @@ int32_t& StepWindow::number_in(int slot) const {
 }
 
 void StepWindow::read_step(int slot) {
-  const bool all_read = setup_.config.survive_device_loss;
   replicas_.for_each([&](Replica& r) {
     if (reads_in_work_) return read_by_kernel(r, slot);
     if (r.optimizer.stopped) copy(r.compute(), r.optimizer.stopped, stopped_updates(slot, r));
-    if (r.ordinal() > 0 && !all_read) return;
-    const View to = readout(slot, r.ordinal());
+    if (r.ordinal() > 0) return;
+    const View to = readout(slot);
     {
       const PhaseScope phase(r.compute(), Phase::optimizer);
       copy(r.compute(), r.reduction.tail(), to.rows(0, StepReadout::kControl));
@@ -205,9 +199,6 @@ void StepWindow::read_step(int slot) {
     }
     if (const View error = r.reducer->error())
       copy(r.compute(), error, to.rows(StepReadout::kReductionError, StepReadout::kNumber));
-    if (!all_read) return;
-    const auto count = [&finished = r.steps_finished, steps = progress_.steps + 1] { finished = steps; };
-    r.compute().dispatch({"finish_step", {}, {}}, count, count);
   });
   if (!reads_in_work_) record_done(slot);
 }
@@ -225,38 +216,10 @@ void StepWindow::read_by_kernel(Replica& r, int slot) {
   copy_blocks(r.compute(), blocks, {r.scalars.values.rows(kStep, kStep + 1), number});
 }
 
-void StepWindow::record_done(int place) {
+void StepWindow::record_done(int slot) {
   replicas_.for_each([&](Replica& r) {
-    r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(place)]);
+    r.compute().record(*step_done_[static_cast<size_t>(r.ordinal())][static_cast<size_t>(slot)]);
   });
-}
-
-void StepWindow::await_reduction() {
-  if (!setup_.config.survive_device_loss || !replicas_.can_get_stuck()) return;
-  record_done(kReduced);
-  wait_for_event(kReduced);
-  if (replicas_.is_stuck()) throw CommError("a GPU was lost before all had the reduced gradients");
-  replicas_.begin_commit();
-}
-
-StepWindow::Rest StepWindow::take_rest(const Replica& from) {
-  Rest rest{.finished = take(), .progress = progress_, .done = {}, .undone = std::move(undone_), .readouts = {}};
-  for (; !rest.undone.empty() && rest.undone.front().step < from.steps_finished; rest.undone.pop_front())
-    rest.done.push_back(rest.undone.front());
-  if (!rest.undone.empty()) rest.progress.steps = rest.undone.front().step;
-  for (int slot = 0; slot < kStepSlots; ++slot) {
-    const float* const values = readout(slot, from.ordinal()).as<float>();
-    rest.readouts.insert(rest.readouts.end(), values, values + StepReadout::kCount);
-  }
-  return rest;
-}
-
-void StepWindow::continue_from(Rest rest) {
-  finished_ = std::move(rest.finished);
-  progress_ = std::move(rest.progress);
-  in_flight_ = std::move(rest.done);
-  undone_ = std::move(rest.undone);
-  for (auto& r : replicas_) std::copy(rest.readouts.begin(), rest.readouts.end(), readout(0, r->ordinal()).as<float>());
 }
 
 StepResult StepWindow::step_result(const Issued& issued) {
@@ -319,8 +282,6 @@ void StepWindow::stop_training(const Issued& issued, StepResult& result) {
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
     replicas_.throw_if_failed(!wait_step_done(in_flight_.front()));
   }
-  progress_.steps += static_cast<int64_t>(undone_.size());
-  undone_.clear();
   const bool by_update = result.overflow == "the update";
   if (!by_update) {
     replicas_.issue_or_recover([&] {

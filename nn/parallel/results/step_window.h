@@ -37,7 +37,6 @@ class StepWindow {
     HostBatch batch;
     int64_t samples = 0;  // of the global batch
     int64_t step = 0;
-    OptimizerConfig optimizer = {};  // with which it was issued
   };
   /// Returns what is not finite first in a step's forward passes; empty if all outputs are finite.
   using Search = std::function<std::string(const Issued& issued)>;
@@ -48,12 +47,7 @@ class StepWindow {
 
   /// Waits until another step may be issued, and returns its slot. throws what has failed.
   int free_slot();
-  /// Where the loss of a GPU is survived: waits until all GPUs have the reduced gradients, before one of them changes
-  /// its state. A collective that was aborted ends with wrong bytes and without an error of its stream. From here to
-  /// the end of the step, what is issued is finished by all GPUs that are not lost. throws CommError if one is lost by
-  /// now
-  void await_reduction();
-  /// Issues copies of the step's results from device 0, or if a lost device is survived from all.
+  /// Issues copies of the step's results from device 0.
   void read_step(int slot);
   /// From here on read_step() is part of the work of a step, which may be captured: a kernel writes the results to the
   /// host's memory, and after them the step's number, for which the host waits. requires one device, and StepInputs
@@ -67,33 +61,19 @@ class StepWindow {
   /// The results that were recorded since the last call.
   std::vector<StepResult> take() { return std::exchange(finished_, {}); }
   TrainingProgress& progress() { return progress_; }
-  /// The steps that the loss of a device has undone, and that will be issued again in this order.
-  std::deque<Issued>& undone() { return undone_; }
-
-  /// What is left of a window when a device is lost: results, progress, the steps that a replica has finished and what
-  /// it has copied of them, and those to issue again.
-  struct Rest {
-    std::vector<StepResult> finished;
-    TrainingProgress progress;
-    std::deque<Issued> done, undone;
-    std::vector<float> readouts;
-  };
-  Rest take_rest(const Replica& from);
-  /// requires a new window
-  void continue_from(Rest rest);
 
  private:
   /// Waits for the oldest step and records its result.
   void finish_oldest();
   /// Returns whether it has seen that the step's work has no error; otherwise the streams must be asked.
   bool wait_step_done(const Issued& issued);
-  /// Waits for an event of step_done_, or until `arrived`, if that can be called. Returns whether it has.
-  bool wait_for_event(int place, const std::function<bool()>& arrived = {});
-  void record_done(int place);
+  /// Waits for the events of step_done_, or until `arrived`, if that can be called. Returns whether it has.
+  bool wait_for_event(int slot, const std::function<bool()>& arrived = {});
+  void record_done(int slot);
   /// Where read_in_work() has the step's number written.
   int32_t& number_in(int slot) const;
-  /// What the host reads of the step in `slot` from a replica.
-  View readout(int slot, int replica = 0) const;
+  /// What the host reads of the step in `slot`.
+  View readout(int slot) const;
   void read_by_kernel(Replica& r, int slot);
   StepResult step_result(const Issued& issued);
   /// What the host reads of OptimizerMemory::stopped.
@@ -110,10 +90,10 @@ class StepWindow {
   const PlannedBatches& batches_;
   const Search search_;
   HostBuffer readouts_, stopped_updates_;
-  /// Of each replica's compute stream: the steps in the slots are done, and the latest reduction.
-  std::vector<std::array<std::unique_ptr<Event>, kStepSlots + 1>> step_done_;
+  /// Of each replica's compute stream: the steps in the slots are done.
+  std::vector<std::array<std::unique_ptr<Event>, kStepSlots>> step_done_;
   bool reads_in_work_ = false;
-  std::deque<Issued> in_flight_, undone_;
+  std::deque<Issued> in_flight_;
   std::vector<StepResult> finished_;
   TrainingProgress progress_;
 };

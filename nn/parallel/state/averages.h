@@ -29,8 +29,6 @@ class Averages {
   void enter();
   void leave() noexcept;
   bool in_place() const { return in_place_; }
-  /// The engine goes on with the replicas of another, whose averages were in place or not.
-  void continue_from(bool in_place) { in_place_ = in_place; }
 
  private:
   /// Waits for steps, and checks that `operation` is allowed.

@@ -340,7 +340,6 @@ void Checkpointer::load_state(const TrainingState& state) {
     });
   TrainingProgress& progress = window_.progress();
   progress.steps = progress.first_step = counters.step;
-  for (auto& r : replicas_) r->steps_begun = r->steps_finished = counters.step;
   progress.skipped_in_row = static_cast<int>(counters.skipped_in_row);
   setup_.config.optimizer.set_learning_rate(counters.learning_rate);
   if (momentum) setup_.config.optimizer.set_momentum(counters.momentum);

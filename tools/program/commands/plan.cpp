@@ -64,7 +64,6 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   Record record;
   record.kind = Record::Kind::plan;
   RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, group, plans));
-  if (config.survive_device_loss) check_survivors(job.model, group, config, workload);
   if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
   record.stage_below = plan_stage_below(options, job, config, batch, group);
   if (finds_remedies && !all_fit(run.devices))

@@ -40,7 +40,6 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {settings::kLeaves, "--leaves"},
     {settings::kLeafThreads, "--leaf-threads"},
     {settings::kBatchNormLeaves, "--batch-norm-leaves"},
-    {settings::kSurviveDeviceLoss, "--survive-device-loss"},
     {settings::kImageSize, "--image-size"},
     {settings::kDatasetDescription, "--data"},
     {settings::kDatasetImageSize, "--image-size"},

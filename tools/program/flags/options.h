@@ -256,8 +256,7 @@ struct Options {
   std::string recompute_segments = "1", loss_gradient = "in-place";
   std::string recompute;  // names of parts; empty: by recompute_segments
   std::string batch_norm = "exact";
-  bool exact = false, survive_device_loss = false;
-  std::vector<std::string> fail_device;  // train: "cpu:1@3"
+  bool exact = false;
   int leaves = 8, leaf_threads = 1;
   std::optional<int> batch_norm_leaves;  // nothing: all leaves of the step
   Choices choices;

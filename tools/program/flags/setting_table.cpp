@@ -358,12 +358,6 @@ SettingTable step_settings() {
                "Consecutive leaves over which batch norm takes its statistics, with --exact [all]",
                whole_number(1, TreeOrder::kMostNodes), Meaning{"`--batch-norm-leaves`; null: all leaves"},
                SettingRow::Owner{"exact", {"on"}}),
-          flag("--survive-device-loss", kRuns | kCompare, at(&Options::survive_device_loss),
-               "Go on with the same bits when a device fails, with --exact and ddp in one process", Effect::none,
-               SettingRow::Owner{"exact", {"on"}}),
-          flag("--fail-device", kTrain, at(&Options::fail_device),
-               "Make a CPU device fail in a step, to try --survive-device-loss: a list, as cpu:1@3 [none]",
-               Type{"DEVICE@STEP"}, SettingRow::List::commas, kNotInJson, Effect::local, Ranks::local),
       });
 }
 

@@ -14,19 +14,14 @@ namespace vitrine::tools {
 
 PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep) : devices_(*run.devices) {
   const CommunicationGroup group{run.engine->config().scheme.reduce == Reduce::allreduce};
-  for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(devices_[d].name(), StepRecorder(d, group, keep));
-}
-
-size_t PhaseRecorder::place_of(const Device& device) const {
-  const auto has_name = [name = device.name()](const auto& entry) { return entry.first == name; };
-  return static_cast<size_t>(std::find_if(recorders_.begin(), recorders_.end(), has_name) - recorders_.begin());
+  for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(d, group, keep);
 }
 
 void PhaseRecorder::poll(std::vector<SpanRecord>&& host, int64_t first_step) {
   for (int d = 0; d < devices_.size(); ++d) {
     const auto poll = [](ExecContext& ctx) { return ctx.stream().poll_spans(); };
     Device& device = devices_[d];
-    recorders_[place_of(device)].second.add(
+    recorders_[static_cast<size_t>(d)].add(
         {d, poll(device.compute()), poll(device.copy()), poll(device.communication()), host}, first_step);
   }
 }
@@ -37,7 +32,7 @@ void PhaseRecorder::collect(std::vector<SpanRecord>&& host, int64_t first_step) 
   for (int d = 0; d < devices_.size(); ++d) {
     const auto take = [](ExecContext& ctx) { return ctx.stream().take_spans(); };
     Device& device = devices_[d];
-    StepRecorder& recorder = recorders_[place_of(device)].second;
+    StepRecorder& recorder = recorders_[static_cast<size_t>(d)];
     recorder.add({d, take(device.compute()), take(device.copy()), take(device.communication()), host}, first_step);
     recorder.finish(first_step);
   }
@@ -49,21 +44,19 @@ void PhaseRecorder::discard() {
     devices_[d].compute().stream().take_spans();
     devices_[d].copy().stream().take_spans();
     devices_[d].communication().stream().take_spans();
-    recorders_[place_of(devices_[d])].second.discard();
+    recorders_[static_cast<size_t>(d)].discard();
   }
 }
 
 std::vector<PhaseTable> PhaseRecorder::tables() const {
   std::vector<PhaseTable> tables;
-  for (const auto& [name, recorder] : recorders_) tables.push_back(recorder.phases());
+  for (const StepRecorder& recorder : recorders_) tables.push_back(recorder.phases());
   return tables;
 }
 
 void PhaseRecorder::add_to(std::vector<DeviceRecord>& devices) const {
-  for (const auto& [name, recorder] : recorders_) {
-    const auto has_name = [&name = name](const DeviceRecord& record) { return record.device == name; };
-    const auto record = std::find_if(devices.begin(), devices.end(), has_name);
-    if (record == devices.end()) continue;
+  for (size_t d = 0; d < recorders_.size(); ++d) {
+    DeviceRecord& record = devices[d];
     const auto add = [](auto& table, auto&& more, const auto& sum) {
       if (table.steps == 0) {
         table = more;
@@ -71,17 +64,17 @@ void PhaseRecorder::add_to(std::vector<DeviceRecord>& devices) const {
         sum(table, more);
       }
     };
-    add(record->phases, recorder.phases(), add_phase_table);
-    add(record->communication, recorder.communication(), add_communication_table);
-    record->phases.ordinal = record->communication.ordinal = static_cast<int>(record - devices.begin());
+    add(record.phases, recorders_[d].phases(), add_phase_table);
+    add(record.communication, recorders_[d].communication(), add_communication_table);
+    record.phases.ordinal = record.communication.ordinal = static_cast<int>(d);
   }
 }
 
 std::vector<DeviceSpans> PhaseRecorder::kept_spans() const {
   std::vector<DeviceSpans> kept;
-  for (int d = 0; d < devices_.size(); ++d) {
-    kept.push_back(recorders_[place_of(devices_[d])].second.kept());
-    kept.back().ordinal = d;
+  for (size_t d = 0; d < recorders_.size(); ++d) {
+    kept.push_back(recorders_[d].kept());
+    kept.back().ordinal = static_cast<int>(d);
   }
   return kept;
 }

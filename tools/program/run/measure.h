@@ -32,17 +32,14 @@ class PhaseRecorder {
 
   /// One for each device.
   std::vector<PhaseTable> tables() const;
-  /// Adds each device's time and communication to its record, unless it was lost.
+  /// Adds each device's time and communication to its record.
   void add_to(std::vector<DeviceRecord>& devices) const;
   /// Of the devices that are left.
   std::vector<DeviceSpans> kept_spans() const;
 
  private:
-  /// Position of a device in recorders_.
-  size_t place_of(const Device& device) const;
-
   DeviceGroup& devices_;
-  std::vector<std::pair<std::string, StepRecorder>> recorders_;  // by device's name: devices may be lost
+  std::vector<StepRecorder> recorders_;  // by device
 };
 
 /// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other

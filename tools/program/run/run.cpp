@@ -363,7 +363,6 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.leaf_threads = options.leaf_threads;
   config.batch_norm_leaves = options.batch_norm_leaves.value_or(0);
-  config.survive_device_loss = options.survive_device_loss;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.update_in_backward = options.update_in_backward;
   config.optimizer = resolve_optimizer(options);

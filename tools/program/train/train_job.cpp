@@ -53,49 +53,6 @@ Autotune resolve_autotune(const Options& options, const Processes& processes) {
   return autotune;
 }
 
-/// A failure that --fail-device plans.
-struct PlannedFailure {
-  std::string device;
-  int64_t step = 0;  // from 1
-};
-
-/// throws  ConfigError
-std::vector<PlannedFailure> parse_failures(const Options& options, const std::vector<DeviceId>& devices,
-                                           const Processes& processes) {
-  std::vector<PlannedFailure> failures;
-  for (const std::string& text : options.fail_device) {
-    if (processes.count() > 1) throw ConfigError("--fail-device: a run of several processes has none; leave it out");
-    const auto refuse = [&](const std::string& expected) {
-      throw ConfigError(fmt::format("--fail-device {}: expected {}", excerpt(text), expected));
-    };
-    const size_t at = text.find('@');
-    std::string step = at == std::string::npos ? "" : text.substr(at + 1);
-    if (!whole_number(1).problem(step).empty()) refuse("DEVICE@STEP, with steps counted from 1, as cpu:1@3");
-    const std::string name = text.substr(0, at);
-    const auto is_named = [&](const DeviceId& id) { return id.backend == Backend::cpu && id.str() == name; };
-    if (std::none_of(devices.begin(), devices.end(), is_named)) refuse("a CPU device of --devices");
-    failures.push_back({name, std::stoll(step)});
-  }
-  return failures;
-}
-
-/// default_step(), at whose beginning the work of a device throws DeviceError where a failure is planned. Removes it
-/// from `left` then, so that a step that is repeated does not fail again.
-TrainingStep failing_step(const std::shared_ptr<std::vector<PlannedFailure>>& left) {
-  return [left](Engine& engine, const HostBatch& batch) {
-    DeviceGroup& devices = engine.devices();
-    for (int d = 0; d < devices.size() && devices[d].id().backend == Backend::cpu; ++d) {
-      const auto is_due = [&](const PlannedFailure& failure) {
-        return failure.device == devices[d].name() && failure.step == engine.steps_issued() + 1;
-      };
-      if (std::erase_if(*left, is_due) == 0) continue;
-      devices[d].compute().dispatch({"planned failure", {}, {}},
-                                    [] { throw DeviceError("a planned failure (--fail-device)"); });
-    }
-    default_step(engine, batch);
-  };
-}
-
 /// Warns about known plans that are not in use, also about plans of the checkpoint, prints what was timed on stderr,
 /// and writes the file if its plans are not those in use. Only rank 0 does. throws  DataError: the file cannot be
 /// written
@@ -200,8 +157,6 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     agree_on_run(options, job, devices, *processes.process_group(), setup.group->world_size());
   EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   config.autotune = resolve_autotune(options, processes);
-  const auto failures = std::make_shared<std::vector<PlannedFailure>>(parse_failures(options, devices, processes));
-  if (!failures->empty()) config.step = failing_step(failures);
   Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
                      initial_weights(options), RecordedSteps::all(options),
                      !options.steps || *options.steps * options.batch_size >= job.data.train.size());
@@ -232,8 +187,6 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
     rescue_weights(options, job.model.name, *run.engine, processes);
     throw;
   }
-  for (const PlannedFailure& failure : *failures)
-    print_warnings(options, {fmt::format("--fail-device {0}@{1}: {0} had no step {1}", failure.device, failure.step)});
   Trained trained;
   trained.status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
   // A failure here does not prevent the rest; the checkpoint and the weights come first.

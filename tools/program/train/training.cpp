@@ -118,7 +118,6 @@ void Training::run() {
 }
 
 void Training::end() {
-  print_losses();
   if (engine_.config().precision.loss_scaling.active())
     record_.steps.end(engine_.checkpointer().loss_scale_state().first);
 }
@@ -295,7 +294,6 @@ void Training::train_epoch(EpochRecord& result) {
     recorded_.before_step(*run_.devices, engine_.steps_issued());
     set_learning_rate();
     engine_.train_step(*item);
-    print_losses();
     hashes_.add_step();
     ++batch_;
     result.samples += item->global_samples;
@@ -321,15 +319,6 @@ void Training::train_epoch(EpochRecord& result) {
   take_totals(true);
   take_time();
   recorder_.collect(source_.take_spans(), first_step_ + 1);
-}
-
-void Training::print_losses() {
-  const std::vector<DeviceLoss>& losses = engine_.facts().losses;
-  for (; losses_printed_ < losses.size(); ++losses_printed_) {
-    const DeviceLoss& loss = losses[losses_printed_];
-    print_warnings(options_, {fmt::format("{} was lost ({}); the other devices go on from step {}", loss.device,
-                                          loss.error, loss.step + 1)});
-  }
 }
 
 void Training::set_learning_rate() {

@@ -95,7 +95,6 @@ class Training {
   void add_step(const StepResult& totals);
   void train_epoch(EpochRecord& result);
   void set_learning_rate();
-  void print_losses();
   void log_epoch(const EpochRecord& result);
   /// "  lr 0.001, lowered to 0.0001": the learning rate of the last step, and of the next; empty for a constant one.
   std::string describe_rate() const;
@@ -112,7 +111,6 @@ class Training {
   int64_t total_batches_,
       epoch_count_;  // the end of the run: a number of batches, counted from its start, and the epochs that they begin
   int64_t first_step_;             // of this process
-  size_t losses_printed_ = 0;      // of devices
   int64_t epoch_, batch_;          // the position of the next batch; epochs count from 0
   std::optional<Position> saved_;  // the position of the last checkpoint
   SettingValues settings_;
