@@ -86,7 +86,7 @@ class Probe {
 
   void replay(int launches) {
     Stream* const other = &communication().stream();
-    compute().stream().begin_capture({&other, 1}, true);
+    compute().stream().begin_capture({&other, 1});
     issue();
     const std::unique_ptr<CapturedWork> work = compute().stream().end_capture();
     for (int i = 0; i < launches; ++i)

@@ -76,7 +76,7 @@ void Stream::wait(Event& event) {
   do_wait(event);
 }
 
-void Stream::begin_capture(std::span<Stream* const> /*joined*/, bool /*timed*/) {
+void Stream::begin_capture(std::span<Stream* const> /*joined*/) {
   throw UnsupportedError(name() + ": this stream cannot capture work; only streams that a group created on GPUs can");
 }
 std::unique_ptr<CapturedWork> Stream::end_capture() {

@@ -131,9 +131,9 @@ class Stream {
   /// these streams wait for an event that was recorded before; a span that is closed during the capture must have been
   /// opened during it. A launch waits for this stream's earlier work, also with the work of joined streams, and what
   /// is queued on this stream after a launch begins when all of it is done.
-  ///   timed  each launch also records the spans that are opened during the capture
-  virtual void begin_capture(std::span<Stream* const> joined, bool timed);
-  void begin_capture() { begin_capture({}, true); }
+  /// Each launch also records the spans that are opened during the capture.
+  virtual void begin_capture(std::span<Stream* const> joined);
+  void begin_capture() { begin_capture({}); }
   /// Returns the work issued since begin_capture(). throws CudaError if it contains what cannot be captured.
   virtual std::unique_ptr<CapturedWork> end_capture();
   /// Ends the capture, if there is one, and discards its work.

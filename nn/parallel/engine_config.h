@@ -170,9 +170,6 @@ struct EngineConfig {
   /// or communicators, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed);
   /// Engine::cuda_graphs() says why. With several processes all replay or none.
   bool cuda_graph = true;
-  /// Replayed steps whose phases are timed: every one of so many, if phases are traced; each timed phase takes two
-  /// nodes of a graph. Tables contain the timed steps only.
-  int64_t timed_every = 1;
   /// Only for GPUs.
   Autotune autotune;
   /// Replaces Engine::default_step, for a custom loss or order. Planning calls it too, on meta devices with a batch

@@ -18,16 +18,16 @@ CudaStream::Graph::~Graph() {
   }
 }
 
-void CudaStream::begin_capture(std::span<Stream* const> joined, bool timed) {
-  if (!owned_) return Stream::begin_capture(joined, timed);
+void CudaStream::begin_capture(std::span<Stream* const> joined) {
+  if (!owned_) return Stream::begin_capture(joined);
   VITRINE_ASSERT(capture_ == nullptr, "one capture at a time");
-  auto graph = std::make_unique<Graph>(*this, timed);
+  auto graph = std::make_unique<Graph>(*this);
   for (Stream* other : joined) {
     auto& stream = static_cast<CudaStream&>(*other);
-    if (!stream.owned_) return other->begin_capture({}, timed);
+    if (!stream.owned_) return other->begin_capture({});
     VITRINE_ASSERT(stream.identity().device.index == identity().device.index, "a capture has streams of one GPU");
     VITRINE_ASSERT(stream.capture_ == nullptr, "one capture at a time");
-    graph->joined.push_back(std::make_unique<Graph>(stream, timed));
+    graph->joined.push_back(std::make_unique<Graph>(stream));
     graph->joined.back()->done = stream.make_event();
   }
   if (!joined.empty()) graph->forked = make_event();
@@ -92,7 +92,6 @@ void CudaStream::abandon_capture() noexcept {
 
 CudaStream::TimePoint* CudaStream::captured_time_point() noexcept {
   Graph& graph = *capture_;
-  if (!graph.timed) return nullptr;
   if (!queued_ && !graph.points.empty()) return graph.points.back();
   const std::lock_guard lock(spans_mutex_);
   TimePoint* const point = next_point();
@@ -109,7 +108,7 @@ CudaStream::TimePoint* CudaStream::captured_time_point() noexcept {
 
 bool CudaStream::add_to_capture(const TimedSpan& span) {
   if (capture_ == nullptr) return false;
-  if (capture_->timed) capture_->spans.push_back(span);
+  capture_->spans.push_back(span);
   return true;
 }
 

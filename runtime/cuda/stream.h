@@ -41,7 +41,7 @@ class CudaStream final : public Stream {
   void check_owner(const void* data) override;
   bool can_capture() const override { return owned_; }
   using Stream::begin_capture;
-  void begin_capture(std::span<Stream* const> joined, bool timed) override;
+  void begin_capture(std::span<Stream* const> joined) override;
   std::unique_ptr<CapturedWork> end_capture() override;
   void abandon_capture() noexcept override;
   void launch(CapturedWork& work, int64_t step) override;
@@ -72,11 +72,10 @@ class CudaStream final : public Stream {
               *end = nullptr;  // null: the event could not be created or recorded, and the span is dropped
   };
   struct Graph final : CapturedWork {
-    Graph(CudaStream& owner, bool records) : stream(owner), timed(records) {}
+    explicit Graph(CudaStream& owner) : stream(owner) {}
     ~Graph() override;
 
     CudaStream& stream;
-    bool timed;
     cudaGraphExec_t executable = nullptr;
     std::vector<TimePoint*> points;              // that each launch records on this stream, in order
     std::vector<TimedSpan> spans;                // of this stream, of each launch

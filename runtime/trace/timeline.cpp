@@ -50,14 +50,10 @@ std::vector<StepTime> find_steps(const std::vector<SpanRecord>& compute, StepRan
     if (span.info.phase == Phase::step) marks.push_back(&span);
   }
   std::ranges::stable_sort(marks, [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
-  std::set<int64_t> untimed;
-  for (const SpanRecord& span : compute) {
-    if (span.info.phase == Phase::graph) untimed.insert(span.info.step);
-  }
   std::vector<StepTime> steps;
   for (size_t i = 0; i + 1 < marks.size(); ++i) {
     const int64_t step = marks[i]->info.step;
-    if (step >= range.first_step && step <= range.last_step && !untimed.contains(step))
+    if (step >= range.first_step && step <= range.last_step)
       steps.push_back({step, marks[i]->begin_ns, marks[i + 1]->begin_ns});
   }
   return steps;

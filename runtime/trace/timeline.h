@@ -46,7 +46,7 @@ struct StepTime {
   int64_t end_ns;
 };
 
-/// The complete steps of the range, by time, without those of which a part was not timed (Phase::graph).
+/// The complete steps of the range, by time.
 std::vector<StepTime> find_steps(const std::vector<SpanRecord>& compute, StepRange range);
 
 /// Walks along segments at increasing times.

@@ -151,7 +151,7 @@ TEST_F(CudaGraphFault, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
     all_reduce();
     ctx.stream().synchronize();
     Stream* const joined[] = {&ctx.stream()};
-    compute.begin_capture(joined, true);
+    compute.begin_capture(joined);
     capture->begin_capture();
     all_reduce();
     const std::unique_ptr<CapturedCollectives> collectives = capture->end_capture();

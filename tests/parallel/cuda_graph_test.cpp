@@ -150,38 +150,6 @@ TEST(CudaGraph, MovesTheBytesOfIssuedSteps) {
   }
 }
 
-TEST(CudaGraph, TimesThePhasesOfSomeStepsOnly) {
-  const Model model = random_model(1);
-  const auto train = [&](int64_t timed_every, DeviceSpans& spans) {
-    DeviceGroup group(test_group(1, false));
-    EngineConfig config = with(small_config(model, 4), DType::f32, "adamw");
-    config.timed_every = timed_every;
-    Engine engine(model, group, config, {{4}, {}});
-    for (uint32_t step = 0; step < 14; ++step) engine.train_step(random_batch(model, 4, step, 0).view());
-    engine.take_step_results(true);
-    EXPECT_EQ(engine.graph_counts().launched, 12);
-    group.synchronize();
-    spans.compute = group[0].compute().stream().take_spans();
-    return engine.parameters().values();
-  };
-  DeviceSpans all, some;
-  EXPECT_EQ(train(4, some), train(1, all));
-  std::map<int64_t, std::multiset<Phase>> phases;
-  for (const SpanRecord& span : some.compute) phases[span.info.step].insert(span.info.phase);
-  for (int64_t step = 2; step < 14; ++step) {
-    if (step % 4 == 0) {
-      EXPECT_EQ(phases[step], phases[1]) << step;
-    } else {
-      EXPECT_EQ(phases[step].count(Phase::graph), 1U) << step;
-      EXPECT_EQ(phases[step].count(Phase::backward), 0U) << step;
-    }
-  }
-  EXPECT_EQ(make_phase_table(all).steps, 13);
-  const PhaseTable table = make_phase_table(some);
-  EXPECT_EQ(table.steps, 5);  // 0, 1, 4, 8 and 12
-  for (const PhaseRow& row : table.rows) EXPECT_NE(row.phase, Phase::graph);
-}
-
 TEST(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
   const Model model = random_model(1);
   const EngineConfig config = with(small_config(model, 4), DType::f32, "adamw");

@@ -84,7 +84,7 @@ class NcclGraph : public NcclOneRank {
     const std::unique_ptr<Event> ready = compute.make_event(), done = compute.make_event();
     Stream* const joined[] = {&device.communication().stream()};
     Captured captured;
-    compute.begin_capture(joined, true);
+    compute.begin_capture(joined);
     CollectiveCapture& collectives = *CollectiveCapture::of(&comm);
     collectives.begin_capture();
     zero(device.compute(), from);

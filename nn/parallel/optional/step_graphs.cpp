@@ -62,7 +62,6 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator) 
 StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
     : replica_(replica),
       most_micro_batches_(setup.config.accumulate),
-      timed_every_(setup.devices.options().trace == TraceLevel::off ? 0 : setup.config.timed_every),
       process_group_(setup.peers()) {}
 
 std::string GraphCounts::str() const {
@@ -131,8 +130,8 @@ bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& sectio
   };
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
   const std::string answer = process_group_->exchange(
-      fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}, {}", position + 1,
-                  key.section[1], key.slot, key.timed ? "timed" : "not timed"),
+      fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}", position + 1,
+                  key.section[1], key.slot),
       (mine ? "1" : "0") + failure_, combine);
   failure_ = answer.substr(1);
   return answer[0] == '1';
@@ -145,7 +144,7 @@ bool StepGraphs::issue_after_failure(Section& section, const Work& work) {
 }
 
 bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t position, int64_t step, const Work& work) {
-  const Key key{section_key, slot, is_timed(step)};
+  const Key key{section_key, slot};
   Section& section = sections_[section_key];
   const uint64_t in_use = pool().in_use_hash();
   agree_on_history();
@@ -155,7 +154,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   }
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
-    return launch(key, found->second, step) ? false : issue_after_failure(section, work);
+    return launch(found->second, step) ? false : issue_after_failure(section, work);
   }
   if (found != graphs_.end()) {
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
@@ -171,11 +170,11 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
     issue_section(section, counts_.moved, work.issue);
     return true;
   }
-  std::optional<Graph> graph = capture(work.issue, in_use, key.timed);
+  std::optional<Graph> graph = capture(work.issue, in_use);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
   const bool repeat = blocks_repeat(key, position, section);
   if (!failure_.empty()) graph.reset();
-  if (!graph || !launch(key, *graph, step)) return issue_after_failure(section, work);
+  if (!graph || !launch(*graph, step)) return issue_after_failure(section, work);
   if (repeat) {
     graphs_.emplace(key, std::move(*graph));
   } else {
@@ -187,9 +186,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   return true;
 }
 
-bool StepGraphs::launch(const Key& key, Graph& graph, int64_t step) {
-  std::optional<PhaseScope> untimed;
-  if (!key.timed) untimed.emplace(replica_.compute(), Phase::graph);
+bool StepGraphs::launch(Graph& graph, int64_t step) {
   if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
   try {
     stream().launch(*graph.work, step);
@@ -202,7 +199,7 @@ bool StepGraphs::launch(const Key& key, Graph& graph, int64_t step) {
   return true;
 }
 
-std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use, bool timed) {
+std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
   Graph graph;
   graph.in_use = in_use;
   Stream* const communication = &replica_.communication().stream();
@@ -212,7 +209,7 @@ std::optional<StepGraphs::Graph> StepGraphs::capture(const std::function<void()>
     stream().abandon_capture();
   };
   try {
-    stream().begin_capture({&communication, 1}, timed);
+    stream().begin_capture({&communication, 1});
     replica_.scalars.captured_values = replica_.scalars.values;
     if (collective_capture() != nullptr) collective_capture()->begin_capture();
     issue();

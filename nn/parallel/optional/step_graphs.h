@@ -68,14 +68,11 @@ class StepGraphs {
  private:
   /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one
   /// updates). slot: Stager::Place; two steps in flight have different ones, so that each has a graph with inputs and
-  /// events of its own. timed: its phases are.
+  /// events of its own.
   struct Key {
     SectionKey section{};
     int64_t slot = 0;
-    bool timed = false;
-    bool operator<(const Key& other) const {
-      return std::tie(section, slot, timed) < std::tie(other.section, other.slot, other.timed);
-    }
+    bool operator<(const Key& other) const { return std::tie(section, slot) < std::tie(other.section, other.slot); }
   };
   static constexpr int kIssuedUses = 2;
   static constexpr int kMostMoves = 3;
@@ -90,7 +87,6 @@ class StepGraphs {
     std::unique_ptr<CapturedCollectives> collectives;  // null: the rank is alone
     uint64_t in_use = 0;                               // Pool::in_use_hash() at its beginning
   };
-  bool is_timed(int64_t step) const { return timed_every_ > 0 && step % timed_every_ == 0; }
   /// Issues the work, and counts it under its reason.
   void issue_section(Section& section, int64_t& reason, const std::function<void()>& issue);
   /// The count of the reason to issue the next use of a section; null: it is captured or replayed.
@@ -101,9 +97,9 @@ class StepGraphs {
   CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reduction.communicator); }
   /// What `issue` queues on the compute and communication streams; nothing, with a failure(), where CUDA or NCCL
   /// refuses that.
-  std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use, bool timed);
+  std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use);
   /// False, with a failure(), where CUDA refuses the graph. Then it throws if other ranks have launched theirs.
-  bool launch(const Key& key, Graph& graph, int64_t step);
+  bool launch(Graph& graph, int64_t step);
   bool issue_after_failure(Section& section, const Work& work);
   /// Whether all ranks say yes.
   bool all_agree(const std::string& what, bool mine);
@@ -116,7 +112,6 @@ class StepGraphs {
 
   Replica& replica_;
   int64_t most_micro_batches_;
-  int64_t timed_every_;  // 0: no span is recorded
   std::map<SectionKey, Section> sections_;
   std::map<Key, Graph> graphs_;
   ProcessGroup* process_group_;

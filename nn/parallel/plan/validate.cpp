@@ -136,8 +136,6 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   if (config.accumulate < 1)
     throw ConfigError(
         fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
-  if (config.timed_every < 1)
-    throw ConfigError(fmt::format("timed_every: expected a positive number of steps, got {}", config.timed_every));
   if (config.accumulate > config.batch_size) {
     throw ConfigError(fmt::format("accumulate: expected at most {} micro-batches, one per sample of the batch, got {}",
                                   config.batch_size, config.accumulate));

@@ -45,7 +45,6 @@ class ReplicaGroup {
       try {
         work(*r);
       } catch (...) {
-        if (is_left_behind(*r)) continue;
         rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
       }
     }

@@ -101,7 +101,7 @@ Table scheme_times_table(const Record& record) {
                                     {"recompute", {Phase::recompute}},
                                     {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
-                                    {"wait", {Phase::graph, Phase::wait}}};
+                                    {"wait", {Phase::wait}}};
   const bool recomputes = std::ranges::any_of(record.runs, [](const RunRecord& run) {
     return std::ranges::any_of(run.devices,
                                [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });

@@ -132,8 +132,6 @@ std::string describe_graphs(const Options& options, const Run& run) {
   if (text.empty() || text.starts_with("off")) return text;
   if (RecordedSteps::all(options)) return "off: the memory of every step is recorded (--record-steps limits it)";
   if (options.records()) text += ", but steps whose memory is recorded are issued";
-  if (const int64_t every = run.engine->config().timed_every; every > 1)
-    text += fmt::format("; of every {} steps the phases of one are timed (--trace or --report: of each)", every);
   const std::string counts = run.engine->graph_counts().str();
   return counts.empty() ? text : fmt::format("{}; {}", text, counts);
 }

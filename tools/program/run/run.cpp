@@ -32,8 +32,6 @@ namespace {
 constexpr uint64_t kDataSeed = 0;
 // The engine holds up to three batches; the rest are loaded ahead.
 constexpr int kQueueBatches = 6;
-/// Of so many replayed steps of `train` the phases of one are timed.
-constexpr int64_t kTimedEvery = 8;
 
 ImageTransform host_transform(const Options& options, const Job& job) {
   if (!options.host_preprocess()) return {};
@@ -373,7 +371,6 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.cuda_graph = options.cuda_graph;
-  config.timed_every = options.command == Options::Command::train && !options.records() ? kTimedEvery : 1;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
