@@ -47,9 +47,6 @@ struct Precision {
   LossScaling loss_scaling;
   double clip_norm = 0.0;           // largest norm of the mean gradient over all devices; 0: no clipping
   DType reduce_dtype = DType::f32;  // data type used to reduce gradients; the totals stay f32
-  /// Reduce::gpu0 broadcasts the f32 parameters; else the 16-bit copy, and only device 0 holds f32 parameters. Models
-  /// with parameters that stay f32 (batch norm) always broadcast the f32 parameters.
-  bool broadcasts_masters = false;
 
   bool mixed() const { return compute != DType::f32; }
   /// Whether the norm of the gradient is needed: losses are scaled, or gradients clipped.

@@ -23,54 +23,50 @@ TEST(Averages, FollowTheParametersAndTakeTheirPlaceForAWhile) {
   const Model model = random_model(3);
   for (const std::string& scheme : scheme_names()) {
     for (const DType compute : {DType::f32, DType::bf16}) {
-      for (const bool masters : {false, true}) {
-        if (masters && compute == DType::f32) continue;
-        SCOPED_TRACE(scheme + " " + dtype_name(compute));
-        EngineConfig config = with_averages(model);
-        config.scheme = scheme_preset(scheme);
-        if (scheme == "balanced") config.scheme.split.gpu0 = 2;
-        config.precision.compute = compute;
-        config.precision.broadcasts_masters = masters;
-        DeviceGroup group(test_group(2));
-        Engine engine(model, group, config, {{kBatch}, {kBatch}});
-        EXPECT_EQ(engine.parameters().averages().values(), engine.parameters().values());  // before the first step
-        std::vector<double> expected;
-        for (uint32_t step = 0; step < 4; ++step) {
-          engine.train_step(batch_of(model, step).view());
-          const std::vector<float> parameters = engine.parameters().values();
-          if (step == 0) expected.assign(parameters.begin(), parameters.end());
-          for (size_t i = 0; i < expected.size(); ++i)
-            expected[i] += (1 - kDecay) * (static_cast<double>(parameters[i]) - expected[i]);
-        }
-        const std::vector<float> averages = engine.parameters().averages().values(),
-                                 parameters = engine.parameters().values(),
-                                 working = engine.parameters().working_values(1);
-        for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(averages[i], expected[i], 1e-6) << i;
-        EXPECT_GT(relative_difference(averages, parameters), 1e-4);
-        const OwnedBatch test = batch_of(model, 100);
-        const double loss = engine.evaluate(test.view()).mean_loss();
-        double average_loss = 0;
-        {
-          const Engine::AverageScope scope(engine);
-          average_loss = engine.evaluate(test.view()).mean_loss();
-          EXPECT_EQ(engine.parameters().values(), averages);
-          EXPECT_EQ(engine.parameters().working_values(1), engine.parameters().working_values(0));
-          EXPECT_THROW(engine.train_step(test.view()), OrderError);
-          EXPECT_THROW(engine.parameters().averages().values(), OrderError);
-          EXPECT_THROW(Engine::AverageScope another(engine), OrderError);
-        }
-        EXPECT_EQ(engine.parameters().values(), parameters);
-        EXPECT_EQ(engine.parameters().averages().values(), averages);
-        EXPECT_EQ(engine.parameters().working_values(1), working);
-        EXPECT_EQ(engine.evaluate(test.view()).mean_loss(), loss);
-        engine.finish();  // asserts that the plan was met to the byte
-        // An engine that starts from the averages evaluates to the same.
-        DeviceGroup other_group(test_group(2));
-        Engine other(model, other_group, config, {{kBatch}, {kBatch}});
-        other.parameters().set(averages);
-        EXPECT_EQ(other.evaluate(test.view()).mean_loss(), average_loss);
-        EXPECT_NE(average_loss, loss);
+      SCOPED_TRACE(scheme + " " + dtype_name(compute));
+      EngineConfig config = with_averages(model);
+      config.scheme = scheme_preset(scheme);
+      if (scheme == "balanced") config.scheme.split.gpu0 = 2;
+      config.precision.compute = compute;
+      DeviceGroup group(test_group(2));
+      Engine engine(model, group, config, {{kBatch}, {kBatch}});
+      EXPECT_EQ(engine.parameters().averages().values(), engine.parameters().values());  // before the first step
+      std::vector<double> expected;
+      for (uint32_t step = 0; step < 4; ++step) {
+        engine.train_step(batch_of(model, step).view());
+        const std::vector<float> parameters = engine.parameters().values();
+        if (step == 0) expected.assign(parameters.begin(), parameters.end());
+        for (size_t i = 0; i < expected.size(); ++i)
+          expected[i] += (1 - kDecay) * (static_cast<double>(parameters[i]) - expected[i]);
       }
+      const std::vector<float> averages = engine.parameters().averages().values(),
+                               parameters = engine.parameters().values(),
+                               working = engine.parameters().working_values(1);
+      for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(averages[i], expected[i], 1e-6) << i;
+      EXPECT_GT(relative_difference(averages, parameters), 1e-4);
+      const OwnedBatch test = batch_of(model, 100);
+      const double loss = engine.evaluate(test.view()).mean_loss();
+      double average_loss = 0;
+      {
+        const Engine::AverageScope scope(engine);
+        average_loss = engine.evaluate(test.view()).mean_loss();
+        EXPECT_EQ(engine.parameters().values(), averages);
+        EXPECT_EQ(engine.parameters().working_values(1), engine.parameters().working_values(0));
+        EXPECT_THROW(engine.train_step(test.view()), OrderError);
+        EXPECT_THROW(engine.parameters().averages().values(), OrderError);
+        EXPECT_THROW(Engine::AverageScope another(engine), OrderError);
+      }
+      EXPECT_EQ(engine.parameters().values(), parameters);
+      EXPECT_EQ(engine.parameters().averages().values(), averages);
+      EXPECT_EQ(engine.parameters().working_values(1), working);
+      EXPECT_EQ(engine.evaluate(test.view()).mean_loss(), loss);
+      engine.finish();  // asserts that the plan was met to the byte
+      // An engine that starts from the averages evaluates to the same.
+      DeviceGroup other_group(test_group(2));
+      Engine other(model, other_group, config, {{kBatch}, {kBatch}});
+      other.parameters().set(averages);
+      EXPECT_EQ(other.evaluate(test.view()).mean_loss(), average_loss);
+      EXPECT_NE(average_loss, loss);
     }
   }
 }

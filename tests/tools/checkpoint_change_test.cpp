@@ -93,7 +93,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
             "adam-eps=; weight-decay=0.01; "
             "augment=; label-smoothing=0; no-decay=; param-group=; ema=; dropout=; seed=0; shuffle=on; "
             "drop-last=off; freeze=; epochs=; steps=1; autotune=off; precision=fp32; loss-scale=none; "
-            "loss-scale-growth-interval=; clip-norm=; allow-non-finite=off; reduce-dtype=f32; broadcast=; "
+            "loss-scale-growth-interval=; clip-norm=; allow-non-finite=off; reduce-dtype=f32; "
             "processes=1; lr-schedule=constant; lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; "
             "lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=0; "
             "warmup-factor=; ");
@@ -114,7 +114,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
       "weight-decay=0.0001; augment=; label-smoothing=0; no-decay=biases; param-group=; ema=0.9; "
       "dropout=; seed=9007199254740993; shuffle=off; drop-last=on; freeze=; epochs=1; steps=; autotune=off; "
       "precision=fp16; loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; "
-      "allow-non-finite=on; reduce-dtype=f16; broadcast=half; processes=1; lr-schedule=step; "
+      "allow-non-finite=on; reduce-dtype=f16; processes=1; lr-schedule=step; "
       "lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; "
       "lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; ");
 }

@@ -142,8 +142,6 @@ TEST(Options, PrecisionDeterminesTheLossScale) {
   EXPECT_EQ(fixed.scale, 128.0);
   EXPECT_EQ(precision("--clip-norm 0.5").clip_norm, 0.5);
   EXPECT_EQ(precision("--reduce-dtype f16").reduce_dtype, DType::f16);
-  EXPECT_FALSE(precision("--precision bf16").broadcasts_masters);
-  EXPECT_TRUE(precision("--precision bf16 --broadcast masters").broadcasts_masters);
 }
 
 TEST(Options, ComparesPrecisions) {
@@ -152,13 +150,12 @@ TEST(Options, ComparesPrecisions) {
   EXPECT_EQ(one[0].first, "");
   EXPECT_EQ(one[0].second.compute, DType::bf16);
   const auto three =
-      resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1 --broadcast masters"));
+      resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1"));
   ASSERT_EQ(three.size(), 3U);
   EXPECT_EQ(three[1].first, "fp16:none");
   EXPECT_EQ(three[0].second.compute, DType::f32);
   EXPECT_FALSE(three[1].second.loss_scaling.active());
   EXPECT_EQ(three[2].second.loss_scaling.kind, LossScaling::Kind::dynamic);
-  EXPECT_TRUE(three[2].second.broadcasts_masters);
   EXPECT_EQ(three[2].second.clip_norm, 1.0);
   expect_contains(usage_error("compare --precisions fp32,fp8"), "'fp8' is not fp32, fp16 or bf16");
   expect_contains(usage_error("compare --precisions fp32,fp32"), "twice");
@@ -181,11 +178,7 @@ TEST(Options, RefusesInvalidPrecisions) {
   expect_contains(usage_error("train --loss-scale-growth-interval 10"), "the loss scale does not change");
   for (const char* norm : {"0", "nan", "inf"})
     expect_contains(usage_error(std::string("train --clip-norm ") + norm), "--clip-norm: expected a number above 0");
-  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half"), cpu_devices(2)), ConfigError)
-      << "ddp broadcasts nothing";
-  EXPECT_NO_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half --mode dp"), cpu_devices(2)));
   expect_contains(usage_error("train --reduce-dtype f64"), "f64");
-  expect_contains(usage_error("train --broadcast half"), "in fp32 there is no 16-bit copy");
 }
 
 LrScheduleConfig schedule_of(const std::string& flags, int64_t steps = 100, bool evaluates = true) {

@@ -159,7 +159,6 @@ TEST_F(Train, MixedPrecisionReportsItsLossScale) {
       run_json("train", words("--steps 6 --no-eval --precision fp16 --loss-scale-growth-interval 2 --clip-norm 100"));
   EXPECT_EQ(json["config"]["precision"], "fp16");
   EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
-  EXPECT_EQ(json["config"]["broadcast"], "half");
   EXPECT_EQ(json["loss_scale"]["initial"], 65536.0);
   // Every other step either skips or doubles.
   const size_t events = json["loss_scale"]["changes"].size();
@@ -482,21 +481,18 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
 }
 
 TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
-  const Arguments two_modes = words("--steps 3 --rounds 1 --modes dp,ddp --broadcast masters");
+  const Arguments two_modes = words("--steps 3 --rounds 1 --modes dp,ddp");
   const Json json =
       run_json("compare", with(two_modes, words("--precisions fp32,fp16:none,fp16 --loss-scale-growth-interval 5")));
   EXPECT_EQ(json["config"]["precisions"], (Json{"fp32", "fp16:none", "fp16"}));
-  for (const char* key : {"precision", "loss_scale", "broadcast"}) EXPECT_FALSE(json["config"].contains(key)) << key;
+  for (const char* key : {"precision", "loss_scale"}) EXPECT_FALSE(json["config"].contains(key)) << key;
   ASSERT_EQ(json["modes"].size(), 6U);
-  EXPECT_TRUE(json["modes"]["dp fp32"]["broadcast"].is_null());
   EXPECT_EQ(json["modes"]["dp fp16:none"]["loss_scale"], "none");
   EXPECT_EQ(json["modes"]["dp fp16"]["loss_scale"], "dynamic");
-  EXPECT_EQ(json["modes"]["dp fp16"]["broadcast"], "masters");
   const Json one = run_json("compare", with(two_modes, words("--precision fp16")));
   EXPECT_FALSE(one["config"].contains("precisions"));
   EXPECT_EQ(one["config"]["precision"], "fp16");
   EXPECT_EQ(one["config"]["loss_scale"], "dynamic");
-  EXPECT_EQ(one["config"]["broadcast"], "masters");
 }
 
 TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {

@@ -35,7 +35,7 @@ void Gpu0Reducer::distribute() {
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
   const Precision& precision = replica_.config.precision;
-  const bool sends_half = precision.mixed() && !precision.broadcasts_masters && !replica_.layout.any_stays_f32();
+  const bool sends_half = precision.mixed() && !replica_.layout.any_stays_f32();
   if (is_root()) compute.record(*updated_);
   {
     const PhaseScope phase(communication, Phase::broadcast);

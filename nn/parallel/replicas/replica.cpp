@@ -51,10 +51,8 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     scalars.values = scalars.memory.view().rows(0, StepValues::kCount);
     scalars.first_non_finite = scalars.memory.view().rows(StepValues::kCount, StepValues::kCount + 1);
   }
-  if (!precision.mixed() || updates() || layout.any_stays_f32() ||
-      (!config.forward_only && precision.broadcasts_masters)) {
+  if (!precision.mixed() || updates() || layout.any_stays_f32())
     model.parameters = allocate(elements, DType::f32, Category::parameters, "parameters");
-  }
   if (precision.mixed())
     model.half_parameters =
         allocate(gathers ? elements : all, precision.compute, Category::parameters, "parameter 16-bit copy");

@@ -118,10 +118,10 @@ void check_choices(const Options& o) {
   if (o.choices.mode) {
     if (o.choices.any())
       throw ConfigError("--mode auto: it chooses for a given batch and split; give the other settings values");
-    if (o.gpu0_batch_size || o.staging || o.loss_at || o.reduce || o.shard || o.output_device || o.broadcast) {
+    if (o.gpu0_batch_size || o.staging || o.loss_at || o.reduce || o.shard || o.output_device) {
       throw ConfigError(
-          "--mode auto: it chooses what --gpu0-bsz, --staging, --loss-at, --reduce, --shard, --output-device and "
-          "--broadcast are for; leave these out");
+          "--mode auto: it chooses what --gpu0-bsz, --staging, --loss-at, --reduce, --shard and --output-device are "
+          "for; leave these out");
     }
   }
   if (o.choices.batch_size && o.choices.accumulate) {
@@ -261,12 +261,6 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
                       *o.output_device));
     }
     scheme.output_device = output_ordinal(*o.output_device, devices);
-  }
-  if (o.broadcast && scheme.reduce != Reduce::gpu0) {
-    throw ConfigError(
-        fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is "
-                    "sent; leave it out",
-                    *o.broadcast));
   }
   if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
   if (o.exact) scheme.split.leaves = o.leaves;
@@ -411,24 +405,7 @@ Precision resolve_precision(const Options& o) {
   }
   precision.clip_norm = o.clip_norm.value_or(0.0);
   precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (o.broadcast) {
-    if (!precision.mixed())
-      throw ConfigError(
-          "--broadcast: in fp32 there is no 16-bit copy, the parameters themselves are sent; leave it out");
-    precision.broadcasts_masters = *o.broadcast == "masters";
-  }
   return precision;
-}
-
-Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
-  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
-  if (options.broadcast && *options.broadcast == "half") {
-    throw ConfigError(fmt::format(
-        "--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
-  }
-  Precision with_masters = precision;
-  with_masters.broadcasts_masters = true;
-  return with_masters;
 }
 
 TraceLevel resolve_trace_level(const Options& o) {

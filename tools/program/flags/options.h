@@ -283,7 +283,6 @@ struct Options {
   std::optional<double> clip_norm;
   bool allow_non_finite = false;
   std::string reduce_dtype = "f32";
-  std::optional<std::string> broadcast;
 
   std::string init_weights, save;
   bool init_partial = false;         // of --init-weights, load what fits
@@ -355,20 +354,16 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
                                                                     const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 /// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions
-/// the one of --precision, without a name. The growth interval goes to those whose scale is dynamic, --broadcast to
-/// those that have a 16-bit copy. throws ConfigError.
+/// the one of --precision, without a name. The growth interval goes to those whose scale is dynamic. throws
+/// ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; sqrt: the square root of the number of the model's parts.
 int resolve_recompute_segments(const Options& options, const Model& model);
 /// The names of --recompute, separated by commas. throws ConfigError.
 std::vector<std::string> parse_recompute(const std::string& text);
-/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws
-/// ConfigError.
+/// Precision, loss scaling, clipping, and the data type used to reduce gradients. throws ConfigError.
 Precision resolve_precision(const Options& options);
-/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for
-/// --broadcast half there.
-Precision precision_for(const Options& options, const Model& model, const Precision& precision);
 TraceLevel resolve_trace_level(const Options& options);
 /// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
 StepRange parse_step_range(const std::string& text);

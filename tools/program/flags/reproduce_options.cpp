@@ -110,7 +110,6 @@ Options train_options(const Options& asked, const Configuration& configuration, 
   if (colon < configuration.precision.size()) o.loss_scale = configuration.precision.substr(colon + 1);
   o.precisions.clear();
   if (o.loss_scale != "dynamic") o.loss_scale_growth_interval.reset();
-  if (o.precision == "fp32" || o.mode == "ddp") o.broadcast.reset();
   o.seed = seed;
   const std::string folder = asked.reproduce.out + "/" + folder_name(asked, configuration, seed);
   o.checkpoints.directory = folder + "/checkpoints";

@@ -512,13 +512,6 @@ SettingTable precision_settings() {
                HelpOf{kEval, "Accept weights that are NaN or infinite [refuse them]"}, InJson{kTrainings}),
           flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype), "Data type used to reduce gradients",
                one_of({"f32", "f16", "bf16"}), Meaning{"data type used to reduce gradients"}),
-          flag("--broadcast", kTrainings, at(&Options::broadcast),
-               "What device 0 broadcasts under --reduce gpu0: half (16 bits) or masters (f32) [half]",
-               one_of({"half", "masters"}), InJson{kRuns | kCompare}, Read{unless_several([](const SettingContext& c) {
-                 const Precision precision = precision_of(c);
-                 return precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
-               })},
-               Meaning{"`half` or `masters`; null in fp32; absent with `--precisions`"}, Effect::rounding),
           flag("--precisions", kCompare | kReproduce, at(&Options::precisions),
                "Precisions to run, with loss scales: fp32,fp16:none,fp16:dynamic [--precision]", Type{"LIST"},
                HelpOf{kReproduce, "Precisions to run, with loss scales"}, Key{"precisions[]"},

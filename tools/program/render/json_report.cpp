@@ -36,7 +36,6 @@ Json precision_json(const Precision& precision) {
   Json json;
   json["precision"] = precision_name(precision.compute);
   json["loss_scale"] = loss_scale_name(precision.loss_scaling);
-  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
   return json;
 }
 

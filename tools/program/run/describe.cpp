@@ -59,8 +59,6 @@ std::string describe_precision(const EngineConfig& config) {
   if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
   if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
   if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
-  if (p.mixed() && config.scheme.reduce == Reduce::gpu0)
-    text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "half");
   return text;
 }
 

@@ -368,7 +368,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   with_prefix<ConfigError>("--param-group: ", [&] {
     make_update_ranges(FlatLayout(job.model.net->parameters(), 0), config.parameter_groups, 0.0);
   });
-  config.precision = precision_for(options, job.model, precision);
+  config.precision = precision;
   config.allow_non_finite = options.allow_non_finite;
   config.cuda_graph = options.cuda_graph;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
