@@ -155,7 +155,7 @@ TEST_F(Processes, NameWhatAnUpdateInBackwardHasChanged) {
   };
   ASSERT_EQ(mpirun(2, training(words("--steps 2 --lr 0.001"))).exit_code, 0);
   const ChildResult result =
-      mpirun(2, with_output_in(folder_.str(), training(words("--steps 4 --lr 3e38 --resume auto --resume-change lr"))));
+      mpirun(2, with_output_in(folder_.str(), training(words("--steps 4 --lr 3e38 --resume auto"))));
   EXPECT_EQ(result.exit_code, 1) << result.error;
   expect_contains(content(folder_.path("err.0")), "the gradient or the update of step 3 is not finite",
                   "Backward has updated ", "the last one is that of step 2, from which this run continued");

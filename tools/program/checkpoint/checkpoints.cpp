@@ -24,8 +24,6 @@ constexpr const char* kInProgress = "saving";  // what rank 0 reports of it
 constexpr const char* kSaved = "saved";
 constexpr const char* kBestLink = "best";
 
-int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9); }
-
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
 
 /// Does what follows a save: an error is reported on stderr, and the run goes on.
@@ -66,11 +64,7 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
       active_(!options.checkpoints.directory.empty()),
       interval_(resolve_checkpoint_interval(options.checkpoints)),
       directory_(std::move(directory)),
-      best_(best),
-      begin_ns_(steady_now_ns()),
-      due_ns_(begin_ns_ + nanoseconds(interval_.minutes)),
-      first_step_(engine_.steps_issued()),
-      next_check_(first_step_ + 1) {
+      best_(best) {
   if (!directory_) return;
   for (const NamedCheckpoint& checkpoint : list_checkpoints(directory_->path())) {
     if (run_id_of(checkpoint.path) == run_id) own_.insert(checkpoint_name(checkpoint.step));
@@ -90,30 +84,8 @@ Checkpoints::~Checkpoints() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool Checkpoints::is_due(int64_t step) {
-  if (!active_) return false;
-  if (interval_.steps > 0) return step % interval_.steps == 0;
-  return interval_.minutes > 0.0 && minutes_are_due(step);
-}
-
-/// Rank 0 decides by its clock. The processes exchange its decision only when the step for which it predicted the time
-/// has come.
-bool Checkpoints::minutes_are_due(int64_t step) {
-  if (step < next_check_) return false;
-  const int64_t now = steady_now_ns();
-  bool due = now >= due_ns_ && !saving_;
-  int64_t next = step + 1;
-  if (!processes_.process_group()) return due;
-  if (now < due_ns_) {
-    const int64_t step_ns = std::max<int64_t>((now - begin_ns_) / (step - first_step_), 1);
-    next = step + std::max<int64_t>((due_ns_ - now) / step_ns / 2, 1);
-  }
-  const std::string decision =
-      processes_.process_group()->broadcast("whether a checkpoint is due", fmt::format("{} {}", due ? 1 : 0, next));
-  char* end = nullptr;
-  due = std::strtol(decision.c_str(), &end, 10) != 0;
-  next_check_ = std::strtoll(end, nullptr, 10);
-  return due;
+bool Checkpoints::is_due(int64_t step) const {
+  return active_ && interval_.steps > 0 && step % interval_.steps == 0;
 }
 
 /// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All
@@ -163,7 +135,6 @@ void Checkpoints::wait_for_save() {
 void Checkpoints::save(RunState state) {
   const int64_t begin_ns = steady_now_ns();
   wait_for_save();
-  due_ns_ = steady_now_ns() + nanoseconds(interval_.minutes);
   last_step_ = engine_.steps_issued();
   new_best_ = std::exchange(next_best_, std::nullopt);
   if (!directory_) return engine_.checkpointer().share_state();

@@ -42,9 +42,8 @@ class Checkpoints {
 
   /// Checkpoints are saved, by this process or another.
   bool active() const { return active_; }
-  /// Whether one is due after this step, by steps or by time; the same in all processes, which call it after every
-  /// step.
-  bool is_due(int64_t step);
+  /// Whether one is due after this step.
+  bool is_due(int64_t step) const;
   /// Whether one is due after an epoch. With --keep-best one is due if the test accuracy is higher than that of all
   /// epochs whose checkpoints were saved; the epoch is the best one once its own is. Waits for the save in progress
   /// where the answer depends on it. Every process calls it.
@@ -61,7 +60,6 @@ class Checkpoints {
   std::optional<CheckpointRecord> record() const;
 
  private:
-  bool minutes_are_due(int64_t step);
   void wait_for_save();
   bool is_best(double test_accuracy);
   void write(const RunState& state);
@@ -88,10 +86,6 @@ class Checkpoints {
   std::atomic<bool> saving_{false};
   bool saved_ = false;  // the last write() was a success; written by the thread
   std::string error_;   // of the last save that failed; written by the thread
-
-  // Of --checkpoint-every Nm:
-  int64_t begin_ns_ = 0, due_ns_ = 0;
-  int64_t first_step_ = 0, next_check_ = 0;
 };
 
 /// Writes the engine's parameters to --save, if given, on rank 0. Every process calls it: while rank 0 writes, it

@@ -67,12 +67,12 @@ std::string choose(const Options& options, const std::vector<RunSetting>& settin
   const RunState state =
       with_prefix<DataError>("--resume ", [&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
-  compare_settings(state.settings, settings, o.resume_change,
+  compare_settings(state.settings, settings, found->path,
                    state.parameters == parameters_hash(run.engine->parameters().layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
-/// Adapts the state to the settings that were allowed to differ.
+/// Adapts the state to another learning rate or schedule.
 void adapt(const Options& options, const std::vector<SettingChange>& changes, RunState& state) {
   const double lr = resolve_optimizer(options).learning_rate();
   if (has_changed(changes, "lr-schedule")) {
@@ -81,10 +81,9 @@ void adapt(const Options& options, const std::vector<SettingChange>& changes, Ru
   } else if (has_changed(changes, "lr")) {
     state.schedule.plateau_lr = lr;
   }
-  if (has_changed(changes, "loss-scale")) state.loss_scale.reset();
 }
 
-void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits, bool saves) {
+void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool saves) {
   const RunState& state = resumed.state;
   fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step,
              state.epoch + 1, state.batch, state.batches_per_epoch);
@@ -92,22 +91,17 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
     fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", excerpt(state.version),
                VITRINE_VERSION);
   for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", excerpt(change, 400));
-  if (!optimizer_fits)
-    fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
   if (!saves) fmt::print(stderr, "vitrine: this run saves no checkpoints; to go on saving, add --checkpoint-dir DIR\n");
 }
 
 /// Loads the state. With several processes the tensors are rank 0's.
-bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
+void load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
   Engine& engine = *run.engine;
   TrainingState state = engine.checkpointer().make_state();
   state.take_scalars(resumed.state);
-  const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
-  if (!optimizer_fits) state.updates = 0;
   if (reads) {
     with_prefix<DataError>("--resume ", [&] {
-      read_checkpoint_files(resumed.folder, engine.parameters().layout(), engine.parameters().buffer_layout(), state,
-                            optimizer_fits);
+      read_checkpoint_files(resumed.folder, engine.parameters().layout(), engine.parameters().buffer_layout(), state);
     });
   }
   engine.checkpointer().load_state(state);
@@ -116,7 +110,6 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   engine.set_learning_rate(optimizer.learning_rate());
   if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0)
     engine.set_momentum(optimizer.sgd.momentum);
-  return optimizer_fits;
 }
 
 }  // namespace
@@ -146,11 +139,11 @@ std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& r
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
   const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->parameters().layout());
   const std::vector<SettingChange> changes =
-      compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
+      compare_settings(resumed.state.settings, settings, resumed.folder, same_parameters);
   adapt(options, changes, resumed.state);
-  const bool optimizer_fits = load(options, resumed, run, processes.leads());
+  load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->parameters().verify();
-  if (processes.leads()) report(resumed, changes, optimizer_fits, !options.checkpoints.directory.empty());
+  if (processes.leads()) report(resumed, changes, !options.checkpoints.directory.empty());
   return resumed;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -58,7 +57,7 @@ std::vector<SettingChange> find_changes(const SettingValues& before, const std::
   for (const RunSetting& setting : now) {
     const std::string value = std::exchange(old[setting.name], {});
     if (value != setting.value)
-      changes.push_back({setting.name, value, setting.value, setting.effect, setting.part_of});
+      changes.push_back({setting.name, value, setting.value, setting.effect});
   }
   // What another version may have recorded.
   for (const auto& [name, value] : old) {
@@ -68,52 +67,27 @@ std::vector<SettingChange> find_changes(const SettingValues& before, const std::
 }
 
 std::vector<SettingChange> compare_settings(const SettingValues& before, const std::vector<RunSetting>& now,
-                                            const std::vector<std::string>& allowed, bool same_parameters) {
-  const std::set<std::string> named(allowed.begin(), allowed.end());
-  std::set<std::string> unknown = named;
-  for (const auto& [name, value] : before) unknown.erase(name);
-  std::vector<std::string> names;
-  for (const RunSetting& setting : now) {
-    unknown.erase(setting.name);
-    names.push_back(setting.name);
-  }
-  if (!unknown.empty()) {
-    throw ConfigError(
-        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {} ({} only while the "
-                    "parameters keep their shapes)",
-                    *unknown.begin(), fmt::join(names, ", "), fmt::join(kShapeSettings, ", ")));
-  }
+                                            const std::string& checkpoint, bool same_parameters) {
   std::vector<SettingChange> changes = find_changes(before, now);
-  for (SettingChange& change : changes) {
-    // A setting that exists only under the old or the new value of its owner is allowed with the owner.
-    const bool follows = named.contains(change.part_of) && (change.before.empty() || change.now.empty());
-    change.named = follows || named.contains(change.name);
-  }
   if (!same_parameters) mark_fixed(changes);
   std::vector<SettingChange> refused;
-  std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused), [](const SettingChange& change) {
-    return change.fixed || (change.effect == Effect::result && !change.named);
-  });
+  std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused),
+               [](const SettingChange& change) { return change.fixed || change.effect == Effect::result; });
   if (refused.empty()) return changes;
-  if (std::any_of(refused.begin(), refused.end(), [](const SettingChange& change) { return change.fixed; })) {
-    throw ConfigError(fmt::format("--resume: {}; use the checkpoint's settings, or start a new run",
-                                  fmt::join(describe_changes(refused), "; ")));
-  }
-  std::vector<std::string> refused_names;
-  for (const SettingChange& change : refused) refused_names.push_back(change.name);
+  const bool fixed = std::ranges::any_of(refused, &SettingChange::fixed);
   throw ConfigError(fmt::format(
-      "--resume: {}. This changes results; use the checkpoint's settings, or allow it with --resume-change {}",
-      fmt::join(describe_changes(refused), "; "), fmt::join(refused_names, ",")));
+      "--resume: {}. {}; use the checkpoint's settings, or start a new run{}",
+      fmt::join(describe_changes(refused), "; "), fixed ? "The parameters do not fit" : "This changes results",
+      fixed ? "" : fmt::format(" from its weights with --init-weights {} and another --checkpoint-dir", checkpoint)));
 }
 
 std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes) {
   const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
   std::vector<std::string> texts;
   for (const SettingChange& change : changes) {
-    const char* const consequence = change.fixed
-                                        ? " (cannot be changed: the parameters would have other names or shapes)"
+    const char* const consequence = change.fixed                        ? " (the parameters have other shapes)"
                                     : change.effect == Effect::rounding ? ": results differ by rounding"
-                                    : change.named                      ? ", allowed by --resume-change"
+                                    : change.effect == Effect::rate     ? ": in force from here on"
                                                                         : "";
     texts.push_back(fmt::format("--{} is {}, in the checkpoint {}{}", change.name, shown(change.now),
                                 shown(change.before), consequence));

@@ -20,23 +20,21 @@ std::string parameters_hash(const FlatLayout& layout);
 struct SettingChange {
   std::string name, before, now;
   Effect effect = Effect::result;
-  std::string part_of = {};  // RunSetting::part_of
-  bool named = false;        // by --resume-change
-  bool fixed = false;        // cannot be changed: the parameters have other shapes because of it
+  bool fixed = false;  // the parameters have other shapes because of it
 };
 
 /// The differences between settings that were recorded and those of a run. A setting that only one of them knows
 /// differs from "".
 std::vector<SettingChange> find_changes(const SettingValues& before, const std::vector<RunSetting>& now);
-/// find_changes() between a checkpoint and the run that continues it. --resume-change also allows what appears or
-/// disappears with a setting that it names, such as the parts of a schedule.
+/// find_changes() between a checkpoint and the run that continues it.
+///   checkpoint       its folder, for the remedy
 ///   same_parameters  parameters_hash() of the run is the checkpoint's
-/// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings
-///         that change results differ without being named: with all of them, both values of each, and the remedy
+/// throws  ConfigError when the parameters are not the same, and when settings that change results differ, other than
+///         the learning rate and its schedule: with all of them, both values of each, and the remedy
 std::vector<SettingChange> compare_settings(const SettingValues& before, const std::vector<RunSetting>& now,
-                                            const std::vector<std::string>& allowed, bool same_parameters = true);
+                                            const std::string& checkpoint, bool same_parameters = true);
 
-/// "--lr is 0.01, 0.001 in the checkpoint (--resume-change)": one for each change, for stderr.
+/// "--lr is 0.01, in the checkpoint 0.001: from here on": one for each change, for stderr.
 std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes);
 
 /// Whether a setting is among the changes.

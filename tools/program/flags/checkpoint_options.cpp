@@ -7,12 +7,6 @@
 
 namespace vitrine::tools {
 
-namespace {
-
-constexpr double kMostMinutes = 1e8;  // in nanoseconds they fit into 64 bits
-
-}  // namespace
-
 CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
   CheckpointInterval interval;
   const std::string text = o.every.value_or("epoch");
@@ -20,18 +14,11 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
     interval.epochs = true;
     return interval;
   }
-  if (!text.empty() && text.back() == 'm') {
-    const auto minutes = parse_number<double>(std::string_view(text).substr(0, text.size() - 1));
-    if (minutes && *minutes > 0.0 && *minutes <= kMostMinutes) {
-      interval.minutes = *minutes;
-      return interval;
-    }
-  } else if (const auto steps = parse_number<int64_t>(text); steps && *steps > 0) {
+  if (const auto steps = parse_number<int64_t>(text); steps && *steps > 0) {
     interval.steps = *steps;
     return interval;
   }
-  throw ConfigError(fmt::format(
-      "--checkpoint-every {}: expected epoch, a number of steps (500), or of minutes (10m), at most 100000000m", text));
+  throw ConfigError(fmt::format("--checkpoint-every {}: expected epoch or a number of steps, such as 500", text));
 }
 
 void check_checkpoint_options(const CheckpointOptions& o, const std::string& init_weights, bool evaluates_epochs) {
@@ -48,8 +35,6 @@ void check_checkpoint_options(const CheckpointOptions& o, const std::string& ini
     throw ConfigError(
         "--keep-best compares epochs on the test set; give --epochs instead of --steps, and no --no-eval");
   }
-  if (!o.resume_change.empty() && o.resume.empty())
-    throw ConfigError("--resume-change has no effect without --resume; add it, or omit both");
   if (!o.resume.empty() && !o.resumes_automatically() && !init_weights.empty()) {
     throw ConfigError(
         "--resume and --init-weights both say where to start; give one of them (--resume auto takes --init-weights for "

@@ -60,7 +60,7 @@ std::vector<RunSetting> run_settings(const SettingContext& configuration, const 
   for (const SettingRow& row : table) {
     if (row.effect == Effect::local) continue;
     settings.push_back({row.name(), text_in_force(row, configuration, table),
-                        row.effect_if ? row.effect_if(configuration) : row.effect, row.owner.name});
+                        row.effect_if ? row.effect_if(configuration) : row.effect});
   }
   return settings;
 }

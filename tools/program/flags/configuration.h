@@ -19,7 +19,8 @@ enum class Effect {
   start,     // nothing, but the run from its start would have been another one: `reproduce` compares it
   none,      // the same results
   rounding,  // the same mathematics: results differ by rounding
-  result,    // other results: refused, unless --resume-change names it
+  rate,      // another learning rate or schedule from here on
+  result,    // other results: refused
 };
 
 /// What the values in force depend on.
@@ -42,7 +43,6 @@ struct RunSetting {
   std::string name;  // of the flag, without dashes
   std::string value;
   Effect effect = Effect::result;
-  std::string part_of = {};  // the setting of which only some values have this one: "lr-schedule" of "lr-gamma"
 };
 
 /// The settings of a training run as values in force: a default that is given has the same text as one that is not, and

@@ -28,9 +28,8 @@ struct Options;
 
 /// When checkpoints are saved.
 struct CheckpointInterval {
-  bool epochs = false;   // after each epoch
-  int64_t steps = 0;     // above 0: after so many optimizer steps
-  double minutes = 0.0;  // above 0: after so much time
+  bool epochs = false;  // after each epoch
+  int64_t steps = 0;    // above 0: after so many optimizer steps
 };
 
 /// The flags of checkpoints.
@@ -40,7 +39,6 @@ struct CheckpointOptions {
   std::optional<int64_t> keep_last;
   bool keep_best = false;
   std::string resume;  // a directory of checkpoints, one of them, or "auto"
-  std::vector<std::string> resume_change;
 
   bool resumes_automatically() const { return resume == "auto"; }
 };

@@ -104,7 +104,7 @@ Effect of_devices(const SettingContext& c) {
 /// A longer run makes the same steps at first, unless the schedule spans all of them.
 Effect of_length(const SettingContext& c) {
   const std::string& schedule = c.options.schedule.schedule;
-  return schedule == "cosine" || schedule == "one-cycle" ? Effect::result : Effect::none;
+  return schedule == "cosine" || schedule == "one-cycle" ? Effect::rate : Effect::none;
 }
 
 /// "" for the data set's own.
@@ -375,7 +375,7 @@ SettingTable optimizer_settings() {
           flag("--optimizer", kTrainings, at(&Options::optimizer), "Optimizer", one_of({"sgd", "adam", "adamw"}),
                Meaning{"`sgd`, `adam` or `adamw`"}),
           flag("--lr", kTrainings, at(&Options::lr), "Learning rate [0.001]",
-               HelpOf{kReproduce, "Learning rate [0.0001]"}, number_of_at_least_0(),
+               HelpOf{kReproduce, "Learning rate [0.0001]"}, number_of_at_least_0(), Effect::rate,
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).learning_rate(); }},
                Meaning{"learning rate, before the schedule"}),
           flag("--momentum", kTrainings, at(&Options::momentum), "Momentum of sgd [0]", number_of_at_least_0(),
@@ -608,7 +608,7 @@ template <class T, class... Parts>
 SettingRow of_schedule(const char* name, T ScheduleOptions::*field, const std::string& help, const Values& values,
                        std::vector<std::string> schedules, const Parts&... parts) {
   return flag(name, kTrain | kReproduce, at(&Options::schedule, field), help, values, InJson{kTrainings},
-              SettingRow::Owner{"lr-schedule", std::move(schedules)}, parts...);
+              SettingRow::Owner{"lr-schedule", std::move(schedules)}, Effect::rate, parts...);
 }
 
 /// The value in force if a flag is left out.
@@ -625,7 +625,8 @@ SettingTable schedule_settings() {
       "Learning-rate schedule",
       {
           flag("--lr-schedule", kUsers, at(&Options::schedule, &S::schedule),
-               "Learning-rate schedule, as in torch.optim.lr_scheduler", one_of(schedule_names()), InJson{kTrainings}),
+               "Learning-rate schedule, as in torch.optim.lr_scheduler", one_of(schedule_names()), InJson{kTrainings},
+               Effect::rate),
           of_schedule("--lr-step-size", &S::step_size, "step: epochs between decays [30]", whole_number(1, kMostSteps),
                       {"step"}, Otherwise{d.step_size}),
           of_schedule("--lr-milestones", &S::milestones, "multi-step: epochs of the decays, 30,60,80",
@@ -649,10 +650,10 @@ SettingTable schedule_settings() {
               "plateau: what must improve: test loss, test accuracy, or training loss of the epoch's last batch",
               one_of({"loss", "accuracy", "last-batch"}), {"plateau"}),
           flag("--warmup-steps", kUsers, at(&Options::schedule, &S::warmup_steps), "Optimizer steps of linear warm-up",
-               whole_number(0, kMostSteps), InJson{kTrainings}),
+               whole_number(0, kMostSteps), InJson{kTrainings}, Effect::rate),
           flag("--warmup-factor", kUsers, at(&Options::schedule, &S::warmup_factor),
                "Share of the learning rate at the first step of the warm-up [1/3]", fraction(false, true),
-               SettingRow::Owner{"warmup-steps"}, InJson{kTrainings}, Compared{[d](const SettingContext& c) {
+               SettingRow::Owner{"warmup-steps"}, InJson{kTrainings}, Effect::rate, Compared{[d](const SettingContext& c) {
                  const S& o = c.options.schedule;
                  return o.warmup_steps > 0 ? Json(o.warmup_factor.value_or(d.warmup_start_factor)) : Json();
                }}),
@@ -667,8 +668,8 @@ SettingTable checkpoint_settings() {
       {
           flag("--checkpoint-dir", kRuns, at_c(&C::directory), "Save checkpoints in the folder DIR", Type{"DIR"},
                InJson{kTrain}, Meaning{"`--checkpoint-dir`"}, Effect::local, Ranks::given),
-          flag("--checkpoint-every", kTrain, at_c(&C::every), "When to save: epoch, N (steps) or Nm (minutes) [epoch]",
-               Type{"epoch|N|Nm"}, Read{[](const SettingContext& c) {
+          flag("--checkpoint-every", kTrain, at_c(&C::every), "When to save: epoch or N (steps) [epoch]",
+               Type{"epoch|N"}, Read{[](const SettingContext& c) {
                  const C& o = c.options.checkpoints;
                  return o.directory.empty() ? Json() : Json(o.every.value_or("epoch"));
                }},
@@ -682,9 +683,6 @@ SettingTable checkpoint_settings() {
                "Continue from the newest checkpoint in DIR, or auto: from --checkpoint-dir if it has one, else from "
                "the start",
                Type{"DIR|auto"}, kNotInJson, Effect::local, Ranks::given),
-          flag("--resume-change", kTrain, at_c(&C::resume_change),
-               "Settings that may differ from the checkpoint's: lr,batch-size", Type{"FLAG,FLAG"},
-               SettingRow::List::commas, kNotInJson, Effect::local),
       });
 }
 

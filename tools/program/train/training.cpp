@@ -36,13 +36,14 @@ void check_train_schedule(const Options& options) {
 Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size) : of_run(state) {
   if (state == nullptr) return;
   epoch = state->epoch;
-  const bool whole = state->batch == state->batches_per_epoch;
-  const bool same = state->batches_per_epoch == steps_per_epoch && state->batch_size == batch_size;
-  // Batches of another size begin with the one that contains the next sample.
-  batch = whole  ? steps_per_epoch
-          : same ? state->batch
-                 : std::min(state->batch * state->batch_size / batch_size, steps_per_epoch);
-  batch_offset = epoch * steps_per_epoch + batch - state->step;
+  batch = state->batch;
+  if (state->batches_per_epoch == steps_per_epoch && state->batch_size == batch_size &&
+      epoch * steps_per_epoch + batch == state->step)
+    return;
+  throw DataError(fmt::format(
+      "--resume: the checkpoint is at step {}, batch {} of {} in epoch {}, which this run with {} batches of {} does not "
+      "reach; start a new run from its weights with --init-weights",
+      state->step, batch, state->batches_per_epoch, epoch + 1, steps_per_epoch, batch_size));
 }
 
 Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
@@ -55,8 +56,7 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
       steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(),
                                          options.batch_size)),
       start_(resumed ? &resumed->state : nullptr, steps_per_epoch_, options.batch_size),
-      total_batches_(options.steps ? *options.steps + start_.batch_offset
-                                   : options.epochs.value_or(1) * steps_per_epoch_),
+      total_batches_(options.steps ? *options.steps : options.epochs.value_or(1) * steps_per_epoch_),
       epoch_count_((total_batches_ + steps_per_epoch_ - 1) / steps_per_epoch_),
       first_step_(engine_.steps_issued()),
       epoch_(start_.epoch),
@@ -67,7 +67,7 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
       checkpoints_(checkpoints),
       hashes_(hashes),
       source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
-      recorded_(options, first_step_, total_batches_ - start_.batch_offset),
+      recorded_(options, first_step_, total_batches_),
       recorder_(run, recorded_.spans()),
       record_(configured_run(options, engine_.config(), engine_.facts().batch)) {
   record_.first_step = record_.steps.first_step = first_step_;
@@ -229,7 +229,7 @@ std::optional<Evaluation> Training::evaluate() {
 
 bool Training::is_evaluation_due() const {
   const int64_t step = engine_.steps_issued();
-  const bool at_the_end = options_.steps ? step + start_.batch_offset == total_batches_ : batch_ == steps_per_epoch_;
+  const bool at_the_end = options_.steps ? step == total_batches_ : batch_ == steps_per_epoch_;
   return options_.eval_every > 0 && step % options_.eval_every == 0 && !at_the_end && !stopped_;
 }
 
@@ -247,7 +247,7 @@ void Training::evaluate_within_epoch() {
 
 void Training::add_step(const StepResult& totals) {
   const int64_t number = first_step_ + static_cast<int64_t>(record_.step_losses.size());
-  log_.add_step({number + 1, (number + start_.batch_offset) / steps_per_epoch_ + 1, totals.mean_loss(),
+  log_.add_step({number + 1, number / steps_per_epoch_ + 1, totals.mean_loss(),
                  rates_[record_.step_losses.size()],
                  engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
   record_.step_losses.push_back(totals.mean_loss());
@@ -322,7 +322,7 @@ void Training::train_epoch(EpochRecord& result) {
 }
 
 void Training::set_learning_rate() {
-  const ScheduledValues values = schedule_.at(engine_.steps_issued() + start_.batch_offset);
+  const ScheduledValues values = schedule_.at(engine_.steps_issued());
   engine_.set_learning_rate(values.lr);
   if (values.momentum) engine_.set_momentum(*values.momentum);
   rates_.push_back(values.lr);
@@ -343,7 +343,7 @@ std::string Training::describe_rate() const {
   const std::string text = fmt::format("  lr {:.4g}", rates_.back());
   // The others change it in every step.
   const bool by_epochs = schedule.schedule == "plateau" || schedule.schedule.ends_with("step");
-  const double next = schedule_.at(engine_.steps_issued() + start_.batch_offset).lr;
+  const double next = schedule_.at(engine_.steps_issued()).lr;
   if (!by_epochs || batches_done() == total_batches_ || next >= rates_.back()) return text;
   return text + fmt::format(", lowered to {:.4g}", next);
 }

@@ -56,11 +56,9 @@ class Training {
  private:
   /// Where a run begins: a position in its epochs, and what it carries from before.
   struct Start {
+    /// throws DataError: the epochs of `state` are not those of this run
     Start(const RunState* state, int64_t steps_per_epoch, int64_t batch_size);
     int64_t epoch = 0, batch = 0;
-    /// epoch * steps_per_epoch + batch - optimizer steps so far: 0 unless the checkpoint's epochs had another number of
-    /// steps.
-    int64_t batch_offset = 0;
     const RunState* of_run;  // null for a run from the start
   };
 
