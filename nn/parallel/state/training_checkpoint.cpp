@@ -196,7 +196,7 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Buf
 }
 
 void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers,
-                           TrainingState& state, bool optimizer) {
+                           TrainingState& state) {
   // Padding is zero.
   for (TrainingState::Flat& flat : state.flats) std::ranges::fill(flat.values(), 0.0F);
   BufferValues values;
@@ -214,11 +214,9 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
     std::copy_n(all.begin(), averages.size(), averages.begin());
   }
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
-  const std::map<std::string, HostTensor> tensors =
-      optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
-  for (const std::string& name : state.optimizer_states()) {
-    if (optimizer) read_tensors(path, tensors, layout.trained(), name, state.flat(name).values());
-  }
+  const std::map<std::string, HostTensor> tensors = read_safetensors(path);
+  for (const std::string& name : state.optimizer_states())
+    read_tensors(path, tensors, layout.trained(), name, state.flat(name).values());
 }
 
 TrainingState Checkpointer::make_state() const {

@@ -125,9 +125,8 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Buf
                                              const std::map<std::string, std::string>& metadata);
 /// Fills the flat buffers and the counters of `state` from the files in a checkpoint's folder. Averages that the
 /// checkpoint does not have start at the parameters.
-///   optimizer  false: the optimizer's states become zero, as for another optimizer than the checkpoint's
 /// throws  DataError for missing or unfit tensors
 void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers,
-                           TrainingState& state, bool optimizer = true);
+                           TrainingState& state);
 
 }  // namespace vitrine

@@ -140,7 +140,6 @@ void Checkpoints::save(RunState state) {
   if (!directory_) return engine_.checkpointer().share_state();
   engine_.checkpointer().copy_state(*staging_);
   state.take_scalars(*staging_);
-  state.optimizer_states = staging_->optimizer_states();
   state.best = new_best_ ? new_best_ : best_;
   saved_ = false;
   saving_ = true;

@@ -93,7 +93,6 @@ std::string run_state_json(const RunState& s) {
   json["learning_rate"] = exact(s.learning_rate);
   json["momentum"] = exact(s.momentum);
   json["loss_scale"] = loss_scale_json(s);
-  json["optimizer_states"] = s.optimizer_states;
   json["schedule"] = schedule_json(s.schedule);
   json["epoch_so_far"] = epoch_json(s.epoch_so_far);
   json["run_so_far"] = epoch_json(s.run_so_far);
@@ -125,7 +124,6 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     if (const Json& scale = json.at("loss_scale"); !scale.is_null()) {
       s.loss_scale.emplace(static_cast<float>(number(scale.at("scale"))), scale.at("growth_tracker").get<int32_t>());
     }
-    s.optimizer_states = json.at("optimizer_states").get<std::vector<std::string>>();
     const Json& schedule = json.at("schedule");
     s.schedule = {number(schedule.at("plateau_lr")), number(schedule.at("best")), schedule.at("has_best").get<bool>(),
                   schedule.at("bad_epochs").get<int64_t>(), schedule.at("cooldown_left").get<int64_t>()};

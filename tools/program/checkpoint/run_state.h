@@ -26,9 +26,8 @@ std::string new_run_id();
 
 /// The engine's flat buffers and counters are in the checkpoint's files.
 struct RunState : TrainingScalars {
-  std::string run_id;                         // new_run_id() of the start from scratch
-  std::string parameters;                     // parameters_hash()
-  std::vector<std::string> optimizer_states;  // TrainingState::optimizer_states()
+  std::string run_id;      // new_run_id() of the start from scratch
+  std::string parameters;  // parameters_hash()
 
   /// The place in the data: `batch` batches of epoch `epoch` (from 0) have been trained. A whole epoch whose evaluation
   /// is still to come has batch == batches_per_epoch.
