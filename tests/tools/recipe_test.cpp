@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <zlib.h>
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
@@ -17,7 +16,6 @@
 #include "tools/program/flags/options.h"
 #include "tools/program/record/confusion.h"
 #include "tools/program/run/run_log.h"
-#include "tools/program/text/png.h"
 
 namespace vitrine::tools {
 namespace {
@@ -146,43 +144,6 @@ TEST(Confusion, OfManyClassesTheMostFrequentAreShown) {
   EXPECT_NE(first, std::string::npos) << report;
   EXPECT_NE(second, std::string::npos) << report;
   EXPECT_LT(first, second) << report;
-}
-
-/// Chunks with the right checksums, and the pixels that were put in.
-TEST(Png, HoldsThePixels) {
-  std::vector<uint8_t> pixels;
-  for (int i = 0; i < 5 * 4 * 3; ++i) pixels.push_back(static_cast<uint8_t>(i * 11));
-  const std::string png = encode_png(5, 4, pixels);
-  ASSERT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
-  const auto number = [&](size_t at) {
-    uint32_t value = 0;
-    for (size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(png[at + i]);
-    return value;
-  };
-  std::vector<std::string> types;
-  for (size_t at = 8; at < png.size();) {
-    const size_t length = number(at);
-    types.push_back(png.substr(at + 4, 4));
-    const std::string body = png.substr(at + 4, length + 4);
-    EXPECT_EQ(number(at + 8 + length),
-              crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
-    if (types.back() == "IHDR") {
-      EXPECT_EQ(number(at + 8), 5U);
-      EXPECT_EQ(number(at + 12), 4U);
-    }
-    if (types.back() == "IDAT") {
-      std::string rows(4 * 16, 'x');
-      uLongf size = rows.size();
-      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size,
-                           reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)),
-                Z_OK);
-      ASSERT_EQ(size, rows.size());
-      for (size_t i = 0; i < pixels.size(); ++i)
-        EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
-    }
-    at += 12 + length;
-  }
-  EXPECT_EQ(types, (std::vector<std::string>{"IHDR", "IDAT", "IEND"}));
 }
 
 std::vector<std::string> lines_of(const std::string& path) {

@@ -53,9 +53,8 @@ T take(const std::string& bytes, size_t& at) {
 
 struct Event {
   int64_t step = 0;
-  std::string version, tag, text, png;
+  std::string version, tag, text;
   int64_t session_status = 0;
-  int image_width = 0, image_height = 0;
   std::optional<float> scalar;
 };
 
@@ -79,18 +78,6 @@ Event parse_event(const std::string& bytes) {
             event.tag = value.get_string();
           } else if (value.tag() == 2) {
             event.scalar = value.get_float();
-          } else if (value.tag() == 4) {
-            protozero::pbf_reader image = value.get_message();
-            while (image.next()) {
-              if (image.tag() == 1)
-                event.image_height = image.get_int32();
-              else if (image.tag() == 2)
-                event.image_width = image.get_int32();
-              else if (image.tag() == 4)
-                event.png = image.get_bytes();
-              else
-                image.skip();
-            }
           } else if (value.tag() == 8) {
             protozero::pbf_reader tensor = value.get_message();
             while (tensor.next()) tensor.tag() == 8 ? event.text = tensor.get_string(), void() : tensor.skip();
@@ -125,21 +112,15 @@ TEST_F(Tensorboard, WritesRecordsWithTheirChecksums) {
   TensorboardWriter writer(folder());
   writer.add_scalar("train/loss", 2.5, 7);
   writer.add_text("configuration", "| a | b |", 0);
-  writer.add_image("test/confusion", "png", 20, 10, 9);
   writer.flush();
   const std::vector<Event> events = read_events(writer.path());
-  ASSERT_EQ(events.size(), 4U);
+  ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[0].version, "brain.Event:2");
   EXPECT_EQ(events[1].tag, "train/loss");
   EXPECT_EQ(events[1].step, 7);
   EXPECT_EQ(events[1].scalar, 2.5F);
   EXPECT_EQ(events[2].tag, "configuration/text_summary");
   EXPECT_EQ(events[2].text, "| a | b |");
-  EXPECT_EQ(events[3].tag, "test/confusion");
-  EXPECT_EQ(events[3].step, 9);
-  EXPECT_EQ(events[3].png, "png");
-  EXPECT_EQ(events[3].image_width, 20);
-  EXPECT_EQ(events[3].image_height, 10);
 }
 
 TEST_F(Tensorboard, ARunThatContinuesDropsWhatFollowed) {

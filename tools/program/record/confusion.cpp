@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/program/text/png.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
@@ -17,7 +16,6 @@ namespace {
 constexpr int64_t kMostInTable = 20;
 constexpr size_t kConfusionsShown = 20;
 constexpr size_t kNameWidth = 12;
-constexpr int64_t kImageSide = 480;
 
 std::string name_of(int64_t label, const std::vector<std::string>& names) {
   return label < static_cast<int64_t>(names.size()) ? names[static_cast<size_t>(label)] : std::to_string(label);
@@ -87,25 +85,6 @@ nlohmann::ordered_json ConfusionMatrix::json() const {
     rows.push_back(std::vector<int64_t>(begin, begin + classes_));
   }
   return rows;
-}
-
-ConfusionMatrix::Image ConfusionMatrix::image() const {
-  const int64_t cell = std::max<int64_t>(1, kImageSide / classes_), side = cell * classes_;
-  std::vector<uint8_t> pixels(static_cast<size_t>(3 * side * side));
-  for (int64_t y = 0; y < side; ++y) {
-    const int64_t actual = y / cell;
-    const auto samples = static_cast<double>(std::max<int64_t>(1, total(actual)));
-    for (int64_t x = 0; x < side; ++x) {
-      // From white to the blue of matplotlib's map "Blues".
-      const double share = static_cast<double>(count(actual, x / cell)) / samples;
-      uint8_t* pixel = pixels.data() + 3 * (y * side + x);
-      pixel[0] = static_cast<uint8_t>(255 - std::lround(247 * share));
-      pixel[1] = static_cast<uint8_t>(255 - std::lround(207 * share));
-      pixel[2] = static_cast<uint8_t>(255 - std::lround(148 * share));
-    }
-  }
-  return {static_cast<int>(side), static_cast<int>(side),
-          encode_png(static_cast<int>(side), static_cast<int>(side), pixels)};
 }
 
 }  // namespace vitrine::tools

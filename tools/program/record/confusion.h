@@ -32,12 +32,6 @@ class ConfusionMatrix {
   std::string report(const std::vector<std::string>& class_names, const Style& style) const;
   /// [[count of class 0 predicted as 0, 1, ...], ...]
   nlohmann::ordered_json json() const;
-  /// A PNG image: a row for each class, a column for each prediction; the darker, the larger the share of the class.
-  struct Image {
-    int width = 0, height = 0;
-    std::string png;
-  };
-  Image image() const;
 
  private:
   int64_t total(int64_t actual) const;

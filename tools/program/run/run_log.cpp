@@ -126,16 +126,17 @@ void RunLog::add_evaluation(int64_t step, int64_t epoch, const Evaluation& evalu
 }
 
 void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& mine,
-                       const ConfusionMatrix* confusion) {
+                       const std::string& confusion) {
   const std::vector<DeviceRecord> devices = gather_pools(processes_, mine);  // even if a file could not be written
   attempt([&] {
     if (tensorboard_) {
       const int64_t step = epoch.last_step;
       tensorboard_->add_scalar("train/samples_per_second", epoch.samples_per_second(), step);
       add_test_scalars(step, epoch.test_loss, epoch.test_accuracy, epoch.test_top5);
-      if (confusion != nullptr) {
-        const ConfusionMatrix::Image image = confusion->image();
-        tensorboard_->add_image("test/confusion", image.png, image.width, image.height, step);
+      if (!confusion.empty()) {
+        std::string block;  // Markdown shows indented lines as they are
+        for (const std::string& line : split_text(confusion, '\n')) block += "    " + line + "\n";
+        tensorboard_->add_text("test/confusion", block, step);
       }
       for (const DeviceRecord& d : devices) {
         for (const auto& [name, bytes] : bytes_by_name(d.pool)) {

@@ -45,8 +45,9 @@ class RunLog {
   };
   void add_step(const Step& step);
   /// Every process calls it after the same step.
-  ///   devices  names and pools of this process's devices      confusion  TensorBoard shows it as an image; may be null
-  void add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& devices, const ConfusionMatrix* confusion);
+  ///   devices  names and pools of this process's devices      confusion  the report of the matrix, which TensorBoard
+  ///            shows; empty: there is none
+  void add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& devices, const std::string& confusion);
   /// An evaluation within an epoch.
   void add_evaluation(int64_t step, int64_t epoch, const Evaluation& evaluation);
   /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a

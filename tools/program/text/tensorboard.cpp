@@ -21,12 +21,11 @@ namespace {
 // Field numbers of the messages, and values of their enumerations.
 constexpr protozero::pbf_tag_type kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
                                   kEventSessionLog = 7, kSessionStatus = 1, kSummaryValue = 1;
-constexpr protozero::pbf_tag_type kValueTag = 1, kValueSimple = 2, kValueImage = 4, kValueTensor = 8,
-                                  kValueMetadata = 9, kMetadataPluginData = 1, kPluginName = 1;
-constexpr protozero::pbf_tag_type kImageHeight = 1, kImageWidth = 2, kImageColorspace = 3, kImageEncoded = 4;
+constexpr protozero::pbf_tag_type kValueTag = 1, kValueSimple = 2, kValueTensor = 8, kValueMetadata = 9,
+                                  kMetadataPluginData = 1, kPluginName = 1;
 constexpr protozero::pbf_tag_type kTensorDtype = 1, kTensorShape = 2, kTensorStringValue = 8, kShapeDimension = 2,
                                   kDimensionSize = 1;
-constexpr int32_t kSessionStart = 1, kColorspaceRgb = 3, kDtypeString = 7;
+constexpr int32_t kSessionStart = 1, kDtypeString = 7;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -116,21 +115,6 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
     protozero::pbf_writer description(entry, kValueMetadata);
     protozero::pbf_writer plugin(description, kMetadataPluginData);
     plugin.add_string(kPluginName, "text");
-  }
-  write_event(bytes, step);
-}
-
-void TensorboardWriter::add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step) {
-  std::string bytes;
-  {
-    protozero::pbf_writer writer(bytes);
-    protozero::pbf_writer entry(writer, kSummaryValue);
-    entry.add_string(kValueTag, tag);
-    protozero::pbf_writer picture(entry, kValueImage);
-    picture.add_int32(kImageHeight, height);
-    picture.add_int32(kImageWidth, width);
-    picture.add_int32(kImageColorspace, kColorspaceRgb);
-    picture.add_bytes(kImageEncoded, png);
   }
   write_event(bytes, step);
 }

@@ -7,7 +7,7 @@
 
 namespace vitrine::tools {
 
-/// An event file that TensorBoard reads: scalars, texts and images of one run.
+/// An event file that TensorBoard reads: scalars and texts of one run.
 /// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and
 ///         framework/summary.proto (messages)
 class TensorboardWriter {
@@ -24,8 +24,6 @@ class TensorboardWriter {
   void add_scalar(const std::string& tag, double value, int64_t step);
   /// Markdown for TensorBoard's text page.
   void add_text(const std::string& tag, const std::string& markdown, int64_t step);
-  /// A PNG image for TensorBoard's page of images.
-  void add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step);
   /// Hands everything to the operating system. Called after each epoch, so that TensorBoard follows a run. throws
   /// DataError when the disk is full.
   void flush();

@@ -334,7 +334,8 @@ void Training::log_epoch(const EpochRecord& result) {
     const Device& device = (*run_.devices)[static_cast<int>(d)];
     devices[d].device = device.name(), devices[d].pool = device.pool().statistics();
   }
-  log_.add_epoch(result, devices, result.test_loss && record_.confusion ? &*record_.confusion : nullptr);
+  const bool counted = !options_.tensorboard.empty() && result.test_loss && record_.confusion;
+  log_.add_epoch(result, devices, counted ? record_.confusion->report(job_.data.test.class_names, {}) : "");
 }
 
 std::string Training::describe_rate() const {
