@@ -8,8 +8,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/trace/pickle_writer.h"
-
 namespace vitrine {
 namespace {
 
@@ -138,10 +136,11 @@ void write_memory_snapshot(std::ostream& out, std::span<const SnapshotDevice> de
     OrderedJson& entries = traces.emplace_back(OrderedJson::array());
     for (const TraceEntry& e : trace.entries) entries.push_back(entry(d, e));
   }
-  PickleWriter(out).write({{"segments", std::move(segments)},
-                           {"device_traces", std::move(traces)},
-                           {"allocator_settings", OrderedJson::object()},
-                           {"external_annotations", OrderedJson::array()}});
+  out << OrderedJson{{"segments", std::move(segments)},
+                     {"device_traces", std::move(traces)},
+                     {"allocator_settings", OrderedJson::object()},
+                     {"external_annotations", OrderedJson::array()}}
+             .dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace vitrine

@@ -14,8 +14,7 @@ struct SnapshotDevice {
   MemoryHistory history;
 };
 
-/// Writes the pickled equivalent of torch.cuda.memory._snapshot(), for https://pytorch.org/memory_viz and
-/// torch.cuda._memory_viz. Each device is one segment, its slab. The trace allocates the segment and the blocks from
+/// Writes what torch.cuda.memory._snapshot() returns, as JSON, for torch.cuda._memory_viz. Each device is one segment, its slab. The trace allocates the segment and the blocks from
 /// before the beginning, then follows the changes. Frames show tensor, layer, phase and category. Addresses are offsets
 /// from 2^40 times the number of the device, counted from 1.
 void write_memory_snapshot(std::ostream& out, std::span<const SnapshotDevice> devices);

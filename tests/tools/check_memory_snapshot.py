@@ -2,22 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a file is what torch.cuda.memory._snapshot() returns, and that its story adds up. Where torch is there, its own readers open it too.
 
-usage: check_memory_snapshot.py FILE.pickle DEVICES
+usage: check_memory_snapshot.py FILE.json DEVICES
 """
-import pickle
+import json
 import sys
 
 TRACE_KEYS = {"action", "addr", "size", "stream", "time_us", "frames"}
 SEGMENT_KEYS = {"device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type", "segment_pool_id",
                 "is_expandable", "frames", "blocks"}
 BLOCK_KEYS = {"address", "size", "requested_size", "state", "frames"}
-
-
-class NoClasses(pickle.Unpickler):
-    """A snapshot is made of plain values."""
-
-    def find_class(self, module, name):
-        raise AssertionError(f"the file names a class: {module}.{name}")
 
 
 def check_frames(frames):
@@ -71,8 +64,8 @@ def check_segment(segment, held):
 
 def main():
     path, devices = sys.argv[1], int(sys.argv[2])
-    with open(path, "rb") as file:
-        snapshot = NoClasses(file).load()
+    with open(path, encoding="utf-8") as file:
+        snapshot = json.load(file)
     assert set(snapshot) == {"segments", "device_traces", "allocator_settings", "external_annotations"}
     assert len(snapshot["segments"]) == len(snapshot["device_traces"]) == devices
     for device, (segment, trace) in enumerate(zip(snapshot["segments"], snapshot["device_traces"])):

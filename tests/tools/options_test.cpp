@@ -416,7 +416,7 @@ TEST(Options, StepsToRecordCountFromOne) {
   EXPECT_EQ(parse_command_line({"train", "--record-steps", "0", "--report", "r.html"}).exit_code, kExitUsage);
   EXPECT_EQ(parse_command_line({"train", "--report", "r.html", "--trace-level", "off"}).exit_code, kExitUsage);
   EXPECT_TRUE(
-      parse_command_line({"train", "--record-steps", "5-6", "--memory-history", "m.pickle", "--trace-level", "off"})
+      parse_command_line({"train", "--record-steps", "5-6", "--memory-history", "m.json", "--trace-level", "off"})
           .options.has_value());
 }
 
@@ -504,8 +504,8 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
   ASSERT_EQ(warnings("--save x.pt").size(), 1U);
   expect_contains(warnings("--save x.pt")[0], "--save x.pt");
   expect_contains(warnings("--save x.pt")[0], "name it x.safetensors");
-  EXPECT_EQ(warnings("--save a.b/x --report r.html --trace t.json --memory-history m.pickle").size(), 0U);
-  EXPECT_EQ(warnings("--report r.pdf --trace t.txt --memory-history m.json").size(), 3U);
+  EXPECT_EQ(warnings("--save a.b/x --report r.html --trace t.json --memory-history m.json").size(), 0U);
+  EXPECT_EQ(warnings("--report r.pdf --trace t.txt --memory-history m.pickle").size(), 3U);
   EXPECT_EQ(file_warnings(parsed("eval --weights w --save-logits l.csv")).size(), 1U);
 }
 

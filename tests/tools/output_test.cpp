@@ -91,13 +91,13 @@ TEST_F(Output, AReportCanBeWrittenToAPipe) {
 }
 
 TEST_F(Output, AnUnwritableFileLosesNothingElse) {
-  const ChildResult result = shell("$TRAIN --report /dev/full --trace /dev/full --memory-history m.pickle");
+  const ChildResult result = shell("$TRAIN --report /dev/full --trace /dev/full --memory-history m.json");
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)",
                   "--report /dev/full: cannot be written (No space left on device)");
   expect_contains(result.output, "Where the memory went");
   expect_lacks(result.output, "The report is in");
-  EXPECT_GT(fs::file_size(path("m.pickle")), 100U);
+  EXPECT_GT(fs::file_size(path("m.json")), 100U);
   expect_weights();
 
   const ChildResult unsaved = shell(

@@ -159,7 +159,7 @@ TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
   expect_failure(words("train --data synthetic:100 --save {}", folder), 1, "it is a folder");
   expect_failure(words("train --data synthetic:100 --trace /nonexistent/t.json"), 1, "--trace");
   expect_failure(words("train --data synthetic:100 --report /nonexistent/r.html"), 1, "--report /nonexistent/r.html");
-  expect_failure(words("train --data synthetic:100 --memory-history /nonexistent/m.pickle"), 1, "--memory-history");
+  expect_failure(words("train --data synthetic:100 --memory-history /nonexistent/m.json"), 1, "--memory-history");
   expect_failure(words("compare --data synthetic:100 --report /nonexistent/r.html"), 1, "--report /nonexistent/r.html");
 }
 

@@ -163,7 +163,7 @@ TEST(ProgramText, AnEpochShowsItsTimeAndALoweredRateAndTheEndSaysWhatWasWritten)
   const ChildResult result = run_vitrine(
       words("train --model mlp --image-size 8 --data synthetic:64 --epochs 2 --no-eval --lr-schedule step "
             "--lr-step-size 1 --save {} --trace {} --memory-history {} --log {} --tensorboard {} --report {}",
-            in_folder("w.safetensors"), in_folder("t.json"), in_folder("m.pickle"), in_folder("l.csv"), in_folder("tb"),
+            in_folder("w.safetensors"), in_folder("t.json"), in_folder("m.json"), in_folder("l.csv"), in_folder("tb"),
             in_folder("r.html")));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   const std::string epochs = from(result.output, "epoch 1/2");
@@ -174,7 +174,7 @@ TEST(ProgramText, AnEpochShowsItsTimeAndALoweredRateAndTheEndSaysWhatWasWritten)
   EXPECT_TRUE(second.substr(0, second.find('\n')).ends_with(" s  lr 0.0001")) << second;
   for (const std::string& part :
        {"\n\nThe weights are in " + in_folder("w.safetensors"), "The trace is in " + in_folder("t.json"),
-        "The memory history is in " + in_folder("m.pickle"), "The log is in " + in_folder("l.csv"),
+        "The memory history is in " + in_folder("m.json"), "The log is in " + in_folder("l.csv"),
         "TensorBoard reads " + in_folder("tb"), "The report is in " + in_folder("r.html")}) {
     expect_contains(result.output, part + "\n");
   }

@@ -341,9 +341,9 @@ TEST_F(Train, WritesAChromeTrace) {
 
 TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
   run_json("train",
-           words("--steps 6 --no-eval --accumulate 16 --record-steps 2-5 --memory-history {}", path("memory.pickle")));
+           words("--steps 6 --no-eval --accumulate 16 --record-steps 2-5 --memory-history {}", path("memory.json")));
   const ChildResult checked =
-      ChildProcess({"python3", test::source_path("tests/tools/check_memory_snapshot.py"), path("memory.pickle"), "2"})
+      ChildProcess({"python3", test::source_path("tests/tools/check_memory_snapshot.py"), path("memory.json"), "2"})
           .wait();
   EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
 }

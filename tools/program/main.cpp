@@ -70,7 +70,6 @@ int run_program(const std::vector<std::string>& arguments) {
   try {
     if (options.command == Options::Command::info) return run_info(options);
     if (options.command == Options::Command::verify) return run_verify(options);
-    if (options.command == Options::Command::explain) return run_explain(options);
     if (options.command == Options::Command::page) return run_page(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     require_address_space();

@@ -20,7 +20,6 @@ int run_collectives(const Options& options, const Processes& processes);
 int run_lab(const Options& options);
 int run_info(const Options& options);
 int run_verify(const Options& options);
-int run_explain(const Options& options);
 int run_page(const Options& options);
 /// Runs the arguments after the program's name as a command of its own, and returns its exit status.
 using RunArguments = std::function<int(const std::vector<std::string>&)>;

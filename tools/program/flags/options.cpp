@@ -216,8 +216,8 @@ void check_combinations(const Options& o) {
     configurations(o);
   }
   using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval,   Command::collectives, Command::lab,     Command::info,
-                                          Command::lesson, Command::verify,      Command::explain, Command::page};
+  constexpr Command kWithoutTraining[] = {Command::eval,   Command::collectives, Command::lab, Command::info,
+                                          Command::lesson, Command::verify,      Command::page};
   if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
     check_training(o);
 }

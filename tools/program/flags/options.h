@@ -207,7 +207,7 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, explain, lesson, verify, page };
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson, verify, page };
   Command command = Command::train;
 
   std::string model = "small-cnn";
@@ -295,7 +295,6 @@ struct Options {
   bool frontier = false;           // plan
   std::string prove;               // plan
   std::string verify_a, verify_b;  // verify: flags of train, a command that trains, or a file of hashes
-  std::string snapshot;            // explain
   std::string page;                // page: its file
   int lesson = 0;                  // 0: the list
   bool answer = false;             // print the lesson's answer instead of running its command

@@ -22,8 +22,8 @@ inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(O
                           kEval = only(Options::Command::eval), kCompare = only(Options::Command::compare),
                           kReproduce = only(Options::Command::reproduce), kBench = only(Options::Command::collectives),
                           kLab = only(Options::Command::lab), kInfo = only(Options::Command::info),
-                          kExplain = only(Options::Command::explain), kLesson = only(Options::Command::lesson),
-                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page);
+                          kLesson = only(Options::Command::lesson), kVerify = only(Options::Command::verify),
+                          kPage = only(Options::Command::page);
 inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare | kReproduce,
                           kModels = kTrainings | kEval;
 

@@ -42,7 +42,7 @@ std::vector<std::string> file_warnings(const Options& options) {
        {OutputFile{"--save", options.save, {".safetensors"}, "safetensors, which torch.load does not read"},
         {"--report", options.report, {".html", ".htm"}, "HTML"},
         {"--trace", options.trace, {".json"}, "JSON"},
-        {"--memory-history", options.memory_history, {".pickle", ".pkl"}, "a pickle"},
+        {"--memory-history", options.memory_history, {".json"}, "JSON"},
         {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
     const std::string ending = ending_of(file.path);
     if (ending.empty() || std::find(file.endings.begin(), file.endings.end(), ending) != file.endings.end()) continue;
