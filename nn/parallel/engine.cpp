@@ -206,6 +206,11 @@ void Engine::forward() { in_step("forward").passes.forward(true); }
 void Engine::loss() { in_step("loss").outputs.compute_loss(); }
 OutputExchange& Engine::outputs() { return in_step("outputs").outputs; }
 ConstView Engine::step_control(int device) const { return in_step("step_control").replicas[device].scaler->control(); }
+View Engine::gradients(int device) {
+  if (config().update_in_backward)
+    throw ConfigError({"gradients: they are freed in backward; leave out ", settings::kUpdateInBackward});
+  return in_step("gradients").replicas[device].parameter_gradients();
+}
 
 Engine::AverageScope::AverageScope(Engine& engine) : engine_(engine) {
   if (engine.state_->issued_part != nullptr)

@@ -131,6 +131,10 @@ class Engine {
   void clip_gradients(double max_norm);
   /// (StepControl::kCount) f32: what decide_step() and clip_gradients() decided on a device that updates parameters.
   ConstView step_control(int device) const;
+  /// The gradients on a device, f32, flat as Parameters::layout().trained(), to read and to change on its compute
+  /// stream: after finish_reduction() the sums on devices that update parameters. With Sharding::gradients those of the
+  /// device's shard. throws ConfigError with EngineConfig::update_in_backward, which frees them
+  View gradients(int device);
   /// Runs the optimizer, which also writes the 16-bit copy. throws OrderError before decide_step().
   void update_parameters();
   /// Brings the updated parameters to the replicas that did not make the update; with Scheme::shard the next forward()

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
@@ -66,6 +67,77 @@ TEST(CustomStep, ALossOnAnyDeviceTrainsLikeTheBuiltInStep) {
         EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
     }
   }
+}
+
+/// Cross-entropy and a loss scale by hand, all on each device: nothing is gathered.
+void step_with_loss_on_each_device(Engine& engine, const HostBatch& batch) {
+  constexpr float kScale = 0.5F;
+  OutputExchange& outputs = engine.outputs();
+  for (const MicroBatch& micro_batch : engine.micro_batches()) {
+    engine.stage(batch, micro_batch);
+    engine.forward();
+    for (int d = 0; d < engine.devices().size(); ++d) {
+      const Tensor& logits = outputs.of(d);
+      if (!logits) continue;
+      ExecContext& ctx = engine.devices()[d].compute();
+      const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+      zero(ctx, totals);
+      const CrossEntropyConfig loss{-100, kScale / static_cast<float>(outputs.nominal_targets())};
+      softmax_cross_entropy(ctx, loss, logits, outputs.targets(d), View(), logits, totals);
+      outputs.add_totals(totals, d);
+      outputs.set_gradient(d, logits);
+    }
+    engine.backward_and_reduce(micro_batch.last);
+  }
+  engine.finish_reduction();
+  for (int d = 0; d < engine.devices().size(); ++d) {
+    const View sums = engine.gradients(d);
+    add(engine.devices()[d].compute(), sums, sums, sums);
+  }
+  engine.decide_step();
+  engine.update_parameters();
+  engine.distribute_parameters();
+}
+
+TEST(CustomStep, ALossOnEachDeviceGathersNothing) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  const TrainingOutcome expected = train(model, 1, config, kTraining);
+  for (const char* mode : {"ddp", "criterion", "zero1"}) {
+    config.scheme = scheme_preset(mode);
+    config.scheme.split = parse_split("1,0,1");
+    config.accumulate = 2;
+    config.step = step_with_loss_on_each_device;
+    const TrainingOutcome result = train(model, 3, config, kTraining);
+    EXPECT_LT(relative_difference(result.weights, expected.weights), 1e-5) << mode;
+    for (size_t i = 0; i < result.losses.size(); ++i)
+      EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+  }
+}
+
+TEST(CustomStep, AGradientUnlikeItsOutputsIsRefused) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  config.step = [](Engine& engine, const HostBatch& batch) {
+    engine.stage(batch, engine.micro_batches()[0]);
+    engine.forward();
+    OutputExchange& outputs = engine.outputs();
+    const auto message = [&]<class Refusal>(int device, const Shape& shape, DType dtype) {
+      const Tensor other =
+          engine.devices()[device].compute().allocate(shape, dtype, Category::activations, "a wrong gradient");
+      return error_of<Refusal>([&] { outputs.set_gradient(0, other); });
+    };
+    EXPECT_EQ(message.operator()<ShapeError>(0, {3}, DType::f32),
+              "set_gradient: the gradient on cpu:0 has shape (3), expected (5, 5), as the outputs there");
+    EXPECT_EQ(message.operator()<DtypeError>(0, {5, 5}, DType::f16),
+              "set_gradient: the gradient on cpu:0 has dtype f16, expected f32, as the outputs there");
+    EXPECT_EQ(message.operator()<DeviceError>(1, {5, 5}, DType::f32),
+              "set_gradient: the gradient on cpu:0 has device cpu:1, expected cpu:0, as the outputs there");
+    engine.loss();
+    engine.backward_and_reduce(true);
+    finish_step(engine);
+  };
+  train(model, 2, config, kTraining);
 }
 
 TEST(CustomStep, OutputsExistOnDevicesWithSamples) {

@@ -47,6 +47,24 @@ Shape OutputExchange::all_logits_shape() const {
 
 const Tensor& OutputExchange::of(int device) const { return replicas_[device].batch.output; }
 
+ConstView OutputExchange::targets(int device) const { return replicas_[device].batch.targets; }
+
+void OutputExchange::set_gradient(int device, const Tensor& gradient) {
+  Replica& r = replicas_[device];
+  const Tensor& output = r.batch.output;
+  const auto refuse = [&]<class Refusal>(const char* what, const auto& found, const auto& expected) {
+    throw Refusal(fmt::format("set_gradient: the gradient on {} has {} {}, expected {}, as the outputs there",
+                              r.device.name(), what, found, expected));
+  };
+  if (gradient.shape() != output.shape())
+    refuse.operator()<ShapeError>("shape", gradient.shape().str(), output.shape().str());
+  if (gradient.dtype() != output.dtype())
+    refuse.operator()<DtypeError>("dtype", dtype_name(gradient.dtype()), dtype_name(output.dtype()));
+  if (gradient.view().device != output.view().device)
+    refuse.operator()<DeviceError>("device", gradient.view().device.str(), output.view().device.str());
+  r.batch.output_gradient = gradient;
+}
+
 void OutputExchange::add_totals(const Tensor& totals, int device) {
   Replica& r = replicas_[device];
   if (r.exact != nullptr)
