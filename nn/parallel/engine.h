@@ -23,7 +23,7 @@ namespace vitrine {
 struct EngineFacts {
   std::vector<DevicePlan> plans;  // of the devices
   BatchPlan batch;                // of a full batch
-  ImageForm input_form;           // see input_form()
+  ImageForm input_form;           // of the model's input; empty: as the images are (EngineConfig::input_packing)
   std::string communicator;       // that moves gradients, "NCCL 2.28.9, 2 ranks, ..."; empty with one device
   /// Whether steps are replayed as CUDA graphs, "after two steps of a shape", "off: REASON", or, when a
   /// graph could not be captured or launched, "off since step N: REASON"; empty without GPUs.

@@ -69,7 +69,7 @@ struct ResidentImages {
 /// search they have the same bits.
 struct Autotune {
   bool enabled = false;
-  /// Plans of an earlier search (Engine::tuned_plans(), rank 0's), which are used instead of being timed. Those for
+  /// Plans of an earlier search (EngineFacts::tuned_plans, rank 0's), which are used instead of being timed. Those for
   /// other GPUs, libraries or workspaces are timed again, with a warning in AutotuneReport. Null: none.
   std::shared_ptr<const TunedPlans> known;
   /// No plan is timed after that; the operations that are left run by the libraries' choice, which is recorded like the
@@ -85,7 +85,8 @@ struct AutotuneReport {
   std::vector<std::string> warnings;  // known plans that are not used, and operations that were not timed
 };
 
-/// What an engine does, fixed for its lifetime.
+/// What an engine does, fixed for its lifetime but for the learning rate and momentum (Engine::set_learning_rate()),
+/// and workspace_bytes, which the engine fills in where the plan sizes it.
 struct EngineConfig {
   Scheme scheme;
   int64_t batch_size = 64;  // samples per optimizer step, over all devices and micro-batches
@@ -141,7 +142,7 @@ struct EngineConfig {
   int64_t image_height = 0, image_width = 0;
   /// Whether u8 images become the form that the model's first layer wants, such as blocks of pixels with more channels
   /// (conv2d_input_form). Parameters and their gradients keep their shapes, and sums may be rounded in another order.
-  /// Engine::input_form() returns the form. f32 inputs are used unchanged.
+  /// EngineFacts::input_form is the form. f32 inputs are used unchanged.
   InputPacking input_packing = InputPacking::automatic;
   Normalization normalization;
   /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images)
@@ -165,11 +166,11 @@ struct EngineConfig {
   /// steps of its shape and replays it from then on, with the same bits: one launch instead of dozens. Steps are not
   /// replayed where a process has several GPUs, the order is checked or every operation traced, on the caller's streams
   /// or communicators, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed);
-  /// Engine::cuda_graphs() says why. With several processes all replay or none.
+  /// EngineFacts::cuda_graphs says why. With several processes all replay or none.
   bool cuda_graph = true;
   /// Only for GPUs.
   Autotune autotune;
-  /// Replaces Engine::default_step, for a custom loss or order. Planning calls it too, on meta devices with a batch
+  /// Replaces default_step(), for a custom loss or order. Planning calls it too, on meta devices with a batch
   /// whose memory must not be read, so that plans contain its allocations: it only issues work, and what it allocates
   /// depends on shapes alone.
   TrainingStep step;

@@ -21,8 +21,8 @@
 #include "tools/program/text/json_text.h"
 
 /// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
-/// processes exchange it; the terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h)
-/// render it.
+/// processes exchange it; the terminal (render/terminal_report.h), the JSON (render/json_report.h) and the HTML page
+/// (render/html/page.h) render it.
 namespace vitrine::tools {
 
 /// One device of a run or of a plan.
