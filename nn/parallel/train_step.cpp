@@ -36,8 +36,8 @@ void Engine::backward_and_reduce(bool last) {
       s.passes.begin_updates(r);
     }
     // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in
-    // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream:
-    // event, wait and collective are in AllReduceReducer::reduce().
+    // memory. While backward continues on the compute stream, add() sums what is finished on the communication stream
+    // (AllReduceReducer::reduce(), Overlap).
     const auto gradients_ready = [&](int first_parameter) {
       if (reduces) r.reducer->add(finished_elements(s.setup->layout, first_parameter));
     };

@@ -7,13 +7,10 @@ AllReduceReducer::AllReduceReducer(const ReducerContext& replica)
     : replica_(replica),
       wire_(replica),
       squares_(replica),
+      overlap_(replica.device),
       buckets_(replica.world_size > 1 || squares_.active()
                    ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
                    : std::vector<Bucket>{}) {}
-
-void AllReduceReducer::reset() {
-  for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
-}
 
 void AllReduceReducer::begin_step(int64_t step) {
   next_ = 0;
@@ -26,25 +23,22 @@ void AllReduceReducer::add(int64_t finished_elements) {
 }
 
 void AllReduceReducer::reduce(const Bucket& bucket) {
-  ExecContext& compute = replica_.device.compute();
-  ExecContext& communication = replica_.device.communication();
   if (alone() && !squares_.is_due(bucket.parameters_end)) return;
   wire_.pack(bucket.begin, bucket.parameters_end);
-  compute.record(*ready_);
-  const PhaseScope phase(communication, alone() ? Phase::decide : Phase::reduce, bucket.name.c_str());
-  communication.wait(*ready_, "backward");
-  if (alone()) return squares_.add(bucket.parameters_end);
-  if (squares_.all_reduce(bucket)) return;
-  wire_.for_each_view(bucket.begin, bucket.end,
-                      [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
-  squares_.add(bucket.parameters_end);
+  const Phase phase = alone() ? Phase::decide : Phase::reduce;
+  overlap_.start(phase, bucket.name.c_str(), "backward", [&](ExecContext& communication) {
+    if (alone()) return squares_.add(bucket.parameters_end);
+    if (squares_.all_reduce(bucket)) return;
+    wire_.for_each_view(bucket.begin, bucket.end,
+                        [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
+    squares_.add(bucket.parameters_end);
+  });
 }
 
 void AllReduceReducer::finish() {
   add(replica_.layout.parameter_elements());
   if (alone() && squared().elements == 0) return;
-  replica_.device.communication().record(*reduced_);
-  replica_.device.compute().wait(*reduced_, "reduce");
+  overlap_.join("reduce");
   wire_.unpack();
 }
 

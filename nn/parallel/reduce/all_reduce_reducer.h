@@ -5,6 +5,7 @@
 
 #include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/gradient_squares.h"
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/wire_gradients.h"
 
 /// Private to nn/parallel.
@@ -21,7 +22,7 @@ class AllReduceReducer final : public Reducer {
   void begin_step(int64_t step) override;
   void add(int64_t finished_elements) override;
   void finish() override;
-  void reset() override;
+  void reset() override { overlap_.reset(); }
   SquaredElements squared() const override { return squares_.squared(); }
   View error() const override { return wire_.error(); }
 
@@ -32,10 +33,9 @@ class AllReduceReducer final : public Reducer {
   const ReducerContext& replica_;
   WireGradients wire_;
   GradientSquares squares_;
+  Overlap overlap_;
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
   size_t next_ = 0;                    // the first bucket of the step that has not been reduced
-  std::unique_ptr<Event> ready_;       // compute: the gradients of a bucket are final
-  std::unique_ptr<Event> reduced_;     // communication: all buckets are summed, or squared
 };
 
 }  // namespace vitrine

@@ -31,7 +31,8 @@ ExactReducer::ExactReducer(const ReducerContext& replica, const std::map<int64_t
     : replica_(replica),
       plans_(plans),
       buckets_(make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)),
-      squares_(replica) {
+      squares_(replica),
+      overlap_(replica.device) {
   ExecContext& ctx = replica.device.compute();
   int buffers = 1;
   for (const auto& [samples, plan] : plans) buffers = std::max(buffers, plan.buffers(replica.rank));
@@ -54,7 +55,7 @@ ExactReducer::ExactReducer(const ReducerContext& replica, const std::map<int64_t
 }
 
 void ExactReducer::reset() {
-  for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
+  overlap_.reset();
   if (updating_) updating_->reset();
 }
 
@@ -78,17 +79,9 @@ View ExactReducer::buffer(int index) const {
 }
 
 template <class Collective>
-void ExactReducer::between_events(const char* name, const Collective& collective) {
-  ExecContext& compute = replica_.device.compute();
-  ExecContext& communication = replica_.device.communication();
-  compute.record(*ready_);
-  {
-    const PhaseScope phase(communication, Phase::reduce, name);
-    communication.wait(*ready_, "compute");
-    collective(communication);
-  }
-  communication.record(*reduced_);
-  compute.wait(*reduced_, name);
+void ExactReducer::reduce_now(const char* name, const Collective& collective) {
+  overlap_.start(Phase::reduce, name, "compute", collective);
+  overlap_.join(name);
 }
 
 void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View& sums) {
@@ -106,8 +99,8 @@ void ExactReducer::sum_groups(ExecContext& ctx, const View& by_leaf, const View&
   }
   // Each row comes from one device, and the others add zeros to it: no rounding, in whatever order.
   if (!alone()) {
-    between_events(kBatchStatistics,
-                   [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, rows.view()); });
+    reduce_now(kBatchStatistics,
+               [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, rows.view()); });
   }
   const RowRange all = plan_->range_of(micro_batch_);
   const int64_t groups = sums.shape[0], size = all.size() / groups;
@@ -159,15 +152,13 @@ void ExactReducer::add(int64_t finished_elements) {
 }
 
 void ExactReducer::reduce(const Bucket& bucket) {
-  ExecContext& communication = replica_.device.communication();
-  replica_.device.compute().record(*ready_);
-  const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
-  communication.wait(*ready_, "backward");
   std::vector<ConstView> nodes;
   for (const LeafNode& node : plan_->held(replica_.rank, micro_batch_))
     nodes.push_back(buffer(node.buffer).rows(bucket.begin, bucket.parameters_end));
-  replica_.communicator->tree_all_reduce(communication, plan_->contributions(micro_batch_), nodes,
-                                         replica_.gradients.rows(bucket.begin, bucket.parameters_end));
+  overlap_.start(Phase::reduce, bucket.name.c_str(), "backward", [&](ExecContext& communication) {
+    replica_.communicator->tree_all_reduce(communication, plan_->contributions(micro_batch_), nodes,
+                                           replica_.gradients.rows(bucket.begin, bucket.parameters_end));
+  });
 }
 
 void ExactReducer::reduce(const ShardedBucket& bucket, const View& memory, const Subtree& node, const View& sum) {
@@ -222,7 +213,7 @@ void ExactReducer::sum_totals() {
   ExecContext& compute = replica_.device.compute();
   const int64_t count = LossTotals::kCount;
   if (!alone()) {
-    between_events("totals", [&](ExecContext& communication) {
+    reduce_now("totals", [&](ExecContext& communication) {
       replica_.communicator->all_reduce(communication, totals_.view());  // each row comes from one device
       replica_.communicator->all_reduce(communication, replica_.tail().rows(count, replica_.layout.tail_elements()));
     });
@@ -242,8 +233,7 @@ void ExactReducer::finish() {
   sum_totals();
   if (!updates()) return;
   squares_.sum([this](const View& sums) {
-    between_events("squares",
-                   [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, sums); });
+    reduce_now("squares", [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, sums); });
   });
 }
 

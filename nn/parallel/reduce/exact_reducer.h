@@ -7,6 +7,7 @@
 #include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/exact_squares.h"
 #include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/sharded_reducer.h"
 
 /// Private to nn/parallel.
@@ -61,7 +62,7 @@ class ExactReducer final : public Reducer, public LeafSums, private BucketNodes 
   void sum_totals();
   /// Runs a collective on the communication stream, between what is queued on the compute stream before and after.
   template <class Collective>
-  void between_events(const char* name, const Collective& collective);
+  void reduce_now(const char* name, const Collective& collective);
 
   const ReducerContext& replica_;
   const std::map<int64_t, LeafPlan>& plans_;
@@ -75,8 +76,7 @@ class ExactReducer final : public Reducer, public LeafSums, private BucketNodes 
   int micro_batch_ = 0;
   const Leaves* leaves_ = nullptr;  // of the micro-batch
   size_t next_ = 0;                 // the first bucket of the step that has not been reduced
-  std::unique_ptr<Event> ready_;    // compute: values are final
-  std::unique_ptr<Event> reduced_;  // communication: their sums are there
+  Overlap overlap_;
 };
 
 }  // namespace vitrine

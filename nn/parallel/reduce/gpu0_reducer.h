@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/wire_gradients.h"
 
 /// Private to nn/parallel.
@@ -24,10 +25,7 @@ class Gpu0Reducer final : public Reducer {
 
   const ReducerContext& replica_;
   WireGradients wire_;
-  std::unique_ptr<Event> ready_;     // compute: the gradients are final
-  std::unique_ptr<Event> reduced_;   // communication: they are summed on device 0
-  std::unique_ptr<Event> updated_;   // compute of device 0: the parameters are updated
-  std::unique_ptr<Event> received_;  // communication: the parameters have arrived
+  Overlap reduction_, broadcast_;
 };
 
 }  // namespace vitrine

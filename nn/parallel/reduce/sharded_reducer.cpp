@@ -19,7 +19,8 @@ int64_t tiles_of(const Bucket& bucket, const BucketShards& shards, int ranks) {
 
 }  // namespace
 
-ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes) : replica_(replica), nodes_(nodes) {
+ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes)
+    : replica_(replica), nodes_(nodes), reduction_(replica.device), decisions_(replica.device) {
   const EngineConfig& config = replica.config;
   for (ShardedBucket& bucket : make_sharded_buckets(replica)) {
     Part& part = parts_.emplace_back(Part{std::move(bucket)});
@@ -38,8 +39,8 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes
 }
 
 void ShardedReducer::reset() {
-  for (auto* event : {&ready_, &reduced_, &updated_, &shared_})
-    *event = replica_.device.compute().stream().make_event();
+  reduction_.reset();
+  decisions_.reset();
   for (Part& part : parts_) part.memory = {};
 }
 
@@ -53,16 +54,10 @@ void ShardedReducer::begin_backward(bool first, bool last) {
   first_ = first;
   last_ = last;
   if (!updates_in_backward() || alone()) return;
-  ExecContext& compute = replica_.device.compute();
-  ExecContext& communication = replica_.device.communication();
-  compute.record(*ready_);
-  {
-    const PhaseScope phase(communication, Phase::reduce, "totals");
-    communication.wait(*ready_, "loss");
+  reduction_.start(Phase::reduce, "totals", "loss", [this](ExecContext& communication) {
     replica_.communicator->all_reduce(communication, replica_.tail());
-    communication.record(*reduced_);
-  }
-  compute.wait(*reduced_, "reduce");
+  });
+  reduction_.join("reduce");
 }
 
 void ShardedReducer::begin_gradients(int64_t elements, const FlatLayout& all, std::vector<View>& views) {
@@ -104,7 +99,7 @@ View ShardedReducer::in_node(const View& gradient, int number) const {
 
 void ShardedReducer::release() {
   if (next_ == 0 || !parts_[next_ - 1].memory) return;
-  if (!alone()) replica_.device.compute().wait(*reduced_, "reduce");
+  if (!alone()) reduction_.wait("reduce");
   free(parts_[next_ - 1]);
 }
 
@@ -126,29 +121,26 @@ void ShardedReducer::add(int64_t finished_elements) {
 }
 
 void ShardedReducer::reduce(Part& part) {
-  ExecContext& communication = replica_.device.communication();
-  const Bucket& bucket = part.bucket;
-  const BucketShards& shards = part.shards;
   if (alone()) return;
   if (replica_.has_gradient_buckets() && !part.memory && nodes() > 0) {  // this replica has no samples
     allocate(part);
     zero(replica_.device.compute(), part.memory);
   }
-  replica_.device.compute().record(*ready_);
-  const PhaseScope phase(communication, Phase::reduce, part.label.c_str());
-  communication.wait(*ready_, "backward");
-  if (nodes_ != nullptr) {
-    nodes_->reduce(part, part.memory);
-    communication.record(*reduced_);
-  } else if (replica_.has_gradient_buckets()) {
-    reduce_shards(part);
-  } else {
-    if (shards.size > 0)
-      replica_.communicator->reduce_scatter(communication, shards.all(replica_.gradients), own(part));
-    if (shards.rest < bucket.end)
-      replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.rest, bucket.end));
-  }
-  if (squares_ && last_) square(part);
+  reduction_.start(Phase::reduce, part.label.c_str(), "backward", [&](ExecContext& communication) {
+    const BucketShards& shards = part.shards;
+    if (nodes_ != nullptr) {
+      nodes_->reduce(part, part.memory);
+      reduction_.mark_done();
+    } else if (replica_.has_gradient_buckets()) {
+      reduce_shards(part);
+    } else {
+      if (shards.size > 0)
+        replica_.communicator->reduce_scatter(communication, shards.all(replica_.gradients), own(part));
+      if (shards.rest < part.bucket.end)
+        replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.rest, part.bucket.end));
+    }
+    if (squares_ && last_) square(part);
+  });
 }
 
 void ShardedReducer::reduce_shards(Part& part) {
@@ -169,7 +161,7 @@ void ShardedReducer::reduce_shards(Part& part) {
             [&](const View& output) { replica_.communicator->all_reduce(communication, others, output); });
   if (last_ && part.bucket.end > part.bucket.parameters_end && !updates_in_backward())
     replica_.communicator->all_reduce(communication, replica_.tail());
-  communication.record(*reduced_);
+  reduction_.mark_done();
 }
 
 void ShardedReducer::square(const Part& part) {
@@ -189,35 +181,27 @@ void ShardedReducer::square(const Part& part) {
 void ShardedReducer::finish() {
   add(replica_.layout.parameter_elements());
   if (alone()) return;
-  replica_.device.communication().record(*reduced_);
-  replica_.device.compute().wait(*reduced_, "reduce");
+  reduction_.join("reduce");
   if (parts_.back().memory) free(parts_.back());
 }
 
-void ShardedReducer::share_decisions() {
+void ShardedReducer::share_decisions(ExecContext& communication) {
   // The update of one shard may have stopped training, and only an element's owner may know that it is not finite.
   const auto control = [&](int64_t index) { return replica_.control.rows(index, index + 1); };
   View first = control(StepControl::kFirstNonFinite);
   first.dtype = DType::i32;
-  replica_.communicator->all_reduce(replica_.device.communication(), first, first, ReduceOp::min);
+  replica_.communicator->all_reduce(communication, first, first, ReduceOp::min);
   const View stopped = control(StepControl::kStopped);
-  replica_.communicator->all_reduce(replica_.device.communication(), stopped, stopped, ReduceOp::max);
+  replica_.communicator->all_reduce(communication, stopped, stopped, ReduceOp::max);
 }
 
 void ShardedReducer::distribute() {
   // Without shards every replica has made the same update; before the first one nothing is decided.
   if (!replica_.shards_states() || !replica_.control) return;
-  ExecContext& compute = replica_.device.compute();
-  ExecContext& communication = replica_.device.communication();
-  compute.record(*updated_);
-  {
-    const PhaseScope phase(communication, Phase::broadcast, "decisions");
-    communication.wait(*updated_, "optimizer");
-    share_decisions();
-  }
-  communication.record(*shared_);
-  const PhaseScope phase(compute, Phase::broadcast);
-  compute.wait(*shared_, "broadcast");
+  decisions_.start(Phase::broadcast, "decisions", "optimizer",
+                   [this](ExecContext& communication) { share_decisions(communication); });
+  const PhaseScope phase(replica_.device.compute(), Phase::broadcast);
+  decisions_.join("broadcast");
 }
 
 }  // namespace vitrine

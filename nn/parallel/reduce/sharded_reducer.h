@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/reducer.h"
 #include "nn/parallel/reduce/shard.h"
 
@@ -77,7 +78,7 @@ class ShardedReducer final : public Reducer {
   void release();
   /// Frees the memory of a reduced bucket, with update_in_backward after its update.
   void free(Part& part);
-  void share_decisions();
+  void share_decisions(ExecContext& communication);
 
   const ReducerContext& replica_;
   BucketNodes* const nodes_;
@@ -86,10 +87,7 @@ class ShardedReducer final : public Reducer {
   int64_t tiles_ = 0;                // of the buckets that have been squared
   size_t next_ = 0;                  // the first bucket of the step, or micro-batch, that has not been reduced
   bool first_ = true, last_ = true;  // the micro-batch is the first, or the last, of the step
-  std::unique_ptr<Event> ready_;     // compute: the gradients of a bucket are final
-  std::unique_ptr<Event> reduced_;   // communication: all buckets so far are reduced
-  std::unique_ptr<Event> updated_;   // compute: this replica's shard is updated
-  std::unique_ptr<Event> shared_;    // communication: the decisions of all are there
+  Overlap reduction_, decisions_;
 };
 
 }  // namespace vitrine

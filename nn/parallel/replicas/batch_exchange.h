@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/reducer.h"
 
 /// Private to nn/parallel.
@@ -13,22 +12,18 @@ namespace vitrine {
 /// their layers; buckets of gradients share that stream, and come in the same order on all replicas too.
 class BatchExchange final : public BatchSum {
  public:
-  explicit BatchExchange(const ReducerContext& replica) : replica_(replica) {}
+  explicit BatchExchange(const ReducerContext& replica) : replica_(replica), overlap_(replica.device) {}
 
   /// requires ctx is the compute context
   void sum(ExecContext& ctx, const View& values) override;
   /// `values` become those of rank 0, for work that is queued on the compute stream afterwards.
   void broadcast(const View& values);
   /// Makes the events: before the first use and after a failure, while all streams are idle.
-  void reset();
+  void reset() { overlap_.reset(); }
 
  private:
-  template <class Collective>
-  void between_events(Phase phase, const char* name, const Collective& collective);
-
   const ReducerContext& replica_;
-  std::unique_ptr<Event> ready_;  // compute: the values are there
-  std::unique_ptr<Event> done_;   // communication: the collective is done
+  Overlap overlap_;
 };
 
 }  // namespace vitrine

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/reducer.h"
 
 namespace vitrine::tools::lab {
@@ -11,25 +12,17 @@ namespace vitrine::tools::lab {
 /// plants its bugs.
 class OneAllReduce : public Reducer {
  public:
-  OneAllReduce(const ReducerContext& replica, ReduceOp op) : replica_(replica), op_(op) {}
+  OneAllReduce(const ReducerContext& replica, ReduceOp op) : replica_(replica), op_(op), overlap_(replica.device) {}
 
-  void reset() override {
-    for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
-  }
+  void reset() override { overlap_.reset(); }
   void add(int64_t /*finished_elements*/) override {}
   void finish() override {
     if (replica_.communicator == nullptr) return;
-    ExecContext& compute = replica_.device.compute();
-    ExecContext& communication = replica_.device.communication();
-    compute.record(*ready_);
-    {
-      const PhaseScope phase(communication, Phase::reduce);
-      communication.wait(*ready_, "backward");
+    overlap_.start(Phase::reduce, nullptr, "backward", [this](ExecContext& communication) {
       replica_.communicator->all_reduce(communication, parameter_gradients(), parameter_gradients(), op_);
       replica_.communicator->all_reduce(communication, replica_.tail());
-    }
-    communication.record(*reduced_);
-    compute.wait(*reduced_, "reduce");
+    });
+    overlap_.join("reduce");
   }
 
  protected:
@@ -39,8 +32,7 @@ class OneAllReduce : public Reducer {
  private:
   const ReducerContext& replica_;
   const ReduceOp op_;
-  std::unique_ptr<Event> ready_;    // compute: backward is done
-  std::unique_ptr<Event> reduced_;  // communication: everything is reduced
+  Overlap overlap_;
 };
 
 }  // namespace vitrine::tools::lab
