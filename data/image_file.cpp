@@ -40,8 +40,8 @@ bool begins_with(const std::vector<uint8_t>& bytes, std::string_view magic) {
   return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
 }
 
-// Pillow's fixed-point weights of 8-bit images.
-constexpr int kWeightBits = 22;
+constexpr int64_t kChannels = 3;
+constexpr int kWeightBits = 22;  // Pillow's fixed-point weights of 8-bit images
 
 /// Where one output coordinate samples: source[first], source[first + 1], ... with weights whose sum is 1.
 struct Taps {
@@ -52,7 +52,7 @@ struct Taps {
 /// Pillow's triangle filter for the outputs [begin, begin + count) of a line that is resized from `source` to `target`.
 std::vector<Taps> triangle_taps(int64_t source, int64_t target, int64_t begin, int64_t count) {
   const double scale = static_cast<double>(source) / static_cast<double>(target);
-  const double support = std::max(scale, 1.0);
+  const double support = std::max(scale, 1.0), inverse = 1.0 / support;
   std::vector<Taps> all;
   for (int64_t i = begin; i < begin + count; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
@@ -62,7 +62,7 @@ std::vector<Taps> triangle_taps(int64_t source, int64_t target, int64_t begin, i
     std::vector<double> weights;
     double sum = 0.0;
     for (int64_t x = taps.first; x < end; ++x) {
-      weights.push_back(std::max(0.0, 1.0 - std::abs((static_cast<double>(x) - center + 0.5) / support)));
+      weights.push_back(std::max(0.0, 1.0 - std::abs((static_cast<double>(x) - center + 0.5) * inverse)));
       sum += weights.back();
     }
     for (const double weight : weights)
@@ -78,6 +78,31 @@ uint8_t apply(const Taps& taps, const uint8_t* first, int64_t stride) {
   for (size_t i = 0; i < taps.weights.size(); ++i)
     sum += int64_t{taps.weights[i]} * first[static_cast<int64_t>(i) * stride];
   return static_cast<uint8_t>(std::clamp<int64_t>(sum >> kWeightBits, 0, 255));
+}
+
+/// Resizes `rows` rows of `row_bytes` bytes each. Rows of the result have a pixel for each of the taps.
+std::vector<uint8_t> resize_rows(const uint8_t* pixels, int64_t rows, int64_t row_bytes,
+                                 const std::vector<Taps>& taps) {
+  std::vector<uint8_t> resized(static_cast<size_t>(rows) * taps.size() * kChannels);
+  uint8_t* to = resized.data();
+  for (int64_t y = 0; y < rows; ++y) {
+    for (const Taps& t : taps) {
+      for (int64_t c = 0; c < kChannels; ++c)
+        *to++ = apply(t, pixels + y * row_bytes + t.first * kChannels + c, kChannels);
+    }
+  }
+  return resized;
+}
+
+/// Resizes the columns of rows of `row_bytes` bytes each, the first of which is row `first` for the taps.
+std::vector<uint8_t> resize_columns(const uint8_t* pixels, int64_t first, int64_t row_bytes,
+                                    const std::vector<Taps>& taps) {
+  std::vector<uint8_t> resized(taps.size() * static_cast<size_t>(row_bytes));
+  uint8_t* to = resized.data();
+  for (const Taps& t : taps) {
+    for (int64_t i = 0; i < row_bytes; ++i) *to++ = apply(t, pixels + (t.first - first) * row_bytes + i, row_bytes);
+  }
+  return resized;
 }
 
 }  // namespace
@@ -97,7 +122,6 @@ RgbImage read_image_file(const std::filesystem::path& path) {
 }
 
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target) {
-  constexpr int64_t kChannels = 3;
   VITRINE_ASSERT(static_cast<int64_t>(target.size()) == side * side * kChannels, "the target has room for one image");
   const bool wide = image.width > image.height;
   const int64_t width = wide ? side * image.width / image.height : side,
@@ -108,23 +132,20 @@ void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> tar
   };
   const std::vector<Taps> columns = triangle_taps(image.width, width, middle(width), side);
   const std::vector<Taps> rows = triangle_taps(image.height, height, middle(height), side);
-  const int64_t first = rows.front().first, end = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
-  std::vector<uint8_t> narrowed(static_cast<size_t>((end - first) * side * kChannels));
-  for (int64_t y = first; y < end; ++y) {
-    for (int64_t x = 0; x < side; ++x) {
-      const Taps& taps = columns[static_cast<size_t>(x)];
-      const uint8_t* source = image.pixels.data() + (y * image.width + taps.first) * kChannels;
-      for (int64_t c = 0; c < kChannels; ++c) {
-        narrowed[static_cast<size_t>(((y - first) * side + x) * kChannels + c)] = apply(taps, source + c, kChannels);
-      }
-    }
+  const int64_t source_row = image.width * kChannels;
+  std::vector<uint8_t> resized;
+  // The first pass rounds to whole values, so the order of the passes counts: Pillow 13 begins with the columns of
+  // images that lose more than twice as many rows as columns. They are high, and lose no columns to the crop.
+  if (image.height > height && image.height - height > 2 * (image.width - width)) {
+    resized = resize_rows(resize_columns(image.pixels.data(), 0, source_row, rows).data(), side, source_row, columns);
+  } else {
+    const int64_t first = rows.front().first,
+                  end = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
+    resized =
+        resize_columns(resize_rows(image.pixels.data() + first * source_row, end - first, source_row, columns).data(),
+                       first, side * kChannels, rows);
   }
-  for (int64_t y = 0; y < side; ++y) {
-    const Taps& taps = rows[static_cast<size_t>(y)];
-    const uint8_t* source = narrowed.data() + (taps.first - first) * side * kChannels;
-    for (int64_t i = 0; i < side * kChannels; ++i)
-      target[static_cast<size_t>(y * side * kChannels + i)] = apply(taps, source + i, side * kChannels);
-  }
+  std::ranges::copy(resized, target.begin());
 }
 
 }  // namespace vitrine

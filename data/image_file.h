@@ -32,8 +32,8 @@ RgbImage decode_png(std::span<const uint8_t> file, const std::string& path);   /
 /// throws DataError for an image without pixels or with more than kMostImagePixels.
 void check_image_size(int64_t width, int64_t height, const std::string& path);
 
-/// Resizes the shorter side to `side` with Pillow's antialiased bilinear filter and crops the center, as torchvision's
-/// Resize(side) and CenterCrop(side) do.   target (side, side, 3)
+/// Resizes the shorter side to `side` with the antialiased bilinear filter of Pillow 13, to the bit, and crops the
+/// center, as torchvision's Resize(side) and CenterCrop(side) do.   target (side, side, 3)
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target);
 
 }  // namespace vitrine

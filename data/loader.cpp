@@ -73,7 +73,7 @@ class Lease {
       constexpr const char* kRefill = "Loader: the next batch";
       const Slot& slot = buffers_->slots[slot_];
       const auto whole = [&](const HostBuffer& b) {
-        return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill};
+        return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill, true};
       };
       std::vector<MemoryAccess> accesses;
       for (const HostBuffer* const buffer : {&slot.images, &slot.labels, &slot.samples}) {

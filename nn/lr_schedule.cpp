@@ -74,7 +74,8 @@ ScheduledValues LrSchedule::at(int64_t step) const {
                                                                 static_cast<double>(config_.warmup_steps);
   if (config_.kind != Kind::one_cycle) return {scheduled(step) * warmup, {}};
   ScheduledValues values = one_cycle(std::clamp<int64_t>(step - config_.warmup_steps, 0, config_.total - 1));
-  values.lr *= warmup;
+  // A cycle of so few steps that it begins with its fall does not begin with this rate.
+  if (step < config_.warmup_steps) values.lr = lr_ / config_.one_cycle.initial_divisor * warmup;
   return values;
 }
 

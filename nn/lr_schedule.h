@@ -50,8 +50,8 @@ struct LrScheduleConfig {
   } plateau;
 
   /// Linear warm-up over this many optimizer steps (LinearLR before the schedule in a SequentialLR): from
-  /// warmup_start_factor times the schedule's first rate up to that rate, which is lr, and lr / initial_divisor for
-  /// one_cycle, whose momentum stays at max_momentum. The schedule starts after it, at tick 0. With unit epoch a tick
+  /// warmup_start_factor times the optimizer's initial rate up to that rate, which is lr, and lr / initial_divisor for
+  /// one_cycle, whose momentum keeps its first value. The schedule starts after it, at tick 0. With unit epoch a tick
   /// is steps_per_epoch steps from there on, so step and multi_step change the rate within an epoch if the warm-up ends
   /// within one. plateau counts all epochs of training, warm-up included.
   int64_t warmup_steps = 0;

@@ -30,16 +30,25 @@ class ModelBuilder {
     parts_.push_back({std::move(name), std::move(layer)});
   }
   void add_flatten(std::string name) {
-    if (shape_.rank() == 4) flattened_ = {CheckpointLayout::Kind::linear_chw, shape_[1], shape_[2], shape_[3]};
+    if (shape_.rank() == 4) {
+      flattened_ = {CheckpointLayout::Kind::linear_chw, shape_[1], shape_[2], shape_[3]};
+      flatten_ = parts_.size();
+    }
     add(std::move(name), std::make_unique<Flatten>());
   }
   /// The layout that files give to the weight of the first Linear after a flatten. Other layers get none.
   CheckpointLayout take_flattened() { return std::exchange(flattened_, {}); }
-  std::unique_ptr<Sequential> build() { return std::make_unique<Sequential>(std::move(parts_)); }
+  /// Elements of images that reach no Linear leave the model in PyTorch's order.
+  std::unique_ptr<Sequential> build() {
+    if (take_flattened().kind == CheckpointLayout::Kind::linear_chw)
+      parts_[flatten_].layer = std::make_unique<Flatten>(true);
+    return std::make_unique<Sequential>(std::move(parts_));
+  }
 
  private:
   Shape shape_;
-  CheckpointLayout flattened_;
+  CheckpointLayout flattened_;  // until a Linear takes it
+  size_t flatten_ = 0;          // the part that set it
   std::vector<Sequential::Part> parts_;
 };
 

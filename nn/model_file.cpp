@@ -78,8 +78,9 @@ class Settings {
     return {both, both};
   }
   double number(const char* name, double standard, double least, double most) {
-    const Json* value = find(name);
-    if (value == nullptr) return standard;
+    known_.insert(name);
+    const auto value = layer_.find(name);  // null is no number: PyTorch's momentum None is another average
+    if (value == layer_.end()) return standard;
     const double x = value->is_number() ? value->get<double>() : NAN;
     if (!(x >= least && x <= most))
       throw Problem(fmt::format("{} is {}, expected a number from {} to {}", name, shown(*value), least, most));

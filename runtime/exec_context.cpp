@@ -64,6 +64,10 @@ Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::func
   }
   stream_.check_owner(data);
   const View view{data, shape, dtype, device_};
+  if (OrderChecker* const checker = stream_.checker()) {
+    const MemoryAccess memory{data, view.bytes()};
+    checker->note({.kind = ScheduleEvent::Kind::adopt, .stream = stream_.checker_index(), .accesses = {&memory, 1}});
+  }
   return Tensor(std::make_shared<Adopted>(stream_, pool_, view.bytes(), std::move(release)), view);
 }
 
@@ -107,10 +111,10 @@ ExecContext::Operation::Operation(ExecContext& ctx, const OpInfo& info) : ctx_(c
     std::vector<MemoryAccess>& accesses = declared_->accesses;
     accesses.reserve(info.reads.size() + info.writes.size() + 1);
     for (const ConstView& v : info.reads) {
-      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), false, info.name});
+      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), false, info.name, v.device.is_host()});
     }
     for (const View& v : info.writes) {
-      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), true, info.name});
+      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), true, info.name, v.device.is_host()});
     }
     checker->on_operation(ctx.stream_.checker_index(), info.name, accesses);
     // Of the stream alone, so its order is that of the stream.

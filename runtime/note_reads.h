@@ -16,7 +16,8 @@ inline void note_reads(ExecContext& ctx, const char* operation, std::span<const 
   if (checker == nullptr) return;
   std::vector<MemoryAccess> accesses;
   for (const ConstView& view : reads) {
-    if (view && view.bytes() > 0) accesses.push_back({view.data, view.bytes(), false, operation});
+    if (view && view.bytes() > 0)
+      accesses.push_back({view.data, view.bytes(), false, operation, view.device.is_host()});
   }
   checker->on_operation(ctx.stream().checker_index(), operation, accesses);
 }

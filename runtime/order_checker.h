@@ -20,6 +20,7 @@ struct MemoryAccess {
   int64_t bytes = 0;
   bool write = false;
   const char* what = "";  // name of the operation
+  bool host = false;      // memory of the host, not of a device
 };
 
 /// The memory that one operation may access. While an object of DeclaredScope lives, View::as() on its thread checks
@@ -53,6 +54,7 @@ struct ScheduleEvent {
     collective,  // the next operation on `stream` is rank `number`'s part in a collective; name, bytes, signature
     allocate,    // of accesses[0] for `stream`, at `offset` of the device's slab; name: of the tensor
     free,        // of accesses[0]
+    adopt,       // accesses[0] is memory that a tensor has adopted (ExecContext::adopt)
     forget,      // a failure has ended the work so far
   };
   Kind kind;
@@ -90,7 +92,7 @@ class OrderChecker {
   /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote).
   /// throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
-  /// Passes an event of the kinds cause, collective, allocate and free to the observer.
+  /// Passes an event of the kinds cause, collective, allocate, free and adopt to the observer.
   void note(const ScheduleEvent& event);
   /// Called with the streams that exist, then with everything that is issued, before it is checked. Replaces the
   /// observer before; null removes it. It must not issue operations.

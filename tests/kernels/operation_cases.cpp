@@ -20,6 +20,7 @@
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"
 #include "kernels/step_control.h"
+#include "kernels/transpose.h"
 #include "kernels/tree_sum.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
@@ -175,6 +176,25 @@ void add_gelu(Cases& all) {
                  .reference = reference,
                  .in_place = {0}});
   all.back().arguments[0].dtype = {};
+}
+
+void add_transpose(Cases& all) {
+  const auto reference = [](const DoubleTensor& x) {
+    const int64_t rows = x.shape[1], columns = x.shape[2];
+    DoubleTensor y{{x.shape[0], columns, rows}, x.values};
+    for (int64_t i = 0; i < x.shape.numel(); ++i) {
+      const int64_t n = i / (rows * columns), r = i / columns % rows;
+      y.values[static_cast<size_t>((n * columns + i % columns) * rows + r)] = x.values[static_cast<size_t>(i)];
+    }
+    return y;
+  };
+  for (const Shape& s : {Shape{0, 3, 2}, Shape{2, 0, 3}, Shape{1, 1, 1}, Shape{3, 7, 5}, Shape{2, 1, 9},
+                         Shape{5, 49, 33}, Shape{2, 300, 67}}) {
+    all.push_back({.name = "transpose",
+                   .arguments = {input("x", s), output("y", {s[0], s[2], s[1]})},
+                   .call = [](ExecContext& ctx, const Views& v) { transpose(ctx, v[0], v[1]); },
+                   .reference = [=](Arguments& v) { v[1] = reference(v[0]); }});
+  }
 }
 
 void add_dropout(Cases& all) {
@@ -574,8 +594,8 @@ std::string OperationCase::str() const {
 const std::vector<OperationCase>& operation_cases() {
   static const Cases all = [] {
     Cases cases;
-    for (const auto add : {add_elementwise, add_relu_backward, add_gelu, add_dropout, add_batch_norm, add_pools,
-                           add_cross_entropy, add_products, add_flat_buffers})
+    for (const auto add : {add_elementwise, add_relu_backward, add_gelu, add_transpose, add_dropout, add_batch_norm,
+                           add_pools, add_cross_entropy, add_products, add_flat_buffers})
       add(cases);
     return cases;
   }();

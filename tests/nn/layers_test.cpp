@@ -144,6 +144,22 @@ TEST(LayerGradients, FlattenIntoOtherMemory) {
   check_gradients(Flatten(), {2, 3, 4, 5}, kTraining, 600, [](const DoubleTensor& x, const Params&) { return x; });
 }
 
+TEST(LayerGradients, FlattenChannelsFirst) {
+  for (const Shape& shape : {Shape{2, 3, 4, 5}, Shape{3, 1, 1, 7}, Shape{1, 9, 2, 1}, Shape{2, 6, 3}}) {
+    check_gradients(Flatten(true), shape, kTraining, 610, [](const DoubleTensor& x, const Params&) {
+      const int64_t n = x.shape[0], c = x.shape[x.shape.rank() - 1],
+                    positions = static_cast<int64_t>(x.values.size()) / n / c;
+      DoubleTensor y{{n, c * positions}, std::vector<double>(x.values.size())};
+      for (size_t i = 0; i < x.values.size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        const int64_t image = at / (c * positions), position = at / c % positions;
+        y.values[static_cast<size_t>((image * c + at % c) * positions + position)] = x.values[i];
+      }
+      return y;
+    });
+  }
+}
+
 TEST(LayerGradients, BatchNorm2d) {
   uint64_t seed = 700;
   for (const Shape& shape : {Shape{2, 1, 1, 3}, Shape{3, 4, 5, 7}, Shape{2, 6, 6, 20}}) {
@@ -234,6 +250,9 @@ TEST(Layers, IdentitiesAreRecognized) {
   EXPECT_TRUE(Dropout(0.5F, 0).is_identity(images, evaluation));
   EXPECT_TRUE(Dropout(0.0F, 0).is_identity(images, kTraining));
   EXPECT_TRUE(Flatten().is_identity(images, kTraining));
+  EXPECT_FALSE(Flatten(true).is_identity(images, kTraining));
+  EXPECT_TRUE(Flatten(true).is_identity({2, 1, 1, 4}, kTraining));
+  EXPECT_TRUE(Flatten(true).is_identity({2, 6, 6, 1}, kTraining));
 }
 
 // The memory that layers keep determines the peak of a training step.

@@ -104,6 +104,27 @@ TEST(LrSchedule, FollowsPyTorchTickByTick) {
   }
 }
 
+// Cycles so short that they begin with their fall are no exception.
+TEST(LrSchedule, FollowsPyTorchInShortRunsWithAWarmup) {
+  std::ifstream file(test::source_path("tests/nn/data/schedules.json"));
+  const Json record = Json::parse(file);
+  const std::map<std::string, Kind> kinds = {{"cosine", Kind::cosine}, {"one_cycle", Kind::one_cycle}};
+  ASSERT_FALSE(record.at("short").empty());
+  for (const Json& entry : record.at("short")) {
+    LrScheduleConfig config = config_of(kinds.at(entry.at("name")));
+    config.total = entry.at("total");
+    config.warmup_steps = entry.at("warmup");
+    const LrSchedule schedule(config, record.at("lr"), 1);
+    for (size_t step = 0; step < entry.at("values").size(); ++step) {
+      const ScheduledValues found = schedule.at(static_cast<int64_t>(step));
+      const double lr = entry.at("values")[step][0];
+      EXPECT_NEAR(found.lr, lr, 1e-15 + 1e-9 * lr) << entry << ", step " << step;
+      if (found.momentum)
+        EXPECT_NEAR(*found.momentum, entry.at("values")[step][1].get<double>(), 1e-9) << entry << ", step " << step;
+    }
+  }
+}
+
 TEST(LrSchedule, CountsEpochsFromTheEndOfTheWarmup) {
   LrScheduleConfig config = config_of(Kind::multi_step, Unit::epoch);
   config.milestones = {2};

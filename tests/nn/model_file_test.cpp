@@ -76,6 +76,24 @@ TEST_F(ModelFile, MergesARectifierIntoTheLayerBeforeOrTheMaximumAfterIt) {
             "relu, 12: linear(3 -> 2))");
 }
 
+// Without a Linear, whose weight would be permuted, the elements themselves are.
+TEST_F(ModelFile, FlattensChannelsFirstWhereNoLinearFollows) {
+  const auto flattens = [&](const std::string& end) {
+    const Model model =
+        read_layers(R"({"type": "Conv2d", "out_channels": 2, "kernel_size": 3}, {"type": "Flatten"})" + end);
+    std::string found;
+    for (const Sequential::Part& part : model.net->parts()) {
+      if (part.layer->describe().starts_with("flatten")) found += part.layer->describe() + ";";
+    }
+    return found;
+  };
+  EXPECT_EQ(flattens(""), "flatten(channels first);");
+  EXPECT_EQ(flattens(R"(, {"type": "GELU"}, {"type": "Dropout"}, {"type": "Flatten"}, {"type": "ReLU"})"),
+            "flatten(channels first);flatten;");
+  EXPECT_EQ(flattens(R"(, {"type": "ReLU"}, {"type": "Linear", "out_features": 3}, {"type": "Flatten"})"),
+            "flatten;flatten;");
+}
+
 TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
   const auto expect = [&](const std::string& layers, const std::string& part) {
     const std::string text = refusal_of_layers(layers + kEnd);
@@ -105,6 +123,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
          "has more elements than 64 bits can count");
   expect(R"({"type": "BatchNorm2d", "affine": false})", "affine is false");
   expect(R"({"type": "BatchNorm2d", "eps": 0})", "eps is 0");
+  expect(R"({"type": "BatchNorm2d", "momentum": null})", "momentum is null, expected a number from 0 to 1");
   expect(R"({"type": "MaxPool2d", "kernel_size": 2, "ceil_mode": true})", "ceil_mode is true");
   expect(R"({"type": "MaxPool2d", "kernel_size": 2, "padding": 2})", "pad");
   expect(R"({"type": "GELU", "approximate": "tanh"})", "approximate is \"tanh\"");

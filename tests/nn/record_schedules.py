@@ -89,6 +89,21 @@ def cases_of_flags():
     ]
 
 
+def short_runs():
+    """Every schedule that knows its end, over 1 to 10 ticks, with several warm-ups before it."""
+    schedules = {"one_cycle": lambda o, total: s.OneCycleLR(o, max_lr=LR, total_steps=total),
+                 "cosine": lambda o, total: s.CosineAnnealingLR(o, total)}
+    runs = []
+    for name, schedule in schedules.items():
+        for total in range(1, 11):
+            for warmup in (0, 1, 2, 5):
+                def make(o):
+                    return schedule(o, total)
+                values = run(name, warmed(make, warmup, 1.0 / 3.0) if warmup else make, warmup + total)["values"]
+                runs.append({"name": name, "total": total, "warmup": warmup, "values": values})
+    return runs
+
+
 def main():
     rng = random.Random(3)
     falling = [2.0 * math.exp(-0.2 * i) + 0.3 + rng.uniform(-0.02, 0.02) for i in range(80)]
@@ -109,7 +124,7 @@ def main():
         plateau("plateau_accuracy", rising, mode="max", patience=4, threshold=1e-3),
         plateau("plateau_nan", with_nan, patience=2),
     ]
-    print(json.dumps({"torch": torch.__version__, "lr": LR, "cases": cases, "flags": cases_of_flags()}, separators=(",", ":")))
+    print(json.dumps({"torch": torch.__version__, "lr": LR, "cases": cases, "flags": cases_of_flags(), "short": short_runs()}, separators=(",", ":")))
 
 
 main()

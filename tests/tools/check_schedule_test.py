@@ -129,6 +129,7 @@ class Tests:
         rejected("swapped collectives on one rank", swap, "the ranks differ")
         last = max(n for n, line in enumerate(lines) if line["do"] == "collective")
         rejected("a collective that one rank does not issue", lambda m: m.__setitem__(last, {"do": "deleted"}), "different numbers of collectives")
+        rejected("a collective of a rank without a device", lambda m: m[last].update(rank=9, sequence=0), "no device has this rank")
 
         def cycle(mutant):
             # Rank 0 waits in its first collective for all ranks; rank 1 begins its own only after what follows that collective on rank 0.
@@ -137,6 +138,49 @@ class Tests:
             mutant.insert(of_rank0 + 1, {"do": "record", "stream": lines[of_rank0]["stream"], "event": event})
             mutant.insert(first + 1, {"do": "wait", "stream": lines[first]["stream"], "event": event, "for": "a cycle"})
         rejected("a cycle through a collective", cycle, "waits form a cycle")
+
+    def dropped_and_moved(self, flags, most):
+        """Drops the collectives of each rank and of all of them, and moves up to `most` reads and writes of each device past its blocks, and of host
+        memory to where none is listed. Returns the number of mutants, all of which are rejected."""
+        lines, streams = self.proven(flags)
+        mutants = 0
+
+        def rejected(what, changes, reason):
+            nonlocal mutants
+            kept = {number: lines[number] for number in changes}
+            for number, line in changes.items():
+                lines[number] = line
+            found = self.wrong(lines, streams)
+            for number, line in kept.items():
+                lines[number] = line
+            mutants += 1
+            self.expect(reason in found, f"{flags}: {what}: expected '{reason}', got '{found}'")
+
+        by_rank = collections.defaultdict(list)
+        for number, line in enumerate(lines):
+            if line["do"] == "collective":
+                by_rank[line["rank"]].append(number)
+        for rank, numbers in by_rank.items():
+            rejected(f"no collectives of rank {rank}", {number: {"do": "deleted"} for number in numbers}, "the ranks issue different numbers"
+                     if len(by_rank) > 1 else "but the file states")
+        if by_rank:
+            rejected("no collectives at all", {number: {"do": "deleted"} for of_rank in by_rank.values() for number in of_rank}, "but the file states")
+
+        bases = {streams[line["stream"]]["device"]: line["address"] - line["offset"] for line in lines if line["do"] == "allocate"}
+        slabs = [(bases[line["device"]], bases[line["device"]] + line["bytes"]) for line in lines if line["do"] == "peak" and line["bytes"]]
+        places = collections.defaultdict(list)  # (base of the slab or None, kind) -> (line, index)
+        for number, line in enumerate(lines):
+            for kind in ("reads", "writes") if line["do"] == "operation" else ():
+                for index, (begin, _) in enumerate(line[kind]):
+                    slab = next((slab for slab in slabs if slab[0] <= begin < slab[1]), None)
+                    places[slab, kind].append((number, index))
+        for (slab, kind), found in places.items():
+            for at, (number, index) in enumerate(found[::max(1, len(found) // most)][:most]):
+                line = copy.deepcopy(lines[number])
+                end = slab[1] if slab else max(l["address"] + l["bytes"] for l in lines if l["do"] == "outside")
+                line[kind][index][0] = end + at * 256
+                rejected(f"line {number}: one of the {kind} moved past the end", {number: line}, "belong to no block")
+        return mutants
 
     def damaged_files(self, flags):
         self.plan(flags)
@@ -151,7 +195,7 @@ class Tests:
         self.expect(status(text).returncode == 0, "the program proves a schedule")
         lines = text.splitlines(keepends=True)
         for what, content in {"empty": "", "half": text[:len(text) // 2], "without its end": "".join(lines[:-1]), "not JSON": "hello\n" + text,
-                              "of another version": text.replace('"version":1', '"version":2', 1), "with a list": lines[0] + "[]\n" + text,
+                              "of another version": text.replace('"version":2', '"version":1', 1), "with a list": lines[0] + "[]\n" + text,
                               "without its streams": lines[0] + "".join(lines[3:])}.items():
             done = status(content)
             self.expect(done.returncode == 2 and "not a schedule" in done.stderr, f"a file that is {what}: {done}")
@@ -185,6 +229,8 @@ def main():
             waits, redundant = tests.deleted_waits(flags, 30 if everything else 15)
             total, listed = total + waits, listed + redundant
         tests.expect(total >= needed, f"{total} deleted waits")
+        moved = rows[::4] if everything else [rows[0], rows[3], rows[-1], next(row for row in rows if "cuda" in row)]
+        mutants = sum(tests.dropped_and_moved(flags, 5) for flags in moved)
         tests.planted_faults(rows[0])
         tests.planted_faults(rows[3])
         tests.damaged_files(rows[1])
@@ -193,7 +239,8 @@ def main():
             tests.speed()
         for what, count in sorted(tests.waits.items()):
             print(f"  {tests.redundant[what]} of {count} are redundant: {what}")
-        print(f"{len(rows)} configurations are proven; {total} deleted waits: {total - listed} are rejected, {listed} are redundant")
+        print(f"{len(rows)} configurations are proven; {total} deleted waits: {total - listed} are rejected, {listed} are redundant; "
+              f"{mutants} mutants of {len(moved)} configurations without collectives or with accesses past the end are rejected")
         return 1 if tests.failures else 0
 
 

@@ -107,6 +107,11 @@ def read_safetensors(path):
     return tensors
 
 
+def write_idx(folder, part, pixels, labels):
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, *pixels.shape) + pixels.tobytes())
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, len(labels)) + labels.tobytes())
+
+
 def write_images(folder, count=IMAGES, size=SIZE):
     """A data set in the IDX format; returns the images and labels of both parts, as the program normalizes them."""
     random = numpy.random.default_rng(3)
@@ -114,8 +119,7 @@ def write_images(folder, count=IMAGES, size=SIZE):
     for part in ("train", "t10k"):
         pixels = random.integers(0, 256, (count, size, size), dtype=numpy.uint8)
         labels = (numpy.arange(count) % CLASSES).astype(numpy.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, size, size) + pixels.tobytes())
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
+        write_idx(folder, part, pixels, labels)
         if part == "train":
             mean, std = pixels.mean() / 255, pixels.std() / 255
         parts.append((torch.from_numpy((pixels / 255 - mean) / std).float().unsqueeze(1), torch.from_numpy(labels).long()))

@@ -34,7 +34,7 @@ void widen_on_host(DType dtype, const void* values, int64_t count, float* wide) 
 
 void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory) {
   if (devices.checker() == nullptr || memory.bytes() == 0) return;
-  const MemoryAccess access{memory.data, memory.bytes(), false, operation};
+  const MemoryAccess access{memory.data, memory.bytes(), false, operation, memory.device.is_host()};
   devices.checker()->on_host_access(operation, {&access, 1});
 }
 
