@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "nn/json_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/units.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/render/json_report.h"
@@ -131,7 +132,7 @@ int run_explain(const Options& options) {
   const std::string source =
       fmt::format("explain: {} cannot be read as a snapshot of torch.cuda.memory._dump_snapshot()", options.snapshot);
   const std::vector<TorchDevice> devices =
-      read_torch_snapshot(source, read_text_file(options.snapshot, kLargestTextFile));
+      read_torch_snapshot(source, read_regular_file(options.snapshot, kLargestTextFile));
   std::vector<SnapshotExplanation> explanations;
   for (const TorchDevice& device : devices) explanations.push_back(explain_snapshot(device));
   if (options.json) {

@@ -13,6 +13,7 @@
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/settings.h"
 
 namespace vitrine::tools {
@@ -110,6 +111,35 @@ std::string in_program_words(const Reason& reason) { return reason.str(flag_of);
 std::string in_program_words(const std::exception& error) {
   const auto* const ours = dynamic_cast<const Error*>(&error);
   return ours != nullptr ? in_program_words(ours->reason()) : error.what();
+}
+
+std::string with_short_quotes(std::string message, const std::vector<std::string>& arguments) {
+  constexpr size_t kLongest = 200;
+  constexpr std::string_view kSeparators = ",:;/=@ ";  // messages also quote items of a list, and parts of them
+  std::vector<std::string> quotes;
+  for (const std::string& argument : arguments) {
+    const std::string text = printable_lines(argument);  // as in messages
+    quotes.push_back(text);
+    for (size_t begin = 0, end = 0; end < text.size(); begin = end + 1) {
+      end = std::min(text.find_first_of(kSeparators, begin), text.size());
+      quotes.push_back(text.substr(begin));
+      quotes.push_back(text.substr(begin, end - begin));
+    }
+  }
+  std::erase_if(quotes, [](const std::string& quote) { return quote.size() <= kLongest; });
+  std::ranges::sort(quotes, std::ranges::greater(), &std::string::size);
+  for (const std::string& quote : quotes) {
+    const std::string head = quote.substr(0, kLongest);
+    for (size_t at = message.find(head); at != std::string::npos; at = message.find(head, at + 1)) {
+      // A message may be cut, too.
+      const auto end =
+          std::mismatch(message.begin() + static_cast<std::ptrdiff_t>(at), message.end(), quote.begin(), quote.end())
+              .first;
+      const auto length = static_cast<size_t>(end - message.begin()) - at;
+      message.replace(at, length, excerpt(message.substr(at, length)));
+    }
+  }
+  return message;
 }
 
 std::string in_words_with_modes(const Reason& reason) {

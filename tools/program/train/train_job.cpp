@@ -13,11 +13,12 @@
 #include "nn/json_file.h"
 #include "nn/parallel/plan/movement_plan.h"
 #include "nn/tuned_plans_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/flags/configuration.h"
-#include "tools/program/flags/setting.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
@@ -37,7 +38,8 @@ namespace {
 std::optional<TunedPlans> read_file(const std::string& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
-  return with_prefix<DataError>("--autotune ", [&] { return parse_tuned_plans(path, read_text_file(path)); });
+  return with_prefix<DataError>("--autotune ",
+                                [&] { return parse_tuned_plans(path, read_regular_file(path, kLargestJson)); });
 }
 
 /// The configuration of the engine. On rank 0 its known plans come from the checkpoint that --resume names or, without
@@ -69,12 +71,12 @@ std::vector<PlannedFailure> parse_failures(const Options& options, const std::ve
       throw ConfigError(fmt::format("--fail-device {}: expected {}", excerpt(text), expected));
     };
     const size_t at = text.find('@');
-    std::string step = at == std::string::npos ? "" : text.substr(at + 1);
-    if (!whole_number(1).problem(step).empty()) refuse("DEVICE@STEP, with steps counted from 1, as cpu:1@3");
+    const auto step = parse_number<int64_t>(at == std::string::npos ? "" : text.substr(at + 1));
+    if (!step || *step < 1) refuse("DEVICE@STEP, with steps counted from 1, as cpu:1@3");
     const std::string name = text.substr(0, at);
     const auto is_named = [&](const DeviceId& id) { return id.backend == Backend::cpu && id.str() == name; };
     if (std::none_of(devices.begin(), devices.end(), is_named)) refuse("a CPU device of --devices");
-    failures.push_back({name, std::stoll(step)});
+    failures.push_back({name, *step});
   }
   return failures;
 }
