@@ -89,8 +89,7 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
     TrainingState loaded = to.checkpointer().make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
     loaded.take_scalars(saved);
-    read_checkpoint_files(folder_.path("state"), to.parameters().layout(), to.parameters().buffer_layout(),
-                          loaded);
+    read_checkpoint_files(folder_.path("state"), to.parameters().layout(), to.parameters().buffer_layout(), loaded);
     return loaded;
   }
 
