@@ -13,6 +13,7 @@
 #include "data/readers.h"
 #include "data/settings.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 
 namespace vitrine {
 namespace {
@@ -163,8 +164,8 @@ DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
     std::vector<std::string> different;
     std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(),
                                   std::back_inserter(different));
-    fail(evaluated,
-         fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
+    fail(evaluated, fmt::format("its classes differ from those of {}, in {}", train.string(),
+                                excerpt(fmt::format("{}", fmt::join(different, ", ")))));
   }
   DatasetPair pair{open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
   // Last, so that a missing flag does not hide what is wrong with the folder.

@@ -114,29 +114,31 @@ std::string in_program_words(const std::exception& error) {
 }
 
 std::string with_short_quotes(std::string message, const std::vector<std::string>& arguments) {
-  constexpr size_t kLongest = 200;
-  constexpr std::string_view kSeparators = ",:;/=@ ";  // messages also quote items of a list, and parts of them
+  constexpr size_t kLongest = 300, kShown = 200;
+  constexpr std::string_view kSeparators = ",:;/=@ ";
   std::vector<std::string> quotes;
+  const auto add = [&](std::string_view quote) {
+    if (quote.size() > kLongest) quotes.emplace_back(quote);
+  };
   for (const std::string& argument : arguments) {
     const std::string text = printable_lines(argument);  // as in messages
-    quotes.push_back(text);
+    add(text);
+    // Messages also quote items of a list, and what follows the name of an item.
+    int items = 0;
     for (size_t begin = 0, end = 0; end < text.size(); begin = end + 1) {
       end = std::min(text.find_first_of(kSeparators, begin), text.size());
-      quotes.push_back(text.substr(begin));
-      quotes.push_back(text.substr(begin, end - begin));
+      add(std::string_view(text).substr(begin, end - begin));
+      if (++items < 4) add(std::string_view(text).substr(begin));
     }
   }
-  std::erase_if(quotes, [](const std::string& quote) { return quote.size() <= kLongest; });
   std::ranges::sort(quotes, std::ranges::greater(), &std::string::size);
   for (const std::string& quote : quotes) {
     const std::string head = quote.substr(0, kLongest);
     for (size_t at = message.find(head); at != std::string::npos; at = message.find(head, at + 1)) {
       // A message may be cut, too.
-      const auto end =
-          std::mismatch(message.begin() + static_cast<std::ptrdiff_t>(at), message.end(), quote.begin(), quote.end())
-              .first;
-      const auto length = static_cast<size_t>(end - message.begin()) - at;
-      message.replace(at, length, excerpt(message.substr(at, length)));
+      const auto begin = message.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto length = std::mismatch(begin, message.end(), quote.begin(), quote.end()).first - begin;
+      message.replace(at, static_cast<size_t>(length), excerpt({begin, begin + length}, kShown));
     }
   }
   return message;
