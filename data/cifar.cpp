@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,7 +9,9 @@
 #include "data/file_samples.h"
 #include "data/input_file.h"
 #include "data/readers.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -71,11 +72,11 @@ Format cifar100() {
   for (const fs::path& path : tried) {
     names.push_back(path.string());
     const std::string packed = path.string() + ".xz";
-    if (hint.empty() && fs::exists(packed))
+    if (hint.empty() && is_there(packed))
       hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
   }
   const std::string python_version = fs::path(format.train_files[0]).stem().string();  // its files have no ending
-  if (hint.empty() && fs::exists(folder / python_version))
+  if (hint.empty() && is_there(folder / python_version))
     hint = "; the folder seems to contain the Python version, but the binary version is needed";
   throw DataError(fmt::format(
       "{}: no {}; tried {}{}. Expected: {} and {} from the binary version of {} ({}, at "
@@ -88,7 +89,7 @@ fs::path find_folder(const Format& format, const fs::path& folder) {
   std::vector<fs::path> tried;
   for (const fs::path& candidate : {folder, folder / format.subfolder}) {
     tried.push_back(candidate / format.train_files[0]);
-    if (fs::exists(tried.back())) return candidate;
+    if (is_there(tried.back())) return candidate;
   }
   fail_missing(format, tried, folder);
 }
@@ -103,7 +104,7 @@ void interleave(std::span<const uint8_t> planes, std::span<uint8_t> pixels) {
 RecordFile check_file(const Format& format, const fs::path& path) {
   const int64_t record_bytes = format.record_bytes();
   const InputFile file(path, InputFile::Packing::none);
-  const auto bytes = static_cast<int64_t>(fs::file_size(path));
+  const int64_t bytes = file.file_bytes();
   if (bytes == 0 || bytes % record_bytes != 0) {
     file.fail(bytes / record_bytes * record_bytes, fmt::format("whole records of {} bytes", record_bytes),
               fmt::format("a file of {} bytes", bytes));
@@ -137,10 +138,10 @@ std::shared_ptr<const Samples> open_records(const Format& format, const std::vec
 
 std::vector<std::string> read_class_names(const Format& format, const fs::path& folder) {
   const fs::path path = folder / format.names_file;
-  if (!fs::exists(path)) return format.class_names;
-  std::ifstream file(path);
+  if (!is_there(path)) return format.class_names;
+  constexpr int64_t kMostBytes = 65'536;
   std::vector<std::string> names;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string& line : split_text(read_regular_file(path.string(), kMostBytes), '\n')) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty()) names.push_back(line);
   }
@@ -173,7 +174,7 @@ DatasetPair open_cifar(const fs::path& given, CifarKind kind) {
   DatasetPair pair{empty_set(format, "train", class_names), empty_set(format, "test", class_names)};
   std::vector<RecordFile> files;
   for (const char* name : format.train_files) {
-    if (!fs::exists(folder / name)) fail_missing(format, {folder / name}, folder);
+    if (!is_there(folder / name)) fail_missing(format, {folder / name}, folder);
     files.push_back(check_file(format, folder / name));
     // A download that stops at the end of a record would otherwise go unnoticed.
     if (files.back().count != files.front().count) {
@@ -183,7 +184,7 @@ DatasetPair open_cifar(const fs::path& given, CifarKind kind) {
     }
   }
   const fs::path test = folder / format.test_file;
-  if (!fs::exists(test)) fail_missing(format, {test}, folder);
+  if (!is_there(test)) fail_missing(format, {test}, folder);
   pair.train.samples = open_records(format, files);
   pair.test.samples = open_records(format, {check_file(format, test)});
   return pair;

@@ -197,4 +197,9 @@ void expect_folder(const char* kind, const std::filesystem::path& folder) {
                               tilde ? "; the shell expands ~ only at the start of a word, write $HOME" : ""));
 }
 
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) || error;
+}
+
 }  // namespace vitrine

@@ -6,9 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
@@ -20,25 +18,18 @@ namespace {
 class OpenFile {
  public:
   explicit OpenFile(std::filesystem::path path)
-      : path_(std::move(path)), file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (!file_) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), std::strerror(errno)));
-  }
+      : path_(std::move(path)), file_(open_regular_file(path_.string()).descriptor) {}
 
   void read(int64_t offset, std::span<uint8_t> out) const {
-    size_t done = 0;
-    while (done < out.size()) {
-      const ssize_t got = pread(file_.get(), out.data() + done, out.size() - done,
-                                static_cast<off_t>(offset) + static_cast<off_t>(done));
-      if (got > 0) {
-        done += static_cast<size_t>(got);
-      } else if (got == 0) {
-        throw DataError(
-            fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened",
-                        path_.string(), offset, out.size(), done));
-      } else if (errno != EINTR) {
-        throw DataError(
-            fmt::format("{}: at offset {}: cannot read it: {}", path_.string(), offset, std::strerror(errno)));
-      }
+    const int64_t got = read_at(file_, offset, std::as_writable_bytes(out));
+    if (got < 0) {
+      throw DataError(
+          fmt::format("{}: at offset {}: cannot read it: {}", path_.string(), offset, std::strerror(errno)));
+    }
+    if (got < static_cast<int64_t>(out.size())) {
+      throw DataError(
+          fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened",
+                      path_.string(), offset, out.size(), got));
     }
   }
 

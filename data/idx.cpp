@@ -29,8 +29,8 @@ struct OpenedFile {
 
 OpenedFile open_file(const fs::path& folder, const std::string& name, IdxKind kind) {
   const fs::path plain = folder / name, packed = folder / (name + ".gz");
-  if (fs::exists(plain)) return {plain, {plain, InputFile::Packing::none}};
-  if (fs::exists(packed)) return {packed, {packed, InputFile::Packing::gzip}};
+  if (is_there(plain)) return {plain, {plain, InputFile::Packing::none}};
+  if (is_there(packed)) return {packed, {packed, InputFile::Packing::gzip}};
   throw DataError(fmt::format(
       "{}: no {}; tried {} and {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, "
       "plain or .gz{}",

@@ -2,46 +2,20 @@
 #include "data/image_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-#include <string_view>
+#include <string>
 
 #include <fmt/format.h>
 
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
-constexpr size_t kMostFileBytes = size_t{1} << 28;
-
-std::vector<uint8_t> read_file(const std::string& path) {
-  const auto close = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rbe"), close);
-  if (!file) throw DataError(fmt::format("{}: cannot open it: {}", path, std::strerror(errno)));
-  std::vector<uint8_t> bytes;
-  constexpr size_t kPiece = size_t{1} << 16;
-  for (size_t got = kPiece; got == kPiece;) {
-    const size_t before = bytes.size();
-    if (before > kMostFileBytes)
-      throw DataError(fmt::format("{}: expected an image file of at most {} bytes, found more", path, kMostFileBytes));
-    bytes.resize(before + kPiece);
-    got = std::fread(bytes.data() + before, 1, kPiece, file.get());
-    bytes.resize(before + got);
-  }
-  if (std::ferror(file.get()) != 0) throw DataError(fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
-  return bytes;
-}
-
-bool begins_with(const std::vector<uint8_t>& bytes, std::string_view magic) {
-  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
-}
-
 constexpr int64_t kChannels = 3;
-constexpr int kWeightBits = 22;  // Pillow's fixed-point weights of 8-bit images
+// Pillow's fixed-point weights of 8-bit images.
+constexpr int kWeightBits = 22;
 
 /// Where one output coordinate samples: source[first], source[first + 1], ... with weights whose sum is 1.
 struct Taps {
@@ -114,9 +88,11 @@ void check_image_size(int64_t width, int64_t height, const std::string& path) {
 }
 
 RgbImage read_image_file(const std::filesystem::path& path) {
-  const std::vector<uint8_t> bytes = read_file(path.string());
-  if (begins_with(bytes, "\xFF\xD8\xFF")) return decode_jpeg(bytes, path.string());
-  if (begins_with(bytes, "\x89PNG\r\n\x1A\n")) return decode_png(bytes, path.string());
+  constexpr int64_t kMostFileBytes = int64_t{1} << 28;
+  const std::string file = read_regular_file(path.string(), kMostFileBytes);
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(file.data()), file.size());
+  if (file.starts_with("\xFF\xD8\xFF")) return decode_jpeg(bytes, path.string());
+  if (file.starts_with("\x89PNG\r\n\x1A\n")) return decode_png(bytes, path.string());
   throw DataError(fmt::format("{}: expected a JPEG or PNG file, found {}; remove or convert it", path.string(),
                               bytes.empty() ? "an empty file" : "one that begins differently"));
 }

@@ -13,6 +13,7 @@
 #include "data/readers.h"
 #include "data/settings.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 
 namespace vitrine {
 namespace {
@@ -60,14 +61,23 @@ class FolderSamples final : public Samples {
 /// Tools put folders of their own, such as .ipynb_checkpoints, beside classes and among images.
 bool is_hidden(const fs::path& folder) { return folder.filename().string().starts_with('.'); }
 
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) fail(path, fmt::format("it cannot be opened ({})", error.message()));
+  return fs::is_directory(status);
+}
+
 std::vector<std::string> class_folders(const fs::path& part) {
   std::vector<std::string> names;
   std::error_code error;
   fs::directory_iterator entries(part, error);
-  if (error) fail(part, fmt::format("it cannot be read ({})", error.message()));
-  for (const fs::directory_entry& entry : entries) {
-    if (entry.is_directory(error) && !is_hidden(entry.path())) names.push_back(entry.path().filename().string());
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const fs::path& path = entries->path();
+    if (std::error_code ignored; entries->is_directory(ignored) && !is_hidden(path))
+      names.push_back(path.filename().string());
   }
+  if (error) fail(part, fmt::format("it cannot be read ({})", error.message()));
   if (names.empty()) fail(part, "it has no class folders");
   std::ranges::sort(names);
   return names;
@@ -85,6 +95,14 @@ FileKind kind_of(const fs::path& path) {
   return FileKind::ignored;
 }
 
+/// Refuses a link to a folder that contains it, in which the search for images would go round in circles.
+void refuse_loop(const fs::path& link) {
+  std::error_code ignored;
+  for (fs::path above = link.parent_path(); above.has_relative_path(); above = above.parent_path()) {
+    if (fs::equivalent(link, above, ignored)) fail(link, "it is a link to a folder that contains it; remove it");
+  }
+}
+
 /// The images of one class, in torchvision's order: by folder, then by name.
 std::vector<fs::path> images_of(const fs::path& folder) {
   std::vector<fs::path> images;
@@ -92,8 +110,9 @@ std::vector<fs::path> images_of(const fs::path& folder) {
   fs::recursive_directory_iterator entries(folder, fs::directory_options::follow_directory_symlink, error);
   for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
     const fs::path& path = entries->path();
-    if (entries->is_directory()) {
+    if (std::error_code ignored; entries->is_directory(ignored)) {
       if (is_hidden(path)) entries.disable_recursion_pending();
+      if (entries->is_symlink(ignored)) refuse_loop(path);
       continue;
     }
     const FileKind kind = kind_of(path);
@@ -137,16 +156,16 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
 DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
   expect_folder("image-folder", folder);
   const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
-  if (!fs::is_directory(train)) fail(folder, "it has no folder train");
-  if (!fs::is_directory(val) && !fs::is_directory(test)) fail(folder, "it has neither val nor test");
-  const fs::path& evaluated = fs::is_directory(val) ? val : test;
+  if (!is_folder(train)) fail(folder, "it has no folder train");
+  if (!is_folder(val) && !is_folder(test)) fail(folder, "it has neither val nor test");
+  const fs::path& evaluated = is_folder(val) ? val : test;
   const std::vector<std::string> classes = class_folders(train), test_classes = class_folders(evaluated);
   if (classes != test_classes) {
     std::vector<std::string> different;
     std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(),
                                   std::back_inserter(different));
-    fail(evaluated,
-         fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
+    fail(evaluated, fmt::format("its classes differ from those of {}, in {}", train.string(),
+                                excerpt(fmt::format("{}", fmt::join(different, ", ")))));
   }
   DatasetPair pair{open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
   // Last, so that a missing flag does not hide what is wrong with the folder.

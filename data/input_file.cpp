@@ -11,6 +11,7 @@
 #include <zlib.h>
 
 #include "data/readers.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/memory/available.h"
 
@@ -29,15 +30,11 @@ gzFile handle(void* file) { return static_cast<gzFile>(file); }
 void InputFile::Close::operator()(void* file) const noexcept { gzclose_r(handle(file)); }
 
 InputFile::InputFile(std::filesystem::path path, Packing packing) : path_(std::move(path)), packing_(packing) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path_, error);
-  if (error) throw DataError(fmt::format("{}: cannot read it: {}", path_.string(), error.message()));
-  file_bytes_ = static_cast<int64_t>(bytes);
-  errno = 0;
-  file_.reset(gzopen(path_.c_str(), "rb"));
-  if (!file_)
-    throw DataError(
-        fmt::format("{}: cannot open it: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
+  RegularFile file = open_regular_file(path_.string());
+  file_bytes_ = file.bytes;
+  file_.reset(gzdopen(file.descriptor.get(), "rb"));
+  if (!file_) throw OutOfMemory(fmt::format("{}: no memory to read it", path_.string()));
+  file.descriptor.release();  // gzclose_r() closes it
   gzbuffer(handle(file_.get()), 1 << 17);
   const bool is_gzip = gzdirect(handle(file_.get())) == 0;
   if (packing_ == Packing::gzip && !is_gzip) fail(0, "a gzip stream (bytes 1f 8b)", "something else");

@@ -28,6 +28,8 @@ class InputFile {
 
   Packing packing() const { return packing_; }
   int64_t offset() const { return offset_; }
+  /// The size of the file as it is stored.
+  int64_t file_bytes() const { return file_bytes_; }
   [[noreturn]] void fail(int64_t offset, const std::string& expected, const std::string& found) const;
 
  private:

@@ -2,6 +2,7 @@
 // JPEG through libjpeg-turbo (libjpeg's interface).
 #include <csetjmp>
 #include <cstddef>
+#include <cstdio>  // jpeglib.h needs it
 
 #include <fmt/format.h>
 #include <jerror.h>
@@ -12,6 +13,8 @@
 
 namespace vitrine {
 namespace {
+
+constexpr int kMostScans = 100;  // encoders write about ten
 
 /// libjpeg reports errors by a call that must not return; warnings about damaged data count as errors.
 class Decoder {
@@ -27,6 +30,8 @@ class Decoder {
     };
     guard([&] {
       jpeg_create_decompress(&info_);
+      progress_.progress_monitor = limit_scans;
+      info_.progress = &progress_;
       jpeg_mem_src(&info_, file.data(), static_cast<unsigned long>(file.size()));
       jpeg_read_header(&info_, TRUE);
     });
@@ -59,7 +64,12 @@ class Decoder {
   template <class Work>
   void guard(const Work& work) {
     if (setjmp(jump_) != 0) {
+      const int scans = info_.input_scan_number;
       jpeg_destroy_decompress(&info_);  // also when the constructor fails; a second call does nothing
+      if (scans > kMostScans) {
+        throw DataError(fmt::format("{}: expected a JPEG file of at most {} scans, found more; convert or remove it",
+                                    path_, kMostScans));
+      }
       throw DataError(fmt::format("{}: expected a complete JPEG file, found a damaged one ({}); remove or replace it",
                                   path_, message_));
     }
@@ -69,6 +79,11 @@ class Decoder {
     auto& self = *static_cast<Decoder*>(common->client_data);
     common->err->format_message(common, self.message_);
     std::longjmp(self.jump_, 1);
+  }
+  /// Each scan of a progressive file, which may be a few bytes, goes over the whole image.
+  static void limit_scans(j_common_ptr common) {
+    auto& self = *static_cast<Decoder*>(common->client_data);
+    if (self.info_.input_scan_number > kMostScans) std::longjmp(self.jump_, 1);
   }
 
   /// Files with Adobe's marker, which is nearly all, store inverted values.
@@ -89,6 +104,7 @@ class Decoder {
   const std::string& path_;
   jpeg_decompress_struct info_{};
   jpeg_error_mgr errors_{};
+  jpeg_progress_mgr progress_{};
   std::jmp_buf jump_{};
   char message_[JMSG_LENGTH_MAX] = "";
 };

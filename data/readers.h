@@ -34,5 +34,7 @@ inline constexpr const char* kUseLessMemory =
     "use fewer samples, or unpack compressed files, which are then read on demand";
 /// throws DataError unless `folder` is a folder.
 void expect_folder(const char* kind, const std::filesystem::path& folder);
+/// Whether there is a file or folder of this name. One that cannot be looked at counts: opening it says why.
+bool is_there(const std::filesystem::path& path);
 
 }  // namespace vitrine

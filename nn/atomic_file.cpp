@@ -33,6 +33,26 @@ int standard_stream_of(const struct stat& file) {
   return -1;
 }
 
+/// Ends in a slash.
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "./" : path.substr(0, slash + 1);
+}
+
+/// Refuses a link through which another user could choose the file that is written: the rule by which Linux follows
+/// links if fs.protected_symlinks is set.
+void check_link(const std::string& link) {
+  struct stat own {
+  }, folder{};
+  if (lstat(link.c_str(), &own) != 0 || stat(folder_of(link).c_str(), &folder) != 0) return;
+  const bool shared = (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & S_IWOTH) != 0;
+  if (!shared || own.st_uid == geteuid() || own.st_uid == folder.st_uid) return;
+  throw DataError(
+      fmt::format("{}: it is a symbolic link of another user (number {}) in a folder that all users may write to; "
+                  "choose another folder",
+                  link, own.st_uid));
+}
+
 /// The file that a name refers to after resolving symbolic links; it need not exist.
 std::string resolve_links(std::string path) {
   constexpr int kMostLinks = 40;
@@ -40,17 +60,12 @@ std::string resolve_links(std::string path) {
     std::array<char, PATH_MAX> target{};
     const ssize_t length = readlink(path.c_str(), target.data(), target.size() - 1);
     if (length < 0) return path;
+    check_link(path);
     const std::string text(target.data(), static_cast<size_t>(length));
     const size_t slash = path.rfind('/');
     path = text.starts_with('/') || slash == std::string::npos ? text : path.substr(0, slash + 1) + text;
   }
   return path;
-}
-
-/// Ends in a slash.
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "./" : path.substr(0, slash + 1);
 }
 
 /// Calls `use` with temporary names in the folder of `path` until it succeeds or fails for another reason than that the

@@ -14,14 +14,15 @@ namespace vitrine {
 
 /// Creates an empty file under a new, short name, vitrine-PID-N.tmp, in the folder of `path`, or of the file that
 /// `path` points to. Files of that name that a killed process has left are kept: another number is chosen. Returns its
-/// descriptor, open for writing, and its path in `temporary`; -1 with errno if that fails.
+/// descriptor, open for writing, and its path in `temporary`; -1 with errno if that fails. throws DataError for a link
+/// that AtomicFile refuses.
 int create_temporary(const std::string& path, std::string& temporary);
 
 /// A file that appears under its name only when it is complete: it is written without a name or, if the file system
 /// does not support that, under a temporary name in the same folder, and commit() renames it. Without commit(), an
-/// existing file is left unchanged. A symbolic link is kept: the file that it points to is replaced. The new file has
-/// the mode of the old one; without an old one, the umask decides. Anything other than a file, such as /dev/stdout or a
-/// pipe, is written to directly.
+/// existing file is left unchanged. A symbolic link is kept: the file that it points to is replaced. A link that
+/// another user has placed in a folder such as /tmp is refused. The new file has the mode of the old one; without an
+/// old one, the umask decides. Anything other than a file, such as /dev/stdout or a pipe, is written to directly.
 class AtomicFile {
  public:
   ///   progress  called with the bytes written so far, each time that more of the file is on the disk

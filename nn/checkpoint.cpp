@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include <fcntl.h>
@@ -86,28 +85,22 @@ void write_files(const std::string& folder, const std::vector<CheckpointFile>& f
   flush_folder(folder);
 }
 
-FileDigest digest_of(const std::string& path) {
+FileDigest digest_of(const Descriptor& file) {
   constexpr size_t kReadBytes = size_t{1} << 20;
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> part(kReadBytes);
+  std::vector<std::byte> part(kReadBytes);
   StreamingHash hash;
   FileDigest digest;
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {
-    const auto bytes = std::as_bytes(std::span(part.data(), static_cast<size_t>(file.gcount())));
-    hash.add(bytes);
-    digest.bytes += static_cast<int64_t>(bytes.size());
-  }
+  for (int64_t count = 0; (count = read_at(file, digest.bytes, part)) > 0; digest.bytes += count)
+    hash.add(std::span(part).first(static_cast<size_t>(count)));
   digest.xxh3 = hash.value();
   return digest;
 }
 
 void check_file(const std::string& path, int64_t bytes, const std::string& xxh3, bool content) {
-  std::error_code error;
-  const auto size = static_cast<int64_t>(fs::file_size(path, error));
-  if (error) throw DataError(fmt::format("{}: it cannot be read ({})", path, error.message()));
-  if (size != bytes) throw DataError(fmt::format("{}: it has {} bytes, expected {}", path, size, bytes));
+  const RegularFile file = open_regular_file(path);
+  if (file.bytes != bytes) throw DataError(fmt::format("{}: it has {} bytes, expected {}", path, file.bytes, bytes));
   if (!content) return;
-  const FileDigest found = digest_of(path);
+  const FileDigest found = digest_of(file.descriptor);
   if (found.bytes != bytes || hex(found.xxh3) != xxh3) {
     throw DataError(
         fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, hex(found.xxh3), xxh3));
@@ -148,7 +141,7 @@ bool is_checkpoint(const std::string& folder) {
 
 std::string read_checkpoint(const std::string& folder, bool files) {
   const std::string path = (fs::path(folder) / kCheckpointStateFile).string();
-  const std::string text = read_text_file(path);
+  const std::string text = read_regular_file(path, kLargestJson);
   check_json_nesting(path, text);
   try {
     Json json = Json::parse(text);

@@ -2,15 +2,10 @@
 #include "nn/json_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 
@@ -19,26 +14,7 @@ namespace {
 
 constexpr int kDeepest = 64;
 
-}  // namespace
-
-std::string read_text_file(const std::string& path, int64_t most_bytes) {
-  const auto fail = [&](const std::string& why) { return DataError(fmt::format("{}: {}", path, why)); };
-  // Opening a pipe must not wait for its writer.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat status {};
-  if (!file || fstat(file.get(), &status) != 0) throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
-  if (!S_ISREG(status.st_mode))
-    throw fail(
-        fmt::format("it is {}, expected a regular file", S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe"));
-  if (status.st_size > most_bytes)
-    throw fail(fmt::format("it has {} bytes, expected at most {}", status.st_size, most_bytes));
-  std::string text;
-  if (!read_content(file, static_cast<size_t>(status.st_size), text))
-    throw fail(fmt::format("it cannot be read ({})", std::strerror(errno)));
-  return text;
-}
-
-static bool is_shallow_json(std::string_view text) {
+bool is_shallow_json(std::string_view text) {
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -56,6 +32,8 @@ static bool is_shallow_json(std::string_view text) {
   }
   return true;
 }
+
+}  // namespace
 
 bool is_small_json(std::string_view line) {
   return static_cast<int64_t>(line.size()) <= kLargestJson && is_shallow_json(line);

@@ -14,9 +14,6 @@ inline constexpr int64_t kLargestJson = int64_t{16} << 20;
 /// Of files that are read by lines, or by a reader of our own.
 inline constexpr int64_t kLargestTextFile = int64_t{1} << 30;
 
-/// Reads a regular file. throws DataError if it is something else (a folder, a device, a pipe), has more than
-/// `most_bytes`, or cannot be read.
-std::string read_text_file(const std::string& path, int64_t most_bytes = kLargestJson);
 /// Whether a line may be parsed: it has at most kLargestJson bytes, and arrays and objects are nested at most 64 deep.
 bool is_small_json(std::string_view line);
 /// throws DataError "SOURCE: it is nested deeper than 64 levels".

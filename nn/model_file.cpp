@@ -23,6 +23,7 @@
 #include "nn/layers/pool2d.h"
 #include "nn/layers/relu.h"
 #include "nn/model_builder.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 
@@ -387,7 +388,7 @@ Model model_of(const Json& json, const std::string& path) {
 }  // namespace
 
 Model read_model_file(const std::string& path) {
-  const std::string text = read_text_file(path);
+  const std::string text = read_regular_file(path, kLargestJson);
   check_json_nesting(path, text);
   try {
     return model_of(parse(text), path);

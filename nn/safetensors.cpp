@@ -2,10 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +9,7 @@
 #include "nn/atomic_file.h"
 #include "nn/safetensors_header.h"
 #include "nn/weights_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
@@ -25,10 +22,15 @@ using namespace safetensors;  // NOLINT: its private functions
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is copied unchanged");
 
-std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, uint64_t file_bytes,
-                                uint64_t& data_begin) {
-  std::array<unsigned char, kSizeBytes> size_bytes{};
-  if (file_bytes < kSizeBytes || !file.read(reinterpret_cast<char*>(size_bytes.data()), kSizeBytes)) {
+/// Whether the file had these bytes.
+bool read_all(const RegularFile& file, uint64_t offset, std::span<std::byte> out) {
+  return read_at(file.descriptor, static_cast<int64_t>(offset), out) == static_cast<int64_t>(out.size());
+}
+
+std::vector<Entry> read_entries(const std::string& path, const RegularFile& file, uint64_t& data_begin) {
+  const auto file_bytes = static_cast<uint64_t>(file.bytes);
+  std::array<std::byte, kSizeBytes> size_bytes{};
+  if (!read_all(file, 0, size_bytes)) {
     fail(path, 0,
          fmt::format("it is no safetensors file: it has {} bytes, expected 8 bytes of header size first", file_bytes));
   }
@@ -49,7 +51,7 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
                      header_bytes, file_bytes - kSizeBytes, kMaxHeaderBytes));
   }
   std::string text(header_bytes, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(header_bytes)))
+  if (!read_all(file, kSizeBytes, std::as_writable_bytes(std::span(text))))
     fail(path, kSizeBytes, "the header cannot be read");
   data_begin = kSizeBytes + header_bytes;
   return parse_header(path, text, file_bytes - data_begin);
@@ -86,29 +88,19 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
 }  // namespace
 
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check) {
-  std::error_code ignored;
-  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status))
-    throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    throw DataError(fmt::format("{}: it is not a regular file", path));
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw DataError(fmt::format("{}: it cannot be opened ({}); check the path", path, std::strerror(errno)));
-  const auto end = static_cast<std::streamoff>(file.tellg());
-  file.seekg(0);
+  const RegularFile file = open_regular_file(path);
   uint64_t data_begin = 0;
-  const std::vector<Entry> entries = read_entries(path, file, static_cast<uint64_t>(end), data_begin);
+  const std::vector<Entry> entries = read_entries(path, file, data_begin);
   std::map<std::string, HostTensor> tensors;
   for (const Entry& entry : entries)
     tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
   if (check) check(tensors);
-  require_memory(static_cast<int64_t>(static_cast<uint64_t>(end) - data_begin), path + ": its tensors",
+  require_memory(file.bytes - static_cast<int64_t>(data_begin), path + ": its tensors",
                  "free memory, or use a machine with more");
   for (const Entry& entry : entries) {
     std::vector<std::byte>& data = tensors.at(entry.name).data;
     data.resize(entry.end - entry.begin);
-    file.seekg(static_cast<std::streamoff>(data_begin + entry.begin));
-    if (!file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size()))) {
+    if (!read_all(file, data_begin + entry.begin, data)) {
       fail(path, data_begin + entry.begin, fmt::format("the data of tensor '{}' cannot be read", excerpt(entry.name)));
     }
   }

@@ -98,6 +98,7 @@ namespace detail {
 
 /// Checks an invariant of Vitrine itself in every build: on failure prints expression, place and message, then aborts.
 #define VITRINE_ASSERT(condition, message) \
-  (static_cast<bool>(condition) ? void(0) : ::vitrine::detail::assert_failed(#condition, __FILE__, __LINE__, message))
+  (static_cast<bool>(condition) ? void(0)  \
+                                : ::vitrine::detail::assert_failed(#condition, __FILE_NAME__, __LINE__, message))
 
 }  // namespace vitrine

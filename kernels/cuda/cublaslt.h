@@ -9,7 +9,8 @@ namespace vitrine::cuda {
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUBLAS_STATUS_SUCCESS.
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line);
-#define VITRINE_CUBLAS_CHECK(expression) ::vitrine::cuda::check_cublas((expression), #expression, __FILE__, __LINE__)
+#define VITRINE_CUBLAS_CHECK(expression) \
+  ::vitrine::cuda::check_cublas((expression), #expression, __FILE_NAME__, __LINE__)
 
 enum class Epilogue { none, bias, row_sums };
 

@@ -126,7 +126,7 @@ class Candidate {
       // Whatever is wrong with this engine, the next one may serve, unless the GPU itself has failed.
       reasons.last_message = cudnn_message(status);
       if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) VITRINE_CUDNN_CHECK(status);
-      if (target.handle != nullptr) check_device("cudnnBackendFinalize of an execution plan", __FILE__, __LINE__);
+      if (target.handle != nullptr) check_device("cudnnBackendFinalize of an execution plan", __FILE_NAME__, __LINE__);
       ++reasons.not_supported;
       return nullptr;
     }
@@ -310,7 +310,7 @@ void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttr
                 fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name),
                             static_cast<int>(type), count)
                     .c_str(),
-                __FILE__, __LINE__);
+                __FILE_NAME__, __LINE__);
   }
 }
 
@@ -323,7 +323,7 @@ int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendA
                 fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name),
                             static_cast<int>(type), room)
                     .c_str(),
-                __FILE__, __LINE__);
+                __FILE_NAME__, __LINE__);
   }
   return count;
 }

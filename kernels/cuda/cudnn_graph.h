@@ -20,7 +20,7 @@ namespace vitrine::cuda {
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUDNN_STATUS_SUCCESS.
 void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line);
-#define VITRINE_CUDNN_CHECK(expression) ::vitrine::cuda::check_cudnn((expression), #expression, __FILE__, __LINE__)
+#define VITRINE_CUDNN_CHECK(expression) ::vitrine::cuda::check_cudnn((expression), #expression, __FILE_NAME__, __LINE__)
 
 /// Text for the last call of this thread, which returned `status`: "CUDNN_STATUS_NOT_SUPPORTED: why".
 std::string cudnn_message(cudnnStatus_t status);

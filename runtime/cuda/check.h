@@ -13,10 +13,10 @@ void check(cudaError_t code, const char* expression, const char* file, int line,
 /// example, an illegal access of an earlier kernel); returns if the device is in order.
 void check_device(const char* expression, const char* file, int line);
 
-#define VITRINE_CUDA_CHECK(expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__)
+#define VITRINE_CUDA_CHECK(expression) ::vitrine::cuda::check((expression), #expression, __FILE_NAME__, __LINE__)
 /// For calls that concern a device other than the current one.
 #define VITRINE_CUDA_CHECK_ON(device, expression) \
-  ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__, device)
+  ::vitrine::cuda::check((expression), #expression, __FILE_NAME__, __LINE__, device)
 
 /// Whether this process already uses a GPU. The query itself does not start using it.
 bool is_in_use(int device);

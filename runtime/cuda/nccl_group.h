@@ -20,7 +20,7 @@ namespace vitrine::cuda {
 /// throws CommError for an error of NCCL, CudaError for one of CUDA.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line);
 #define VITRINE_NCCL_CHECK(comm, expression) \
-  ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE__, __LINE__)
+  ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE_NAME__, __LINE__)
 
 /// NCCL's communicators of this process's devices in one group, and operations that concern all of them.
 ///

@@ -149,7 +149,7 @@ void CudaStream::do_synchronize() {
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
   const cudaError_t earlier = query_error_.exchange(cudaSuccess);
   VITRINE_CUDA_CHECK_ON(identity().device.index, code);
-  cuda::check(earlier, "cudaStreamQuery(stream_)", __FILE__, __LINE__, identity().device.index);
+  cuda::check(earlier, "cudaStreamQuery(stream_)", __FILE_NAME__, __LINE__, identity().device.index);
   const std::string fault = raised_fault();
   if (fault.empty()) return;
   for (const FaultSlot& slot : faults_) *slot.memory = cuda::Fault{};

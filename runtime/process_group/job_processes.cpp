@@ -44,14 +44,15 @@ JobProcesses inspect_job() {
   if (job.empty()) return {.problem = "the launcher does not say which processes belong to this job"};
   std::map<int, std::string> stopped;  // rank: its process that is stopped, or empty
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-    const std::string pid = entry.path().filename();
+  for (fs::directory_iterator at("/proc", ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const fs::path& process = at->path();
+    const std::string pid = process.filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string environment = content_of(entry.path() / "environ");
+    const std::string environment = content_of(process / "environ");
     const auto rank = parse_number<int>(variable_of(environment, "PMIX_RANK"));
     if (!rank || variable_of(environment, "PMIX_NAMESPACE") != job) continue;
     std::string& found = stopped[*rank];
-    if (const char state = state_of(entry.path()); state == 'T' || state == 't') found = pid;
+    if (const char state = state_of(process); state == 'T' || state == 't') found = pid;
   }
   JobProcesses result;
   std::vector<std::string> problems;

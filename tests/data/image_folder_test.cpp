@@ -31,8 +31,8 @@ std::vector<uint8_t> filled(int64_t width, int64_t height, const Pixel& pixel) {
   return pixels;
 }
 
-void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t> pixels,
-                J_COLOR_SPACE space = JCS_RGB) {
+void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t> pixels, J_COLOR_SPACE space = JCS_RGB,
+                int scans = 1) {
   fs::create_directories(path.parent_path());
   std::FILE* file = std::fopen(path.c_str(), "wb");
   ASSERT_NE(file, nullptr) << path;
@@ -48,6 +48,13 @@ void write_jpeg(const fs::path& path, int width, int height, std::vector<uint8_t
   info.in_color_space = space;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, 95, TRUE);
+  // Scans of a progressive file: the constant part, then one frequency of one channel after the other.
+  std::vector<jpeg_scan_info> script{{3, {0, 1, 2}, 0, 0, 0, 0}};
+  for (int i = 1; i < scans; ++i) script.push_back({1, {(i - 1) / 63}, 1 + (i - 1) % 63, 1 + (i - 1) % 63, 0, 0});
+  if (scans > 1) {
+    info.scan_info = script.data();
+    info.num_scans = scans;
+  }
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = pixels.data() + static_cast<size_t>(info.next_scanline) * static_cast<size_t>(width * channels);
@@ -240,9 +247,19 @@ TEST(ImageFile, DamagedFilesAreRefusedByName) {
     write_file(other, bytes);
     expect_refused([&] { read_image_file(other); }, {other.string(), "expected a JPEG or PNG file"});
   }
-  expect_refused([&] { read_image_file(folder.path() / "gone.png"); }, {"gone.png", "cannot open"});
+  expect_refused([&] { read_image_file(folder.path() / "gone.png"); }, {"gone.png", "cannot be opened"});
   EXPECT_THROW(check_image_size(1 << 20, 1 << 20, "x"), DataError);
   EXPECT_THROW(check_image_size(0, 5, "x"), DataError);
+}
+
+/// A scan may be a few bytes long, and costs the time of the whole image.
+TEST(ImageFile, AJpegFileHasAtMost100Scans) {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "photo.jpg";
+  write_jpeg(path, 16, 16, filled(16, 16, {10, 120, 240}), JCS_RGB, 100);
+  EXPECT_EQ(read_image_file(path).pixels.size(), 16U * 16 * 3);
+  write_jpeg(path, 16, 16, filled(16, 16, {10, 120, 240}), JCS_RGB, 101);
+  expect_refused([&] { read_image_file(path); }, {path.string(), "at most 100 scans", "convert"});
 }
 
 /// Training stops there, with the name of the file.
@@ -271,6 +288,15 @@ TEST(ImageFolder, RefusesOtherLayouts) {
   refuses([](const fs::path& f) { write_file(f / "train/ant/x.bmp", Bytes{1}); }, {"x.bmp", "only JPEG and PNG"});
   refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"), fs::remove_all(f / "val/beetle"); },
           {"val", "no class folders"});
+  for (const char* const target : {"..", ".", "../../ant/nested", "../../../"}) {
+    refuses([&](const fs::path& f) { fs::create_directory_symlink(target, f / "train/ant/nested/loop"); },
+            {"train/ant/nested/loop", "a link to a folder that contains it"});
+  }
+  refuses(
+      [](const fs::path& f) {
+        fs::create_symlink("val", f / "val2"), fs::remove_all(f / "val"), fs::rename(f / "val2", f / "val");
+      },
+      {"val: it cannot be opened (Too many levels of symbolic links)"});
   const Folder folder;
   expect_refused([&] { open_dataset(folder.description(), 0); }, {"open_dataset::image_size 64"});
   expect_refused([&] { open_dataset("image-folder:/no/such", 0, 8); }, {"/no/such is not a folder"});

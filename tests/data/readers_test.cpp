@@ -4,6 +4,7 @@
 #include <functional>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "data/dataset.h"
 #include "runtime/error.h"
@@ -355,6 +356,48 @@ TEST(Cifar10, ReadsClassNames) {
   EXPECT_EQ(open_dataset(folder.description(), 0).test.class_names.at(7), "h");
   write_file(folder.inner / "batches.meta.txt", Bytes{'a', '\n'});
   expect_message(folder.description(), {"DataError", "batches.meta.txt", "expected 10 class names", "found 1"});
+}
+
+/// Every file that a data set has: reading a pipe would wait for its writer, and a device may have no end.
+TEST(OpenDataset, RefusesWhatIsNoRegularFile) {
+  const CifarFolder ten;
+  const TempFolder hundred;
+  write_file(hundred.path() / "train.bin", cifar_records(3, 4, true));
+  write_file(hundred.path() / "test.bin", cifar_records(7, 2, true));
+  const IdxFolder idx;
+  struct Set {
+    std::string description;
+    fs::path folder;
+    std::vector<std::string> files;
+  };
+  const std::vector<Set> sets = {
+      {ten.description(), ten.inner, {"data_batch_1.bin", "data_batch_5.bin", "test_batch.bin", "batches.meta.txt"}},
+      {"cifar100:" + hundred.str(), hundred.path(), {"train.bin", "test.bin", "fine_label_names.txt"}},
+      {idx.description(),
+       idx.path(),
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}}};
+  for (const Set& set : sets) {
+    for (const std::string& name : set.files) {
+      const fs::path file = set.folder / name, kept = set.folder / "kept";
+      const bool exists = fs::exists(file);
+      if (exists) fs::rename(file, kept);
+      for (const std::string& target :
+           {std::string("pipe"), std::string("/dev/zero"), file.string(), std::string(".")}) {
+        if (target == "pipe") {
+          ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+        } else {
+          fs::create_symlink(target, file);
+        }
+        expect_message(set.description,
+                       {"DataError", file.string(), target == file ? "Too many levels" : "expected a regular file"});
+        fs::remove(file);
+      }
+      if (exists) fs::rename(kept, file);
+    }
+    EXPECT_EQ(message_of(set.description), "accepted");
+  }
+  std::ofstream(ten.inner / "batches.meta.txt") << std::string(100'000, '\n');
+  expect_message(ten.description(), {"batches.meta.txt", "it has 100000 bytes, expected at most 65536"});
 }
 
 TEST(Cifar10, NamesMissingFiles) {

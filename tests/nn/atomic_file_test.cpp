@@ -143,6 +143,29 @@ TEST_F(AtomicFileTest, KeepsASymbolicLink) {
   EXPECT_EQ(content(path("target")), "x");
 }
 
+/// In /tmp another user can place a link that leads to a file of this user.
+TEST_F(AtomicFileTest, RefusesALinkOfAnotherUserInASharedFolder) {
+  constexpr uid_t kOther = 65534;
+  write("before");
+  ASSERT_EQ(symlink("file", path("planted").c_str()), 0);
+  if (lchown(path("planted").c_str(), kOther, kOther) != 0) GTEST_SKIP() << "only root can make files of other users";
+  const auto replace = [&] {
+    AtomicFile file(path("planted"));
+    file.write("after");
+    file.commit();
+  };
+  ASSERT_EQ(chmod(folder_.c_str(), 01777), 0);
+  std::string temporary;
+  expect_mentions(error_of<DataError>(replace), {path("planted"), "a symbolic link of another user (number 65534)"});
+  EXPECT_THROW(create_temporary(path("planted"), temporary), DataError);
+  EXPECT_EQ(content(path()), "before");
+  for (const mode_t mode : {0755U, 0777U}) {  // a folder of this user, and one in which others may replace files anyway
+    ASSERT_EQ(chmod(folder_.c_str(), mode), 0);
+    replace();
+    EXPECT_EQ(content(path()), "after");
+  }
+}
+
 TEST_F(AtomicFileTest, WritesDirectlyToPipesAndDevices) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   std::string read;

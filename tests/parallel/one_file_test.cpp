@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // docs/examples/one_file.cpp, which shares no code with the engine, as an oracle of the engine.
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "nn/weights_file.h"
 #include "tests/parallel/random_model.h"
@@ -16,6 +14,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
 
 namespace vitrine::test {
 namespace {
@@ -25,10 +24,7 @@ constexpr int kSteps = 20;
 
 class OneFile : public ::testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override { std::filesystem::create_directory(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ / name; }
+  std::string path(const std::string& name) const { return folder_.path(name); }
 
   static ChildResult run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), test::program_path("example_one_file"));
@@ -36,7 +32,7 @@ class OneFile : public ::testing::TestWithParam<const char*> {
   }
 
  private:
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("one_file_" + std::to_string(getpid()));
+  TempFolder folder_;
 };
 
 /// The line of the output that begins with `start`.

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine that loads a state continues like the one that saved it.
 #include <algorithm>
-#include <filesystem>
 #include <random>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "nn/parallel/state/training_checkpoint.h"
 #include "runtime/error.h"
@@ -13,6 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
+#include "tests/support/temp_folder.h"
 
 namespace vitrine::test {
 namespace {
@@ -77,31 +76,25 @@ Outcome outcome_of(Engine& engine) {
 }
 
 class Resuming : public ::testing::TestWithParam<uint32_t> {
- public:
-  ~Resuming() override { std::filesystem::remove_all(folder_); }
-
  protected:
-  Resuming() { std::filesystem::create_directories(folder_); }
   /// The state after it has been written to files and read again.
   TrainingState through_files(Engine& from, Engine& to) const {
     const TrainingState saved = from.checkpointer().state();
     std::vector<float> scratch(static_cast<size_t>(
         checkpoint_scratch_elements(from.parameters().layout(), from.parameters().buffer_layout())));
     write_checkpoint(
-        folder_.string(), "state",
+        folder_.str(), "state",
         checkpoint_files(from.parameters().layout(), from.parameters().buffer_layout(), saved, scratch, {}), "{}");
-    read_checkpoint((folder_ / "state").string());
+    read_checkpoint(folder_.path("state"));
     TrainingState loaded = to.checkpointer().make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
     loaded.take_scalars(saved);
-    read_checkpoint_files((folder_ / "state").string(), to.parameters().layout(), to.parameters().buffer_layout(),
-                          loaded);
+    read_checkpoint_files(folder_.path("state"), to.parameters().layout(), to.parameters().buffer_layout(), loaded);
     return loaded;
   }
 
  private:
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
-                                  ("vitrine_resuming_" + std::to_string(GetParam()) + "_" + std::to_string(getpid()));
+  const TempFolder folder_;
 };
 
 TEST_P(Resuming, ContinuesWithTheSameBitsFromAnyStep) {

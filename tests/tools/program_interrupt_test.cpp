@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/temp_folder.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -22,9 +22,9 @@ std::vector<std::string> endless_training(const std::vector<std::string>& more) 
 class Interrupt : public ::testing::TestWithParam<int> {};
 
 TEST_P(Interrupt, EndsCleanlyWithTheResultsSoFar) {
-  const auto weights = std::filesystem::temp_directory_path() /
-                       ("vitrine_interrupt_" + std::to_string(getpid()) + "_" + std::to_string(GetParam()));
-  ChildProcess child(vitrine_command(endless_training(words("--json --save {}", weights.string()))));
+  const TempFolder folder;
+  const std::string weights = folder.path("w.safetensors");
+  ChildProcess child(vitrine_command(endless_training(words("--json --save {}", weights))));
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   child.send_signal(GetParam());
   const ChildResult result = child.wait();
@@ -36,8 +36,7 @@ TEST_P(Interrupt, EndsCleanlyWithTheResultsSoFar) {
   EXPECT_GE(json["step_losses"].size(), 8U);
   EXPECT_EQ(json["devices"].size(), 2U);
   ASSERT_TRUE(std::filesystem::exists(weights));
-  EXPECT_EQ(run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", weights.string())).exit_code, 0);
-  std::filesystem::remove(weights);
+  EXPECT_EQ(run_vitrine(words("eval --model mlp --data synthetic:200 --weights {}", weights)).exit_code, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupt, ::testing::Values(SIGINT, SIGTERM));

@@ -34,6 +34,13 @@ TEST(Table, AlignsColumns) {
             "Read it.\n");
 }
 
+/// Classes have the names of folders, and lines of files, which may hold what a terminal obeys.
+TEST(Table, ShowsWhatATerminalWouldObey) {
+  Table table({{"\033[31mclass"}});
+  table.add_row({"\033]0;title\007"});
+  EXPECT_EQ(table.str(Style{}), "     \\x1b[31mclass\n------------------\n\\x1b]0;title\\x07\n");
+}
+
 TEST(Table, ColorDoesNotChangeWidths) {
   Table table({{"a"}, {"b"}});
   table.add_row({"10", "200"});

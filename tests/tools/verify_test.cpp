@@ -85,13 +85,42 @@ TEST(Verify, NamesPhaseLayerTensorAndLeaf) {
 TEST(Verify, RefusesAFileThatHasNoHashes) {
   const TempFolder folder;
   const std::string path = (folder.path() / "hashes.jsonl").string();
-  std::ofstream(path) << "{\"step\": 1}\n";
-  const ChildResult result = verify(path, path);
-  EXPECT_EQ(result.exit_code, 1);
-  expect_contains(result.error, "line 1 has no step, state_hash and tensors");
+  const std::string needed = R"("step": 1, "state_hash": "0", "tensors": {})";
+  for (const std::string& line :
+       {std::string(R"({"step": 1})"), std::string("[]"),
+        std::string(R"({"step": "1", "state_hash": "0", "tensors": {}})"),
+        std::string(R"({"step": 1, "state_hash": null, "tensors": {}})"), "{" + needed + R"(, "leaves": 3})",
+        "{" + needed + R"(, "leaves": {"0": 1}})", "{" + needed + R"(, "gradients": 3})"}) {
+    std::ofstream(path) << line << "\n";
+    const ChildResult result = verify(path, path);
+    EXPECT_EQ(result.exit_code, 1) << line;
+    expect_contains(result.error, "line 1 has no step, state_hash and tensors");
+  }
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/zero", path);
   expect_contains(verify(path, path).error, "it is a device or pipe");
+}
+
+/// What a shell would run or divide in the name of the temporary folder, and what other users must not see there.
+TEST(Verify, WritesToANewFolderOfThisUserAlone) {
+  const TempFolder folder;
+  const std::string parent = folder.path("a b'c;$(touch ran)`touch ran`\"*");
+  std::filesystem::create_directory(parent);
+  const std::string run = "vitrine train " + kJob + "--devices cpu:0";
+  const std::string show = "stat -c '%a %F' \"$TMPDIR\"/* >&2; ";
+  const auto verify_in = [&](const std::string& tmpdir, const std::string& a) {
+    return ChildProcess(vitrine_command({"verify", "--a", a, "--b", run}), ChildProcess::Streams::pipes,
+                        {"TMPDIR=" + tmpdir, "PATH=/usr/bin:/bin"})
+        .wait();
+  };
+  const ChildResult result = verify_in(parent, show + run);
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "700 directory\n");
+  EXPECT_TRUE(std::filesystem::is_empty(parent));
+  EXPECT_FALSE(std::filesystem::exists("ran"));
+  const ChildResult missing = verify_in(folder.path("none"), run);
+  EXPECT_EQ(missing.exit_code, 1);
+  expect_contains(missing.error, "no temporary folder can be made", "TMPDIR");
 }
 
 TEST(Exact, ACheckpointContinuesOnOtherDevicesWithTheSameBits) {

@@ -60,10 +60,11 @@ int run_program(const std::vector<std::string>& arguments) {
   Options options = *line.options;
   std::optional<Processes> processes;
   const auto fail = [&](const vitrine::Reason& reason, int status) {
+    const std::string text = with_short_quotes(in_program_words(reason), arguments);
     if (processes) {
-      processes->fail(reason, status == kExitUsage);
+      processes->fail(text, status == kExitUsage);
     } else {
-      fmt::print(stderr, "{}\n", Style::of(STDERR_FILENO).prose("vitrine: " + in_program_words(reason)));
+      fmt::print(stderr, "{}\n", Style::of(STDERR_FILENO).prose("vitrine: " + text));
     }
     return status;
   };

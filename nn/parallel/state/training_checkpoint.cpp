@@ -206,7 +206,8 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
   if (state.has_flat(kBuffers)) std::ranges::copy(values.values, state.flat(kBuffers).values().begin());
   if (state.has_flat(kAverages)) {
     const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
-    const bool exists = std::filesystem::exists(path);
+    std::error_code ignored;
+    const bool exists = std::filesystem::exists(path, ignored);
     const std::span<float> averages = state.flat(kAverages).values();
     std::vector<float> all(static_cast<size_t>(layout.parameter_elements()));  // with the frozen parameters
     load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, all, buffers, values,

@@ -19,6 +19,7 @@
 #include "nn/atomic_file.h"
 #include "nn/checkpoint_directory.h"
 #include "nn/json_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/trace/span.h"
@@ -126,7 +127,7 @@ std::optional<RunResult> PlannedRun::read_result() const {
   if (!fs::exists(path, error)) return std::nullopt;
   RunResult result;
   SettingValues recorded;
-  read_json(path, read_text_file(path), [&](const Json& json) {
+  read_json(path, read_regular_file(path, kLargestJson), [&](const Json& json) {
     const auto values = json.at("settings").get<std::map<std::string, std::string>>();
     recorded.assign(values.begin(), values.end());
     result.state = json.at("state").get<std::string>();
@@ -172,7 +173,7 @@ void PlannedRun::read_log(RunRecord& run) const {
     }
   };
   std::error_code error;
-  std::istringstream rows(fs::exists(options.log, error) ? read_text_file(options.log, kLargestTextFile)
+  std::istringstream rows(fs::exists(options.log, error) ? read_regular_file(options.log, kLargestTextFile)
                                                          : std::string());
   int64_t number = 0;
   for (std::string line; std::getline(rows, line) && !rows.eof();)  // a killed process may leave half a line

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two runs, compared by the hashes of their training states after every step.
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -8,10 +11,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "nn/json_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/run/shell.h"
 #include "tools/program/text/json_text.h"
@@ -24,33 +28,53 @@ namespace {
 /// The lines of a file of train --hashes, by step.
 using Hashes = std::map<int64_t, Json>;
 
-/// A file that is removed at the end.
-struct TemporaryFile {
-  explicit TemporaryFile(const char* run)
-      : path(std::filesystem::temp_directory_path() / fmt::format("vitrine-verify-{}-{}.jsonl", getpid(), run)) {}
+/// A file in a new folder of this user alone; both are removed at the end.
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    folder_ = (parent / "vitrine-verify-XXXXXX").string();
+    if (error || mkdtemp(folder_.data()) == nullptr) {
+      throw DataError(
+          fmt::format("verify: no temporary folder can be made in {} ({}); set TMPDIR to a folder that you "
+                      "may write to",
+                      excerpt(error ? "TMPDIR" : parent.string()), error ? error.message() : std::strerror(errno)));
+    }
+  }
   ~TemporaryFile() {
     std::error_code ignored;
-    std::filesystem::remove(path, ignored);
+    std::filesystem::remove_all(folder_, ignored);
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::filesystem::path path;
+  std::string path() const { return folder_ + "/hashes.jsonl"; }
+
+ private:
+  std::string folder_;
 };
+
+/// Whether a line of train --hashes has what is compared.
+bool has_hashes(const Json& line) {
+  const auto fits = [&](const char* key, bool (Json::*is_kind)() const noexcept, bool required) {
+    const auto value = line.find(key);
+    return value == line.end() ? !required : ((*value).*is_kind)();
+  };
+  return line.is_object() && fits("step", &Json::is_number_integer, true) &&
+         fits("state_hash", &Json::is_string, true) && fits("tensors", &Json::is_object, true) &&
+         fits("gradients", &Json::is_object, false) && fits("leaves", &Json::is_array, false);
+}
 
 Hashes read_hashes(const char* option, const std::string& path) {
   std::istringstream file;
-  with_prefix<DataError>(fmt::format("{} ", option), [&] { file.str(read_text_file(path, kLargestTextFile)); });
+  with_prefix<DataError>(fmt::format("{} ", option), [&] { file.str(read_regular_file(path, kLargestTextFile)); });
   Hashes hashes;
   std::string line;
   while (std::getline(file, line)) {
     Json json = is_small_json(line) ? Json::parse(line, nullptr, false) : Json();
-    const bool fits = json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
-                      json.contains("state_hash") && json.contains("tensors") && json["tensors"].is_object();
-    if (!fits) {
-      throw DataError(
-          fmt::format("{} {}: line {} has no step, state_hash and tensors; write the file with train "
-                      "--hashes",
-                      option, path, hashes.size() + 1));
+    if (!has_hashes(json)) {
+      throw DataError(fmt::format("{} {}: line {} has no step, state_hash and tensors as train --hashes writes them",
+                                  option, path, hashes.size() + 1));
     }
     const auto step = json["step"].get<int64_t>();
     hashes[step] = std::move(json);
@@ -59,15 +83,15 @@ Hashes read_hashes(const char* option, const std::string& path) {
 }
 
 /// Reads the hashes of a run, or trains it first.
-Hashes hashes_of(const char* option, const char* name, const std::string& run) {
+Hashes hashes_of(const char* option, const std::string& run) {
   if (run.ends_with(".jsonl") && run.find(' ') == std::string::npos) return read_hashes(option, run);
-  const TemporaryFile file(name);
+  const TemporaryFile file;
   const bool is_command = run.find("vitrine train") != std::string::npos;
   const std::string command =
-      fmt::format("{}{} --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run, file.path.string());
+      fmt::format("{}{} --hashes {} >/dev/null", is_command ? "" : "vitrine train ", run, shell_word(file.path()));
   if (const int status = run_in_shell(command); status != kExitOk)
     throw ConfigError(fmt::format("{}: '{}' ended with status {}", option, command, status));
-  return read_hashes(option, file.path.string());
+  return read_hashes(option, file.path());
 }
 
 /// What differs first in a step, in the order in which the step computes it.
@@ -115,8 +139,8 @@ Difference first_difference(const Json& a, const Json& b) {
 }
 
 std::string describe(const Difference& d) {
-  std::string text = fmt::format("first in {} ({}", d.tensor, d.phase);
-  if (!d.layer.empty()) text += ", layer " + d.layer;
+  std::string text = fmt::format("first in {} ({}", excerpt(d.tensor), d.phase);
+  if (!d.layer.empty()) text += ", layer " + excerpt(d.layer);
   if (d.leaf) text += fmt::format(", leaf {}", *d.leaf);
   return text + ")";
 }
@@ -124,7 +148,7 @@ std::string describe(const Difference& d) {
 }  // namespace
 
 int run_verify(const Options& options) {
-  const Hashes a = hashes_of("--a", "a", options.verify_a), b = hashes_of("--b", "b", options.verify_b);
+  const Hashes a = hashes_of("--a", options.verify_a), b = hashes_of("--b", options.verify_b);
   int64_t equal = 0, last = 0;
   std::optional<int64_t> step;  // the first one that differs
   for (const auto& [number, line] : a) {
@@ -162,7 +186,7 @@ int run_verify(const Options& options) {
     fmt::print("The runs differ after step {}, {}; {} of {} tensors differ; {} steps before it are equal\n", *step,
                describe(*first), different, a.at(*step)["tensors"].size(), equal);
   } else {
-    fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal, hash);
+    fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal, excerpt(hash));
   }
   return first ? kExitFailure : kExitOk;
 }

@@ -13,6 +13,7 @@
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/settings.h"
 
 namespace vitrine::tools {
@@ -109,6 +110,37 @@ std::string in_program_words(const Reason& reason) { return reason.str(flag_of);
 std::string in_program_words(const std::exception& error) {
   const auto* const ours = dynamic_cast<const Error*>(&error);
   return ours != nullptr ? in_program_words(ours->reason()) : error.what();
+}
+
+std::string with_short_quotes(std::string message, const std::vector<std::string>& arguments) {
+  constexpr size_t kLongest = 300, kShown = 200;
+  constexpr std::string_view kSeparators = ",:;/=@ ";
+  std::vector<std::string> quotes;
+  const auto add = [&](std::string_view quote) {
+    if (quote.size() > kLongest) quotes.emplace_back(quote);
+  };
+  for (const std::string& argument : arguments) {
+    const std::string text = printable_lines(argument);  // as in messages
+    add(text);
+    // Messages also quote items of a list, and what follows the name of an item.
+    int items = 0;
+    for (size_t begin = 0, end = 0; end < text.size(); begin = end + 1) {
+      end = std::min(text.find_first_of(kSeparators, begin), text.size());
+      add(std::string_view(text).substr(begin, end - begin));
+      if (++items < 4) add(std::string_view(text).substr(begin));
+    }
+  }
+  std::ranges::sort(quotes, std::ranges::greater(), &std::string::size);
+  for (const std::string& quote : quotes) {
+    const std::string head = quote.substr(0, kLongest);
+    for (size_t at = message.find(head); at != std::string::npos; at = message.find(head, at + 1)) {
+      // A message may be cut, too.
+      const auto begin = message.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto length = std::mismatch(begin, message.end(), quote.begin(), quote.end()).first - begin;
+      message.replace(at, static_cast<size_t>(length), excerpt({begin, begin + length}, kShown));
+    }
+  }
+  return message;
 }
 
 std::string in_words_with_modes(const Reason& reason) {

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "runtime/reason.h"
 
@@ -18,5 +19,8 @@ std::string in_program_words(const std::exception& error);
 /// The same for commands that have --modes instead of --mode, and no flags for the axes of a scheme: remedies that need
 /// one are left out.
 std::string in_words_with_modes(const Reason& reason);
+
+/// A message in which each quote of the command line is short: the middle of what is longer than 300 bytes is omitted.
+std::string with_short_quotes(std::string message, const std::vector<std::string>& arguments);
 
 }  // namespace vitrine::tools

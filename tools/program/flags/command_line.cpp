@@ -121,9 +121,7 @@ std::vector<std::string> without_words_for_flags(std::vector<std::string> argume
   return arguments;
 }
 
-}  // namespace
-
-CommandLine parse_command_line(const std::vector<std::string>& arguments, const SettingTable& table) {
+CommandLine parse(const std::vector<std::string>& arguments, const SettingTable& table) {
   if (!arguments.empty() && arguments[0] == "man") return {{}, kExitOk, man_page(table), {}};
   if (!arguments.empty() && arguments[0] == "completion") {
     if (arguments.size() == 2 && arguments[1] == "bash") return {{}, kExitOk, bash_completion(table), {}};
@@ -179,6 +177,14 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
     return usage_error(command, in_program_words(error));
   }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const SettingTable& table) {
+  CommandLine line = parse(arguments, table);
+  line.error = with_short_quotes(std::move(line.error), arguments);
+  return line;
 }
 
 }  // namespace vitrine::tools

@@ -47,7 +47,7 @@ struct Parsed {
     if constexpr (std::is_same_v<T, bool>) {
       value = text == "1";
     } else if constexpr (std::is_arithmetic_v<T>) {
-      value = parse_number<T>(text).value();
+      value = read_number<T>(text).value();
     } else {
       value = text;
     }

@@ -31,7 +31,7 @@ Json json_of(const std::optional<float>& value) { return value ? Json(std::stod(
 template <class Number, class Good>
 Values numbers(const std::string& expected, const Good& good) {
   return {.expected = expected, .accepts = [good](const std::string& text) {
-            const std::optional<Number> value = parse_number<Number>(text);
+            const std::optional<Number> value = read_number<Number>(text);
             return value && good(*value);
           }};
 }
@@ -48,9 +48,8 @@ std::string Values::problem(std::string& text) const {
 }
 
 Values whole_number(int64_t least, int64_t most) {
-  const std::string range = most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least)
-                                                                        : fmt::format("from {} to {}", least, most);
-  return numbers<int64_t>("an integer " + range, [=](int64_t value) { return value >= least && value <= most; });
+  return numbers<int64_t>(fmt::format("an integer from {} to {}", least, most),
+                          [=](int64_t value) { return value >= least && value <= most; });
 }
 
 Values number(double least, double most) {

@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "runtime/text.h"
 #include "tools/program/flags/configuration.h"
 
 /// The table of settings. A setting is one row; flags, --json's configuration, what a checkpoint and a reproduction
@@ -26,6 +30,13 @@ inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(O
                           kPage = only(Options::Command::page);
 inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare | kReproduce,
                           kModels = kTrainings | kEval;
+
+/// The number that a text is for a flag with values of type T: all ranges are of int64_t or double. "-0" is 0.
+template <class T>
+std::optional<T> read_number(std::string_view text) {
+  const auto wide = parse_number<std::conditional_t<std::is_integral_v<T>, int64_t, double>>(text);
+  return wide ? std::optional(static_cast<T>(*wide + 0)) : std::nullopt;
+}
 
 /// The texts that a flag accepts: those that pass `accepts`, and the words. Any text, if there are neither.
 struct Values {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/printable.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
@@ -18,7 +19,8 @@ constexpr size_t kConfusionsShown = 20;
 constexpr size_t kNameWidth = 12;
 
 std::string name_of(int64_t label, const std::vector<std::string>& names) {
-  return label < static_cast<int64_t>(names.size()) ? names[static_cast<size_t>(label)] : std::to_string(label);
+  return label < static_cast<int64_t>(names.size()) ? excerpt(names[static_cast<size_t>(label)])
+                                                    : std::to_string(label);
 }
 
 }  // namespace

@@ -22,12 +22,14 @@ constexpr size_t kLeastText = 16;  // of a column that is wrapped
 
 }  // namespace
 
-Table::Table(std::vector<Column> columns, std::string title) : title_(std::move(title)), columns_(std::move(columns)) {}
+Table::Table(std::vector<Column> columns, std::string title) : title_(std::move(title)), columns_(std::move(columns)) {
+  for (Column& column : columns_) column.title = printable_lines(column.title);  // classes have the names of folders
+}
 
 void Table::add_row(std::vector<std::string> cells) {
   VITRINE_ASSERT(cells.size() <= columns_.size(), "a row has more cells than the table has columns");
   cells.resize(columns_.size());
-  for (std::string& cell : cells) cell = printable_lines(cell);  // classes have the names of folders
+  for (std::string& cell : cells) cell = printable_lines(cell);
   rows_.push_back(std::move(cells));
 }
 

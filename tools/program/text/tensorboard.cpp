@@ -58,7 +58,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   gethostname(host, sizeof host - 1);
   const std::string stem =
       fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
-  for (int number = 0; path_.empty() || std::filesystem::exists(path_); ++number)
+  for (int number = 0; path_.empty() || std::filesystem::exists(path_, error); ++number)
     path_ = fmt::format("{}.{}", stem, number);
   file_.open(path_, std::ios::binary);
   if (!file_)

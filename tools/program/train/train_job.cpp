@@ -13,11 +13,12 @@
 #include "nn/json_file.h"
 #include "nn/parallel/plan/movement_plan.h"
 #include "nn/tuned_plans_file.h"
+#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/flags/configuration.h"
-#include "tools/program/flags/setting.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/interrupt.h"
@@ -37,7 +38,8 @@ namespace {
 std::optional<TunedPlans> read_file(const std::string& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
-  return with_prefix<DataError>("--autotune ", [&] { return parse_tuned_plans(path, read_text_file(path)); });
+  return with_prefix<DataError>("--autotune ",
+                                [&] { return parse_tuned_plans(path, read_regular_file(path, kLargestJson)); });
 }
 
 /// The configuration of the engine. On rank 0 its known plans come from the checkpoint that --resume names or, without
