@@ -75,9 +75,11 @@ Format cifar100() {
     if (hint.empty() && is_there(packed))
       hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
   }
-  const std::string python_version = fs::path(format.train_files[0]).stem().string();  // its files have no ending
-  if (hint.empty() && is_there(folder / python_version))
-    hint = "; the folder seems to contain the Python version, but the binary version is needed";
+  const std::string file = format.train_files[0], python_version = fs::path(file).stem().string();  // has no ending
+  if (const auto found = hint.empty() ? find_below(folder, {"/" + file}) : std::nullopt)
+    hint = fmt::format("; found {}: use {}:{}", found->string(), format.kind, found->parent_path().string());
+  if (const auto found = hint.empty() ? find_below(folder, {"/" + python_version}) : std::nullopt)
+    hint = fmt::format("; {} is of the Python version, but the binary version is needed", found->string());
   throw DataError(fmt::format(
       "{}: no {}; tried {}{}. Expected: {} and {} from the binary version of {} ({}, at "
       "https://www.cs.toronto.edu/~kriz/cifar.html), in DIR or in DIR/{}",
@@ -166,7 +168,7 @@ Dataset empty_set(const Format& format, const char* part, const std::vector<std:
 
 }  // namespace
 
-DatasetPair open_cifar(const fs::path& given, CifarKind kind) {
+DatasetPair open_cifar(const fs::path& given, CifarKind kind, const DatasetOptions& options) {
   const Format format = kind == CifarKind::cifar10 ? cifar10() : cifar100();
   expect_folder(format.kind, given);
   const fs::path folder = find_folder(format, given);
@@ -183,9 +185,10 @@ DatasetPair open_cifar(const fs::path& given, CifarKind kind) {
                       (folder / name).string(), files.front().count, format.train_files[0], files.back().count));
     }
   }
+  pair.train.samples = open_records(format, files);
+  if (options.holds_out()) return pair;
   const fs::path test = folder / format.test_file;
   if (!is_there(test)) fail_missing(format, {test}, folder);
-  pair.train.samples = open_records(format, files);
   pair.test.samples = open_records(format, {check_file(format, test)});
   return pair;
 }

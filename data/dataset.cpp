@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "data/readers.h"
+#include "data/sampler.h"
 #include "data/settings.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
@@ -68,6 +69,49 @@ class FirstSamples final : public Samples {
   const int64_t count_;
 };
 
+/// Some samples of a set, in the order of `indices`.
+class PickedSamples final : public Samples {
+ public:
+  /// holds_all  what the whole set occupies is counted here
+  PickedSamples(std::shared_ptr<const Samples> all, std::vector<int64_t> indices, bool holds_all)
+      : all_(std::move(all)), indices_(std::move(indices)), holds_all_(holds_all) {}
+  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  int32_t label(int64_t i) const override { return all_->label(indices_[static_cast<size_t>(i)]); }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    all_->read_image(indices_[static_cast<size_t>(i)], out);
+  }
+  void read_ahead(const std::function<bool()>& stop) const override { all_->read_ahead(stop); }
+  int64_t held_bytes() const override {
+    return static_cast<int64_t>(indices_.size() * sizeof indices_[0]) + (holds_all_ ? all_->held_bytes() : 0);
+  }
+
+ private:
+  const std::shared_ptr<const Samples> all_;
+  const std::vector<int64_t> indices_;
+  const bool holds_all_;
+};
+
+/// Makes a share of the training images the test set.
+void hold_out(DatasetPair& pair, double share, uint64_t seed) {
+  const int64_t all = pair.train.size();
+  const bool is_share = share > 0.0 && share < 1.0;
+  const int64_t held_out = is_share ? std::llround(static_cast<double>(all) * share) : 0;
+  if (held_out < 1 || held_out >= all) {
+    throw ConfigError({given(settings::kDatasetValSplit, fmt::format("{}", share)),
+                       fmt::format(": of {} images of {} it holds out {}; expected at least one, and one to train on",
+                                   all, pair.train.name, held_out)});
+  }
+  const EpochOrder order({.seed = seed}, all, 0);
+  std::vector<int64_t> train, test;
+  for (int64_t place = 0; place < all; ++place) (place < held_out ? test : train).push_back(order[place]);
+  std::ranges::sort(train);
+  std::ranges::sort(test);
+  pair.test = pair.train;
+  pair.test.name += ", held out";
+  pair.test.samples = std::make_shared<PickedSamples>(pair.train.samples, std::move(test), false);
+  pair.train.samples = std::make_shared<PickedSamples>(pair.train.samples, std::move(train), true);
+}
+
 /// Calls visit(sample) for at most `most` samples, evenly spaced.
 template <typename Visit>
 void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
@@ -77,13 +121,13 @@ void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
     visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
 }
 
-DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t image_size, bool measured) {
+DatasetPair open_kind(const std::string& description, uint64_t seed, const DatasetOptions& options) {
   const size_t colon = description.find(':');
   const std::string kind = description.substr(0, colon);
   const bool has_argument = colon != std::string::npos;
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
   if (kind == "synthetic")
-    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed, measured);
+    return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed, options.measured);
   constexpr std::array kKinds{"cifar10", "cifar100", "fashion-mnist", "idx", "image-folder"};
   if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end()) {
     throw ConfigError({given(settings::kDatasetDescription, description),
@@ -95,10 +139,10 @@ DatasetPair open_kind(const std::string& description, uint64_t seed, int64_t ima
                        fmt::format(": expected {}:DIR, where DIR is the folder of the data set{}", kind,
                                    downloads ? fmt::format("; tools/get_data {} DIR downloads it", kind) : "")});
   }
-  if (kind == "cifar10") return open_cifar(argument, CifarKind::cifar10);
-  if (kind == "cifar100") return open_cifar(argument, CifarKind::cifar100);
-  if (kind == "image-folder") return open_image_folder(argument, image_size);
-  return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist);
+  if (kind == "cifar10") return open_cifar(argument, CifarKind::cifar10, options);
+  if (kind == "cifar100") return open_cifar(argument, CifarKind::cifar100, options);
+  if (kind == "image-folder") return open_image_folder(argument, options);
+  return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist, options);
 }
 
 }  // namespace
@@ -145,8 +189,15 @@ uint64_t fingerprint(const Dataset& set) {
   return hash;
 }
 
-DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size, bool measured) {
-  DatasetPair pair = open_kind(description, seed, image_size, measured);
+std::vector<int64_t> class_counts(const Dataset& set) {
+  std::vector<int64_t> counts(static_cast<size_t>(set.classes));
+  for (int64_t i = 0; i < set.size(); ++i) ++counts[static_cast<size_t>(set.label(i))];
+  return counts;
+}
+
+DatasetPair open_dataset(const std::string& description, uint64_t seed, const DatasetOptions& options) {
+  DatasetPair pair = open_kind(description, seed, options);
+  if (options.val_split != 0.0) hold_out(pair, options.val_split, seed);
   for (Dataset* set : {&pair.train, &pair.test}) {
     if (!set->class_names.empty()) continue;
     for (int64_t i = 0; i < set->classes; ++i) set->class_names.push_back(std::to_string(i));
@@ -179,14 +230,35 @@ void measure_statistics(DatasetPair& pair, int64_t most_images) {
     const double variance = squares / count - sum / count * (sum / count);
     if (!(variance > 1e-9)) {
       throw DataError(
-          fmt::format("{}: channel {} has the same value in all pixels, so it cannot be normalized; check the images",
-                      train.name, c));
+          {fmt::format(
+               "{}: channel {} has the same value in all pixels, so it cannot be normalized by its own mean and "
+               "deviation; check the images, or set the normalization with ",
+               train.name, c),
+           settings::kDatasetMeasured});
     }
     mean[c] = static_cast<float>(sum / count);
     deviation[c] = static_cast<float>(std::sqrt(variance));
   }
   pair.train.mean = pair.test.mean = mean;
   pair.train.std = pair.test.std = deviation;
+}
+
+std::optional<std::filesystem::path> find_below(const std::filesystem::path& folder,
+                                                const std::vector<std::string>& endings) {
+  constexpr int kDepth = 2, kMostEntries = 10'000;
+  namespace fs = std::filesystem;
+  std::optional<fs::path> first;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied, error);
+  for (int i = 0; !error && entry != fs::recursive_directory_iterator() && i < kMostEntries; ++i) {
+    if (entry.depth() == kDepth) entry.disable_recursion_pending();
+    const fs::path& path = entry->path();
+    const bool named =
+        std::ranges::any_of(endings, [&](const std::string& ending) { return path.native().ends_with(ending); });
+    if (std::error_code ignored; named && entry->is_regular_file(ignored) && (!first || path < *first)) first = path;
+    entry.increment(error);
+  }
+  return first;
 }
 
 void expect_folder(const char* kind, const std::filesystem::path& folder) {

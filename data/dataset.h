@@ -64,26 +64,39 @@ struct DatasetPair {
   Dataset train, test;
 };
 
+/// Number of samples of each class.
+std::vector<int64_t> class_counts(const Dataset& set);
+
+struct DatasetOptions {
+  int64_t image_size = 0;  // height and width of the images of an image-folder; other kinds ignore it
+  /// false: mean and deviation of idx and synthetic images are not measured and stay 0, for programs that normalize
+  /// otherwise or not at all. Measuring reads many images, and refuses images that are constant.
+  bool measured = true;
+  /// Above 0: this share of the training images becomes the test set, and the data's own is not opened. Which images
+  /// are held out depends on the seed, the share and their number.
+  double val_split = 0.0;
+  bool holds_out() const { return val_split > 0.0; }
+};
+
 /// Opens "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".
 /// Plain files are read when a sample is requested, so a process reads only its own rows; labels and unpacked files
 /// stay in memory. Synthetic images are drawn when they are requested, and kept.
 ///   cifar10        DIR contains data_batch_1..5.bin, test_batch.bin (and optionally batches.meta.txt), or a folder
 ///                  cifar-10-batches-bin with them
 ///   cifar100       DIR contains train.bin, test.bin (and optionally fine_label_names.txt), or a folder
-///   cifar-100-binary
-///                  with them; the 100 fine labels count
-///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz
+///                  cifar-100-binary with them; the 100 fine labels count
+///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz, or named with .idx
 ///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training
 ///                  images, evenly spaced
-///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or test): JPEG and PNG files, a folder per class,
-///                  classes sorted by name as in torchvision's ImageFolder. A file is read when its sample is
-///                  requested: the shorter side is resized to `image_size` and the center cropped, as torchvision's
-///                  Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
+///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or valid, validation, test): JPEG and PNG files, a
+///                  folder per class, classes sorted by name as in torchvision's ImageFolder. With val_split the
+///                  classes may also be in DIR itself. Files and folders whose names begin with a dot are left out. A
+///                  file is read when its sample is requested: the shorter side is resized to `image_size` and the
+///                  center cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean
+///                  and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
-///   image_size  height and width of the images of an image-folder; other kinds ignore it
-///   measured    false: mean and deviation of synthetic images are not measured, which draws 1,024 of them, and are 0
 /// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or
-///        a missing image size.
-DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size = 0, bool measured = true);
+///        a missing image size, or a val_split that leaves one of the sets empty.
+DatasetPair open_dataset(const std::string& description, uint64_t seed, const DatasetOptions& options = {});
 
 }  // namespace vitrine

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "data/file_samples.h"
 #include "data/input_file.h"
@@ -27,16 +29,30 @@ struct OpenedFile {
   InputFile file;
 };
 
-OpenedFile open_file(const fs::path& folder, const std::string& name, IdxKind kind) {
-  const fs::path plain = folder / name, packed = folder / (name + ".gz");
-  if (is_there(plain)) return {plain, {plain, InputFile::Packing::none}};
-  if (is_there(packed)) return {packed, {packed, InputFile::Packing::gzip}};
+/// "train-images" and "idx3-ubyte": the file, also with a dot between them, plain or packed.
+OpenedFile open_file(const fs::path& folder, const std::string& stem, const std::string& format, IdxKind kind) {
+  using Packing = InputFile::Packing;
+  std::vector<std::string> names;
+  for (const char* packed : {"", ".gz"}) {
+    for (const char* separator : {"-", "."}) {
+      names.push_back(stem + separator + format + packed);
+      const fs::path path = folder / names.back();
+      if (is_there(path)) return {path, {path, *packed == '\0' ? Packing::none : Packing::gzip}};
+    }
+  }
+  std::string hint = kind == IdxKind::fashion_mnist
+                         ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist"
+                         : "";
+  if (const auto found = find_below(folder, names)) {
+    const bool renamed = std::ranges::find(names, found->filename().string()) == names.end();
+    hint = fmt::format("; found {}: {}", found->string(),
+                       renamed ? fmt::format("rename it to {}", names.front())
+                               : fmt::format("use {}:{}", kind_name(kind), found->parent_path().string()));
+  }
   throw DataError(fmt::format(
-      "{}: no {}; tried {} and {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, "
-      "plain or .gz{}",
-      kind_name(kind), name, plain.string(), packed.string(),
-      kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist"
-                                     : ""));
+      "{}: {} has no {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or "
+      ".gz{}",
+      kind_name(kind), folder.string(), fmt::join(names, ", "), hint));
 }
 
 void expect_magic(InputFile& file, uint32_t magic, const char* what) {
@@ -90,8 +106,8 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
   Dataset set;
   set.name = fmt::format("{} {}", kind_name(kind), part_name);
   // Checks that both files exist before the long read.
-  OpenedFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
-  OpenedFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
+  OpenedFile images = open_file(folder, part + "-images", "idx3-ubyte", kind);
+  OpenedFile labels = open_file(folder, part + "-labels", "idx1-ubyte", kind);
   const int64_t count = read_image_header(images.file, kind, set);
   const int64_t begin = images.file.offset(), bytes = count * set.bytes_per_image();
   if (images.file.packing() == InputFile::Packing::none) {
@@ -110,12 +126,12 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
 
 }  // namespace
 
-DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
+DatasetPair open_idx(const fs::path& folder, IdxKind kind, const DatasetOptions& options) {
   expect_folder(kind_name(kind), folder);
   DatasetPair pair;
   pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
-  pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
-  if (pair.train.height != pair.test.height || pair.train.width != pair.test.width) {
+  if (!options.holds_out()) pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
+  if (!options.holds_out() && (pair.train.height != pair.test.height || pair.train.width != pair.test.width)) {
     throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal",
                                 kind_name(kind), folder.string(), pair.train.height, pair.train.width, pair.test.height,
                                 pair.test.width));
@@ -125,7 +141,7 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
     pair.train.std = pair.test.std = {0.3530F};
     pair.train.class_names = pair.test.class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
                                                       "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
-  } else {
+  } else if (options.measured) {
     measure_statistics(pair, kMeasuredImages);
   }
   return pair;

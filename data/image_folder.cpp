@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLayout = "DIR/train/CLASS/IMAGE.jpg and DIR/val (or DIR/test)/CLASS/IMAGE.jpg";
+constexpr const char* kTestFolders[] = {"val", "valid", "validation", "test"};  // the first that exists
 
 /// Images that are decoded, resized and cropped when they are requested. Only their paths stay in memory.
 class FolderSamples final : public Samples {
@@ -55,11 +56,15 @@ class FolderSamples final : public Samples {
 };
 
 [[noreturn]] void fail(const fs::path& path, const std::string& found) {
-  throw DataError(fmt::format("image-folder: {}: {}; expected {}", path.string(), found, kLayout));
+  throw DataError(
+      {fmt::format("image-folder: {}: {}; expected DIR/train/CLASS/IMAGE.jpg and DIR/val/CLASS/IMAGE.jpg (or {}), or "
+                   "with ",
+                   path.string(), found, fmt::join(std::span(kTestFolders).subspan(1), ", ")),
+       propose(settings::kDatasetValSplit, "0.1"), " only DIR/train/CLASS/IMAGE.jpg or DIR/CLASS/IMAGE.jpg"});
 }
 
-/// Tools put folders of their own, such as .ipynb_checkpoints, beside classes and among images.
-bool is_hidden(const fs::path& folder) { return folder.filename().string().starts_with('.'); }
+/// Tools put folders and files of their own, such as .ipynb_checkpoints and macOS's ._1.jpg, beside classes and images.
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 bool is_folder(const fs::path& path) {
   std::error_code error;
@@ -68,18 +73,24 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(status);
 }
 
-std::vector<std::string> class_folders(const fs::path& part) {
+/// The names of the folders in a folder, sorted.
+std::vector<std::string> folders_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  fs::directory_iterator entries(part, error);
+  fs::directory_iterator entries(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const fs::path& path = entries->path();
     if (std::error_code ignored; entries->is_directory(ignored) && !is_hidden(path))
       names.push_back(path.filename().string());
   }
-  if (error) fail(part, fmt::format("it cannot be read ({})", error.message()));
-  if (names.empty()) fail(part, "it has no class folders");
+  if (error) fail(folder, fmt::format("it cannot be read ({})", error.message()));
   std::ranges::sort(names);
+  return names;
+}
+
+std::vector<std::string> class_folders(const fs::path& part) {
+  std::vector<std::string> names = folders_in(part);
+  if (names.empty()) fail(part, "it has no class folders");
   return names;
 }
 
@@ -116,7 +127,7 @@ std::vector<fs::path> images_of(const fs::path& folder) {
       continue;
     }
     const FileKind kind = kind_of(path);
-    if (kind == FileKind::ignored) continue;
+    if (kind == FileKind::ignored || is_hidden(path)) continue;
     if (kind == FileKind::other_image) {
       throw DataError(
           fmt::format("image-folder: {}: only JPEG and PNG images are read; convert or remove it", path.string()));
@@ -153,23 +164,30 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
 
 }  // namespace
 
-DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
+DatasetPair open_image_folder(const fs::path& folder, const DatasetOptions& options) {
   expect_folder("image-folder", folder);
-  const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
-  if (!is_folder(train)) fail(folder, "it has no folder train");
-  if (!is_folder(val) && !is_folder(test)) fail(folder, "it has neither val nor test");
-  const fs::path& evaluated = is_folder(val) ? val : test;
-  const std::vector<std::string> classes = class_folders(train), test_classes = class_folders(evaluated);
-  if (classes != test_classes) {
-    std::vector<std::string> different;
-    std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(),
-                                  std::back_inserter(different));
-    fail(evaluated, fmt::format("its classes differ from those of {}, in {}", train.string(),
-                                excerpt(fmt::format("{}", fmt::join(different, ", ")))));
+  const bool has_parts = is_folder(folder / "train") && (!options.holds_out() || !folders_in(folder / "train").empty());
+  if (!has_parts && !options.holds_out()) fail(folder, "it has no folder train");
+  const fs::path train = has_parts ? folder / "train" : folder;
+  const std::vector<std::string> classes = class_folders(train);
+  DatasetPair pair;
+  if (!options.holds_out()) {
+    const auto* const name =
+        std::ranges::find_if(kTestFolders, [&](const char* candidate) { return is_folder(folder / candidate); });
+    if (name == std::end(kTestFolders)) fail(folder, fmt::format("it has no folder {}", fmt::join(kTestFolders, ", ")));
+    const fs::path test = folder / *name;
+    const std::vector<std::string> test_classes = class_folders(test);
+    if (classes != test_classes) {
+      std::vector<std::string> different;
+      std::ranges::set_symmetric_difference(classes, test_classes, std::back_inserter(different));
+      fail(test, fmt::format("its classes differ from those of {}, in {}", train.string(),
+                             excerpt(fmt::format("{}", fmt::join(different, ", ")))));
+    }
+    pair.test = open_part(test, "test", classes, options.image_size);
   }
-  DatasetPair pair{open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
+  pair.train = open_part(train, "train", classes, options.image_size);
   // Last, so that a missing flag does not hide what is wrong with the folder.
-  if (image_size < 1) {
+  if (options.image_size < 1) {
     throw ConfigError({"image-folder: images have many sizes, and a batch has one; use, for example, ",
                        propose(settings::kDatasetImageSize, "64")});
   }

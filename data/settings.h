@@ -7,8 +7,10 @@
 namespace vitrine::settings {
 
 inline constexpr Setting kDatasetDescription{"open_dataset::description"};
-inline constexpr Setting kDatasetImageSize{"open_dataset::image_size"};
+inline constexpr Setting kDatasetImageSize{"DatasetOptions::image_size"};
+inline constexpr Setting kDatasetMeasured{"DatasetOptions::measured"};
+inline constexpr Setting kDatasetValSplit{"DatasetOptions::val_split"};
 
-inline constexpr Setting kDataSettings[] = {kDatasetDescription, kDatasetImageSize};
+inline constexpr Setting kDataSettings[] = {kDatasetDescription, kDatasetImageSize, kDatasetMeasured, kDatasetValSplit};
 
 }  // namespace vitrine::settings

@@ -49,6 +49,7 @@ void check(const LrScheduleConfig& c, double lr, int64_t steps_per_epoch) {
     require(c.plateau.factor > 0.0 && c.plateau.factor < 1.0, "factor", "above 0 and below 1", c.plateau.factor);
     require(c.plateau.patience >= 0, "patience", "to be at least 0", number(c.plateau.patience));
     require(c.plateau.cooldown >= 0, "cooldown", "to be at least 0", number(c.plateau.cooldown));
+    require(c.plateau.eps >= 0.0, "eps", "to be at least 0", c.plateau.eps);
     require(c.plateau.threshold >= 0.0, "threshold", "to be at least 0", c.plateau.threshold);
   }
 }

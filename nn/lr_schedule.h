@@ -46,7 +46,7 @@ struct LrScheduleConfig {
     int64_t patience = 10;
     double threshold = 1e-4;  // relative
     int64_t cooldown = 0;
-    double eps = 1e-8;  // smaller changes of the rate are not made
+    double eps = 1e-8;  // changes of the rate up to this are not made
   } plateau;
 
   /// Linear warm-up over this many optimizer steps (LinearLR before the schedule in a SequentialLR): from

@@ -26,7 +26,7 @@ EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workloa
       layout(parameters_of(m), kTailElements),
       trained(layout.trained()),
       buffer_layout(*m.net),
-      update_ranges(make_update_ranges(trained, config.parameter_groups, config.optimizer.weight_decay())) {
+      update_ranges(make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay())) {
   if (!config.exact()) return;
   const int ranks = devices.world_size();
   const bool to_owners = config.scheme.shards(Sharding::gradients) && ranks > 1;

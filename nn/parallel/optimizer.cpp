@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/optimizer.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -85,15 +86,20 @@ void check_group(const FlatLayout& layout, const ParameterGroup& group) {
   checked("the learning rate factor of a parameter group", group.lr_factor, 1.0);
   checked("the weight decay of a parameter group", group.weight_decay, 0.0);
   if (group.of != ParameterGroup::Of::names) return;
-  parameters_matching(group.pattern, layout.specs());
+  const std::vector<size_t> matching = parameters_matching(group.pattern, layout.specs());
+  if (std::ranges::none_of(matching, [&](size_t i) { return layout.specs()[i].trained; })) {
+    throw ConfigError(
+        fmt::format("all parameters that match '{}' are frozen, such as {}; leave the group out, or train one of them",
+                    group.pattern, layout.specs()[matching.front()].name));
+  }
 }
 
 }  // namespace
 
-UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups,
-                                double weight_decay) {
+UpdateRanges make_update_ranges(const FlatLayout& all, const std::vector<ParameterGroup>& groups, double weight_decay) {
   if (groups.empty()) return nullptr;
-  for (const ParameterGroup& group : groups) check_group(layout, group);
+  for (const ParameterGroup& group : groups) check_group(all, group);
+  const FlatLayout layout = all.trained();
   std::vector<UpdateRange> ranges;
   for (int i = layout.size() - 1; i >= 0; --i) {  // in the order of their offsets
     UpdateRange range{layout.offset(i), i > 0 ? layout.offset(i - 1) : layout.parameter_elements(), 1.0, weight_decay};

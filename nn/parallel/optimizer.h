@@ -55,8 +55,8 @@ struct ParameterGroup {
   std::optional<double> weight_decay = std::nullopt;  // instead of the optimizer's; >= 0
 };
 
-/// Ranges of equal constants over the parameters of a layout, for kernels/optimizer.h; null without groups.
-/// throws ConfigError when a pattern matches no parameter, or a value is out of range.
+/// Ranges of equal constants over the trained parameters of a layout, for kernels/optimizer.h; null without groups.
+/// throws ConfigError when a pattern matches no parameter, or only frozen ones, or a value is out of range.
 UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups,
                                 double weight_decay);
 

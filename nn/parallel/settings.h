@@ -22,6 +22,7 @@ inline constexpr Setting kStaging{"Scheme::staging"};
 inline constexpr Setting kLossAt{"Scheme::loss_at"};
 inline constexpr Setting kReduce{"Scheme::reduce"};
 inline constexpr Setting kShard{"Scheme::shard"};
+inline constexpr Setting kTrainBatches{"Workload::train_batches"};
 
 inline constexpr Setting kLeaves{"Split::leaves"};
 inline constexpr Setting kLeafThreads{"EngineConfig::leaf_threads"};
@@ -31,6 +32,6 @@ inline constexpr Setting kEngineSettings[] = {
     kAccumulate,     kRecomputeSegments, kBatchSize,       kRecompute,        kResidentImages,
     kWorkspaceBytes, kOptimizer,         kMomentum,        kNesterov,         kScheme,
     kSplit,          kStaging,           kLossAt,          kReduce,           kShard,
-    kLeaves,         kLeafThreads,       kBatchNormLeaves, kUpdateInBackward};
+    kLeaves,         kLeafThreads,       kBatchNormLeaves, kUpdateInBackward, kTrainBatches};
 
 }  // namespace vitrine::settings

@@ -14,6 +14,7 @@
 
 #include "runtime/control_groups.h"
 #include "runtime/error.h"
+#include "runtime/mpi_launchers.h"
 #include "runtime/settings.h"
 
 namespace vitrine {
@@ -24,8 +25,8 @@ struct FreeCpuSet {
 };
 
 bool under_mpi() {
-  const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"};
-  return std::any_of(std::begin(names), std::end(names), [](const char* name) { return std::getenv(name) != nullptr; });
+  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return is_set("PMIX_RANK") || std::ranges::any_of(kMpiLaunchers, is_set, &MpiLauncher::size);
 }
 
 std::vector<int> wanted_threads(int devices, std::span<const int> threads_per_device) {

@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/mpi_launchers.h"
 #include "runtime/printable.h"
 #include "runtime/process_group/slurm.h"
 #include "runtime/settings.h"
@@ -123,7 +124,8 @@ Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_si
   return launch;
 }
 
-void read_master(const Environment& env, Launch& launch) {
+void read_master(const LaunchFlags& flags, const Environment& env, Launch& launch) {
+  if (flags.rendezvous) return;
   const auto address = get(env, "MASTER_ADDR"), port = get(env, "MASTER_PORT");
   // A single variable may belong to another program: a cluster's service called "master" sets MASTER_PORT to a URL.
   if (!address || !port) return;
@@ -141,31 +143,26 @@ Launch from_flags(const LaunchFlags& flags, const Environment& env) {
   const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
   Launch launch = place(Launch::Launcher::flags, rank, world_size, local_rank.value_or(rank),
                         get(env, "LOCAL_WORLD_SIZE").value_or(world_size));
-  read_master(env, launch);
+  read_master(flags, env, launch);
   return launch;
 }
 
 Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
-  std::vector<Wanted> set{want(env, "RANK"),
-                          want(env, "WORLD_SIZE"),
-                          want_local_rank(flags, env, "LOCAL_RANK"),
-                          want(env, "LOCAL_WORLD_SIZE"),
-                          want(env, "MASTER_ADDR"),
-                          want(env, "MASTER_PORT")};
+  std::vector<Wanted> set{want(env, "RANK"), want(env, "WORLD_SIZE"), want_local_rank(flags, env, "LOCAL_RANK")};
   if (set[1].given && set[1].given->text == "1") {
-    if (!set[2].given) set[2].given = Given{"LOCAL_RANK", "0"};
-    if (!set[3].given) set[3].given = Given{"LOCAL_WORLD_SIZE", "1"};
-    set.resize(4);
+    if (!set[2].given) set[2].given = set[0].given;
+  } else if (!flags.rendezvous) {
+    set.push_back(want(env, "MASTER_ADDR"));
+    set.push_back(want(env, "MASTER_PORT"));
   }
   // Old scripts set all but this one; which processes share a machine is found when they connect.
-  const bool local_size_known = set[3].given.has_value();
-  if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
+  const auto local_world_size = get(env, "LOCAL_WORLD_SIZE");
   const auto found =
       complete("torchrun's variables are",
                "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
-  Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], found[3]);
-  launch.one_machine = local_size_known && launch.local_world_size == launch.world_size;
-  read_master(env, launch);
+  Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], local_world_size.value_or(found[1]));
+  launch.one_machine = (local_world_size || launch.world_size == 1) && launch.local_world_size == launch.world_size;
+  read_master(flags, env, launch);
   return launch;
 }
 
@@ -196,7 +193,30 @@ void reject_prterun(const Environment& env) {
                      ", or unset PRTE_LAUNCHED for a single process"});
 }
 
+/// Each of several processes of a launcher that is not understood would train alone, and all would write the same
+/// files.
+///   tasks  the processes of srun, which sets the same variables for MPICH. throws ConfigError
+void reject_other_launchers(const Environment& env, const std::optional<Given>& tasks) {
+  for (const MpiLauncher& launcher : kMpiLaunchers) {
+    const auto size = get(env, launcher.size), rank = get(env, launcher.rank);
+    const bool one = (!size || size->text == "1") && (!rank || rank->text == "0");
+    if (one || (tasks && size && tasks->text == size->text)) continue;
+    std::vector<Reason::Part> set;
+    for (const auto& variable : {size, rank}) {
+      if (variable) set.push_back(variable->str());
+    }
+    throw ConfigError(
+        Reason("launch: ") + join(set) +
+        fmt::format(" set, as by {}, whose processes would each run alone", launcher.whose) +
+        Reason({"; start them with Open MPI's mpirun (with GPUs also with torchrun or srun, or give ",
+                settings::kLaunchRank, " and ", settings::kLaunchWorldSize,
+                fmt::format("), or unset {} and {} for a single process", launcher.size, launcher.rank)}));
+  }
+}
+
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
+
+constexpr std::array<const char*, 2> kSlurmTasks{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
 
 /// Batch scripts have no step number; interactive shells have a reserved one, 2^32 - 16 or above.
 bool in_slurm_step(const Environment& env) {
@@ -233,15 +253,13 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
   Given local_world_size = slurm_local_tasks(per_node, env);
   // --ntasks-per-node is a limit: with fewer tasks, all are on this machine.
   const bool limit = std::get<std::string>(per_node.name) == "SLURM_NTASKS_PER_NODE";
-  if (limit) {
-    const int tasks = read_number(found[1], 1, INT_MAX, "");
-    local_world_size.text = std::to_string(std::min(tasks, read_number(local_world_size, 1, INT_MAX, "")));
-  }
+  if (limit && read_number(found[1], 1, INT_MAX, "") < read_number(local_world_size, 1, INT_MAX, ""))
+    local_world_size = found[1];
   Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
   // A limit per node does not give the number of nodes.
   launch.one_machine = !limit && launch.local_world_size == launch.world_size;
-  read_master(env, launch);
-  if (!launch.master_address.empty()) return launch;
+  read_master(flags, env, launch);
+  if (flags.rendezvous || !launch.master_address.empty()) return launch;
   auto hosts = get(env, "SLURM_STEP_NODELIST", "SLURM_NODELIST");
   if (!hosts) hosts = get(env, "SLURM_JOB_NODELIST");
   if (!hosts) return launch;
@@ -321,6 +339,7 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
     launch = from_open_mpi(flags, env);
   } else {
     reject_prterun(env);
+    reject_other_launchers(env, in_slurm_step(env) ? get(env, kSlurmTasks[0], kSlurmTasks[1]) : std::nullopt);
     if (!in_slurm_step(env)) return from_nothing(flags, env);
     launch = from_slurm(flags, env);
   }

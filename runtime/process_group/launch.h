@@ -29,6 +29,7 @@ struct Launch {
 /// Rank, world size and local rank as the caller gives them, if at all.
 struct LaunchFlags {
   std::optional<int> rank = {}, world_size = {}, local_rank = {};
+  bool rendezvous = false;  // given, too: the master is neither needed nor read
 };
 
 /// "single", "flags", "torchrun", "Open MPI", "Slurm".
@@ -49,7 +50,8 @@ const char* launcher_name(Launch::Launcher launcher);
 ///             SLURM_STEP_NUM_TASKS or SLURM_NTASKS, and SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master
 ///             is MASTER_ADDR with MASTER_PORT if both are set, else the step's first host. A batch script or an
 ///             interactive shell is a single process.
-///   single    everything else.
+///   single    everything else. Several processes of a launcher of MPI that is not understood (PMI_SIZE of MPICH and
+///             Intel MPI, PALS, MVAPICH, MPI_LOCALNRANKS) are refused, because each would run alone.
 /// A local_rank without the other two replaces only the local rank. Empty variables count as not set.
 /// throws  ConfigError for an incomplete set, naming what is set and what is missing, and for impossible values, naming
 ///         the variable and its value.

@@ -105,6 +105,7 @@ class Folder : public TempFolder {
     write_file(path() / "train/ant/notes.txt", Bytes{1});
     write_png(path() / "train/ant/.ipynb_checkpoints/a.png", 8, 8, filled(8, 8, {0, 0, 0}));
     write_png(path() / "train/.cache/a.png", 8, 8, filled(8, 8, {0, 0, 0}));
+    write_file(path() / "train/ant/._y.jpeg", Bytes{0, 5, 22, 7});  // macOS's
     write_png(path() / "val/ant/1.png", 8, 12, filled(8, 12, {50, 60, 70}));
     write_png(path() / "val/beetle/1.png", 12, 8, filled(12, 8, {80, 90, 100}));
   }
@@ -118,7 +119,7 @@ void expect_refused(const std::function<void()>& work, const std::vector<std::st
 
 TEST(ImageFolder, ClassesAndImagesAreInTorchvisionsOrder) {
   const Folder folder;
-  const DatasetPair pair = open_dataset(folder.description(), 0, 8);
+  const DatasetPair pair = open_dataset(folder.description(), 0, {.image_size = 8});
   EXPECT_EQ(pair.train.class_names, (std::vector<std::string>{"ant", "beetle"}));
   EXPECT_EQ(labels_of(pair.train), (std::vector<int32_t>{0, 0, 1, 1}));
   EXPECT_EQ(labels_of(pair.test), (std::vector<int32_t>{0, 1}));
@@ -141,7 +142,7 @@ TEST(ImageFolder, ClassesAndImagesAreInTorchvisionsOrder) {
 
 TEST(ImageFolder, LoadsInSeveralWorkers) {
   const Folder folder;
-  const DatasetPair pair = open_dataset(folder.description(), 0, 8);
+  const DatasetPair pair = open_dataset(folder.description(), 0, {.image_size = 8});
   Loader loader(pair.train, {.batch_size = 3, .epochs = 2, .workers = 3, .sample_indices = true});
   int batches = 0;
   while (const auto batch = loader.next()) {
@@ -268,7 +269,7 @@ TEST(ImageFolder, ADamagedFileStopsTheLoader) {
   const fs::path bad = folder.path() / "train/beetle/b.jpg";
   const Bytes whole = read_file(bad);
   write_file(bad, std::span(whole).first(whole.size() / 2));
-  const DatasetPair pair = open_dataset(folder.description(), 0, 8);
+  const DatasetPair pair = open_dataset(folder.description(), 0, {.image_size = 8});
   Loader loader(pair.train, {.batch_size = 4, .workers = 2});
   expect_refused([&] { loader.next(); }, {bad.string(), "damaged"});
 }
@@ -277,11 +278,12 @@ TEST(ImageFolder, RefusesOtherLayouts) {
   const auto refuses = [](const std::function<void(const fs::path&)>& change, const std::vector<std::string>& parts) {
     const Folder folder;
     change(folder.path());
-    expect_refused([&] { open_dataset(folder.description(), 0, 8); }, parts);
+    expect_refused([&] { open_dataset(folder.description(), 0, {.image_size = 8}); }, parts);
   };
   refuses([](const fs::path& f) { fs::remove_all(f / "train"); },
           {"it has no folder train", "DIR/train/CLASS/IMAGE.jpg"});
-  refuses([](const fs::path& f) { fs::remove_all(f / "val"); }, {"neither val nor test"});
+  refuses([](const fs::path& f) { fs::remove_all(f / "val"); },
+          {"no folder val, valid, validation, test", "with DatasetOptions::val_split 0.1 only DIR/train/"});
   refuses([](const fs::path& f) { fs::remove_all(f / "val/ant"); }, {"classes differ", "ant"});
   refuses([](const fs::path& f) { fs::create_directory(f / "val/cat"); }, {"classes differ", "cat"});
   refuses([](const fs::path& f) { fs::remove(f / "val/ant/1.png"); }, {"val/ant", "no image"});
@@ -298,10 +300,26 @@ TEST(ImageFolder, RefusesOtherLayouts) {
       },
       {"val: it cannot be opened (Too many levels of symbolic links)"});
   const Folder folder;
-  expect_refused([&] { open_dataset(folder.description(), 0); }, {"open_dataset::image_size 64"});
-  expect_refused([&] { open_dataset("image-folder:/no/such", 0, 8); }, {"/no/such is not a folder"});
-  fs::rename(folder.path() / "val", folder.path() / "test");
-  EXPECT_EQ(open_dataset(folder.description(), 0, 8).test.size(), 2);
+  expect_refused([&] { open_dataset(folder.description(), 0); }, {"DatasetOptions::image_size 64"});
+  expect_refused([&] { open_dataset("image-folder:/no/such", 0, {.image_size = 8}); }, {"/no/such is not a folder"});
+  for (const auto& [from, to] : {std::pair{"val", "test"}, {"test", "validation"}, {"validation", "valid"}}) {
+    fs::rename(folder.path() / from, folder.path() / to);
+    EXPECT_EQ(open_dataset(folder.description(), 0, {.image_size = 8}).test.size(), 2) << to;
+  }
+}
+
+TEST(ImageFolder, HoldsOutImagesOfTrainOrOfAFlatFolder) {
+  const Folder folder;
+  fs::remove_all(folder.path() / "val");
+  for (const char* flat : {"", "train"}) {
+    const DatasetPair pair = open_dataset(folder.description() + "/" + flat, 0, {.image_size = 8, .val_split = 0.25});
+    EXPECT_EQ(pair.train.class_names, (std::vector<std::string>{"ant", "beetle"}));
+    EXPECT_EQ(pair.train.size(), 3);
+    EXPECT_EQ(pair.test.size(), 1);
+  }
+  // A class may be called train.
+  fs::rename(folder.path() / "train/ant/nested", folder.path() / "train/train");
+  EXPECT_EQ(open_dataset(folder.description() + "/train", 0, {.image_size = 8, .val_split = 0.25}).train.classes, 3);
 }
 
 /// One line resized by Pillow's definition, in double precision.

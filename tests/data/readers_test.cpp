@@ -28,9 +28,9 @@ using test::TempFolder;
 using test::write_file;
 using test::write_gzip;
 
-std::string message_of(const std::string& description) {
+std::string message_of(const std::string& description, const DatasetOptions& options = {}) {
   try {
-    open_dataset(description, 0);
+    open_dataset(description, 0, options);
   } catch (const DataError& e) {
     return std::string("DataError ") + e.what();
   } catch (const ConfigError& e) {
@@ -203,11 +203,63 @@ TEST(Idx, FashionMnistIs28By28) {
   EXPECT_EQ(pair.train.class_names.at(9), "Ankle boot");
 }
 
-TEST(Idx, NamesTheFilesItTried) {
+TEST(Idx, NamesTheFilesItTriedAndWhatItFound) {
   const IdxFolder folder;
   fs::remove(folder.train_labels());
   expect_message(folder.description(),
-                 {"DataError", "no train-labels-idx1-ubyte", folder.train_labels().string() + " and", "ubyte.gz"});
+                 {"DataError", folder.str() + " has no train-labels-idx1-ubyte, ", "train-labels.idx1-ubyte.gz"});
+  const TempFolder other;  // torchvision's folders
+  const fs::path raw = other.path() / "MNIST/raw", file = raw / "train-images-idx3-ubyte";
+  fs::create_directories(raw);
+  fs::copy_file(folder.train_images(), file);
+  expect_message("idx:" + other.str(), {"found " + file.string() + ": use idx:" + raw.string()});
+  const fs::path letters = raw / "emnist-letters-train-images-idx3-ubyte";
+  fs::rename(file, letters);
+  expect_message("idx:" + other.str(), {"found " + letters.string() + ": rename it to train-images-idx3-ubyte"});
+}
+
+TEST(Idx, ReadsFilesWithADotInTheirNames) {
+  const IdxFolder folder;
+  const std::vector<int32_t> labels = labels_of(open_dataset(folder.description(), 0).train);
+  for (const char* file : {"train-images", "train-labels", "t10k-images", "t10k-labels"}) {
+    const std::string format = std::string(file).ends_with("images") ? "idx3-ubyte" : "idx1-ubyte";
+    fs::rename(folder.path() / (file + ("-" + format)), folder.path() / (file + ("." + format)));
+  }
+  EXPECT_EQ(labels_of(open_dataset(folder.description(), 0).train), labels);
+}
+
+TEST(ValSplit, HoldsOutTheSameImagesInEveryRun) {
+  const IdxFolder folder;
+  fs::remove(folder.path() / "t10k-images-idx3-ubyte");  // it is not needed
+  const DatasetPair pair = open_dataset(folder.description(), 0, {.val_split = 0.34});
+  EXPECT_EQ(pair.train.size(), 4);
+  EXPECT_EQ(pair.test.size(), 2);
+  EXPECT_EQ(pair.test.class_names, pair.train.class_names);
+  // Each image is in one of the sets.
+  const Bytes bytes = read_file(folder.train_images());
+  std::multiset<Bytes> expected, found;
+  for (size_t i = 0; i < 6; ++i) expected.emplace(bytes.begin() + 16 + 35 * i, bytes.begin() + 16 + 35 * (i + 1));
+  for (const Dataset* set : {&pair.train, &pair.test}) {
+    for (int64_t i = 0; i < set->size(); ++i) found.insert(set->image(i));
+  }
+  EXPECT_EQ(found, expected);
+  const auto test_images = [](uint64_t seed, double share) {
+    return pixels_of(open_dataset("synthetic:100", seed, {.measured = false, .val_split = share}).test);
+  };
+  EXPECT_EQ(test_images(3, 0.1), test_images(3, 0.1));
+  EXPECT_EQ(test_images(3, 0.1).size(), 10U * 3072);
+  for (const double share : {0.01, 0.95}) {
+    EXPECT_EQ(message_of(folder.description(), {.val_split = share}),
+              "ConfigError DatasetOptions::val_split " + std::string(share < 0.5 ? "0.01" : "0.95") +
+                  ": of 6 images of idx train it holds out " + (share < 0.5 ? "0" : "6") +
+                  "; expected at least one, and one to train on");
+  }
+}
+
+TEST(ClassCounts, CountsLabels) {
+  const IdxFolder folder;
+  write_file(folder.train_labels(), idx_labels({1, 1, 3, 3, 3, 5}));
+  EXPECT_EQ(class_counts(open_dataset(folder.description(), 0).train), (std::vector<int64_t>{0, 2, 0, 3, 0, 1}));
 }
 
 struct Damage {
@@ -264,7 +316,8 @@ TEST(Idx, ImageSizesMustAgree) {
 TEST(Idx, ConstantImagesCannotBeNormalized) {
   const IdxFolder folder;
   folder.change(folder.train_images(), [](Bytes& b) { std::fill(b.begin() + 16, b.end(), uint8_t{7}); });
-  expect_message(folder.description(), {"DataError", "same value in all pixels"});
+  expect_message(folder.description(), {"DataError", "same value in all pixels", "with DatasetOptions::measured"});
+  EXPECT_EQ(open_dataset(folder.description(), 0, {.measured = false}).train.image(0)[0], 7);
 }
 
 TEST(Idx, ReportsDamagedGzipFiles) {
@@ -408,9 +461,15 @@ TEST(Cifar10, NamesMissingFiles) {
   write_file(empty.path() / "data_batch_1.bin.xz", Bytes{1});
   expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz: unpack it and the other files with xz -dk"});
 
-  const TempFolder python;
-  write_file(python.path() / "data_batch_1", Bytes{1});
-  expect_message("cifar10:" + python.str(), {"Python version"});
+  for (const char* subfolder : {"", "cifar-10-batches-py"}) {
+    const TempFolder python;
+    fs::create_directory(python.path() / subfolder);
+    const fs::path file = python.path() / subfolder / "data_batch_1";
+    write_file(file, Bytes{1});
+    expect_message("cifar10:" + python.str(), {"; " + file.string() + " is of the Python version, but the binary"});
+  }
+  const CifarFolder deep("data/cifar");
+  expect_message(deep.description(), {"; found " + deep.train(1).string() + ": use cifar10:" + deep.inner.string()});
 
   const CifarFolder folder("cifar-10-batches-bin");
   fs::remove(folder.train(4));
@@ -457,6 +516,15 @@ TEST(Cifar10, ReportsDamagedFiles) {
   damaged([](Bytes& b) { b.clear(); }, {"at offset 0", "found a file of 0 bytes"});
   damaged([](Bytes& b) { b.resize(2 * kRecord); }, {"expected 3 records as in data_batch_1.bin, found 2"});
   damaged([](Bytes& b) { b[2 * kRecord] = 10; }, {"at offset 6146", "a label from 0 to 9 in record 2", "found 10"});
+}
+
+TEST(ValSplit, AllKindsDoWithoutATestSet) {
+  const CifarFolder cifar;
+  fs::remove(cifar.inner / "test_batch.bin");
+  const DatasetPair pair = open_dataset(cifar.description(), 0, {.val_split = 0.2});
+  EXPECT_EQ(pair.train.size(), 12);
+  EXPECT_EQ(pair.test.size(), 3);
+  EXPECT_EQ(open_dataset("synthetic:50", 0, {.val_split = 0.1}).test.size(), 5);
 }
 
 }  // namespace

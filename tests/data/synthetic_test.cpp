@@ -62,7 +62,7 @@ TEST(Synthetic, ImagesAreGeneratedOnDemand) {
 }
 
 TEST(Synthetic, NoneIsDrawnForAPlan) {
-  EXPECT_LT(open_dataset("synthetic:20000", 3, 0, false).train.held_bytes(), 20'000 * 16);
+  EXPECT_LT(open_dataset("synthetic:20000", 3, {.measured = false}).train.held_bytes(), 20'000 * 16);
 }
 
 TEST(Synthetic, ImagesAreUnique) {

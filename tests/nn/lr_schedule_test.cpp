@@ -188,6 +188,19 @@ TEST(LrSchedule, ContinuesFromARestoredState) {
   EXPECT_LT(second.at(8).lr, 1.0);
 }
 
+/// torch.optim.lr_scheduler.ReduceLROnPlateau(patience=0) on a rate of 2e-8: 2e-9 is 1.8e-8 lower, and 2e-10 less than
+/// eps = 1e-8 below that.
+TEST(LrSchedule, APlateauMakesNoChangeUpToEps) {
+  for (const auto& [eps, last] : {std::pair{1e-8, 2e-9}, {0.0, 2e-11}, {1.7e-8, 2e-9}, {1.9e-8, 2e-8}}) {
+    LrScheduleConfig config = config_of(Kind::plateau, Unit::epoch);
+    config.plateau.patience = 0;
+    config.plateau.eps = eps;
+    LrSchedule schedule(config, 2e-8, 1);
+    for (int epoch = 0; epoch < 4; ++epoch) schedule.end_epoch(1.0);
+    EXPECT_DOUBLE_EQ(schedule.at(4).lr, last) << eps;
+  }
+}
+
 TEST(LrSchedule, RefusesInvalidValues) {
   const auto message = [](const LrScheduleConfig& config, double lr = 0.1) {
     return error_of<ConfigError>([&] { LrSchedule(config, lr, 1); });
@@ -200,6 +213,9 @@ TEST(LrSchedule, RefusesInvalidValues) {
   config = config_of(Kind::plateau);
   config.plateau.factor = 1.0;
   expect_contains(message(config), "factor");
+  config = config_of(Kind::plateau);
+  config.plateau.eps = -1.0;
+  expect_contains(message(config), "eps");
   config = config_of(Kind::step);
   config.step_size = 0;
   expect_contains(message(config), "step_size");

@@ -252,8 +252,14 @@ TEST(Exact, RefusesWhatItCannotPromise) {
   };
   expect_contains(error([](EngineConfig& c) { c.accumulate = 9; }), "whole leaves");
   expect_contains(error([](EngineConfig& c) { c.scheme.split.leaves = 257; }), "at most 256");
-  expect_contains(error([](EngineConfig& c) { c.accumulate = 2; }), "whole groups");
-  expect_contains(error([](EngineConfig& c) { c.batch_norm_leaves = 3; }), "whole groups");
+  expect_contains(error([](EngineConfig& c) { c.accumulate = 2; }), "use EngineConfig::batch_norm_leaves 4");
+  expect_contains(error([](EngineConfig& c) { c.batch_norm_leaves = 3; }),
+                  "EngineConfig::batch_norm_leaves 3: a micro-batch of 8 leaves must hold whole groups of leaves that "
+                  "share batch statistics; use EngineConfig::batch_norm_leaves 1");
+  const auto thirds = [](EngineConfig& c) { c.accumulate = 3, c.batch_norm_leaves = 1; };
+  expect_contains(error(thirds),
+                  "EngineConfig::accumulate 3: with batch norm all micro-batches have equally many leaves, of which "
+                  "there are 8; use EngineConfig::accumulate 2");
   expect_contains(error([](EngineConfig& c) { c.leaf_threads = 2; }), "leaf_threads");
   expect_contains(error([](EngineConfig& c) { c.precision.reduce_dtype = DType::bf16; }), "reduced in f32");
   expect_contains(error([](EngineConfig& c) { c.batch_statistics = BatchStatistics::local; }), "statistics");

@@ -59,6 +59,13 @@ TEST(ParameterGroups, RefusePatternsWithoutParametersAndValuesOutOfRange) {
         error_of<ConfigError>([&] { make_update_ranges(layout, {{.pattern = pattern, .lr_factor = 1.0}}, 0.1); }),
         "conv.weight, conv.bias");
   }
+  std::vector<ParamSpec> specs = layout.specs();
+  specs[0].trained = specs[1].trained = false;
+  const FlatLayout frozen(specs, 0);
+  expect_contains(
+      error_of<ConfigError>([&] { make_update_ranges(frozen, {{.pattern = "conv.*", .lr_factor = 2.0}}, 0.1); }),
+      "all parameters that match 'conv.*' are frozen, such as conv.weight; leave the group out, or train one");
+  EXPECT_EQ(text(make_update_ranges(frozen, {{.pattern = "*", .lr_factor = 2.0}}, 0.1)), "[0, 1216) x2 decay 0.1; ");
   EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .lr_factor = -1.0}}, 0.1), ConfigError);
   EXPECT_THROW(
       make_update_ranges(layout, {{.pattern = "*", .weight_decay = std::numeric_limits<double>::quiet_NaN()}}, 0.1),

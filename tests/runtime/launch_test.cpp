@@ -132,6 +132,10 @@ TEST(Launch, UnderstandsEveryLauncher) {
                 "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK does not mean torchrun");
   expect_launch("empty variables", {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", ""}, {"SLURM_STEP_ID", ""}},
                 Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set");
+  expect_launch("one process of MPICH", {{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}, {"MPI_LOCALNRANKS", "1"}},
+                Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set");
+  expect_launch("Slurm with PMI 2", with(kSlurm, {{"PMI_SIZE", "9"}, {"PMI_RANK", "8"}}), Launcher::slurm, {8, 9, 0, 1},
+                "Slurm: rank 8 of 9, local rank 0 of 1, master node01");
   expect_launch("LaunchFlags::local_rank 0 alone", {}, Launcher::single, {0, 1, 0, 1},
                 "single process: no launcher's variables are set", {{}, {}, 0});
 }
@@ -152,9 +156,12 @@ TEST(Launch, FindsTheMaster) {
       {kTorchrun, {1, 2}, "10.0.0.1", 29500, true},
       {with(kTorchrun, {{"MASTER_PORT", nullptr}}), {1, 2}, "", 0, false},
       {{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}, {}, "", 0, false},
+      {with(kTorchrun, {{"MASTER_ADDR", nullptr}}), {.rendezvous = true}, "", 0, false},
+      {with(kTorchrun, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), {.rendezvous = true}, "", 0, false},
       {kOpenMpi, {}, "", 0, false},
       {kSlurm, {}, "node01", 0, false},
       {with(kSlurm, {{"MASTER_ADDR", "head"}}), {}, "node01", 0, false},
+      {with(kSlurm, {{"SLURM_STEP_NODELIST", "node[01"}}), {.rendezvous = true}, "", 0, false},
       {with(kSlurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "65535"}}), {}, "head", 65535, false},
   };
   for (const Case& c : cases) {
@@ -214,12 +221,14 @@ TEST(Launch, NamesMissingVariables) {
   expect_refused({}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank; give both", {{}, 2});
   expect_refused(kTorchrun, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank", {{}, 2, 0});
   expect_refused({{"RANK", "1"}},
-                 "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+                 "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, "
                  "MASTER_ADDR, MASTER_");
   expect_refused({{"RANK", "1"}},
-                 "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+                 "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, MASTER_ADDR, "
                  "MASTER_PORT; set the rest",
                  {{}, {}, 1});
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}},
+                 "incomplete: RANK=0, WORLD_SIZE=2 set, but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT;");
   expect_refused(with(kTorchrun, {{"WORLD_SIZE", nullptr}}), "but not WORLD_SIZE;");
   expect_refused(with(kTorchrun, {{"LOCAL_RANK", nullptr}}), "but not LOCAL_RANK;");
   expect_refused(with(kTorchrun, {{"MASTER_ADDR", nullptr}}),
@@ -240,6 +249,24 @@ TEST(Launch, NamesMissingVariables) {
   expect_refused(with(kSlurm, {{"SLURM_PROCID", nullptr}}), "but not SLURM_PROCID; start with srun");
   expect_refused(with(kSlurm, {{"SLURM_NODEID", nullptr}}),
                  "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun");
+}
+
+/// Each of their processes would train alone.
+TEST(Launch, RefusesLaunchersThatItDoesNotUnderstand) {
+  const std::pair<Variables, const char*> cases[] = {
+      {{{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}, "PMI_SIZE=2, PMI_RANK=0 set, as by the mpiexec of MPICH or Intel MPI, "},
+      {{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}, {"MPI_LOCALNRANKS", "1"}}, "unset PMI_SIZE and PMI_RANK for a single "},
+      {{{"PMI_RANK", "1"}}, "PMI_RANK=1 set, as by"},
+      {{{"PALS_LOCAL_SIZE", "2"}, {"PALS_RANKID", "0"}}, "PALS_LOCAL_SIZE=2, PALS_RANKID=0 set, as by PALS, "},
+      {{{"PALS_LOCAL_SIZE", "1"}, {"PALS_RANKID", "1"}}, "PALS_RANKID=1 set"},  // on two machines
+      {{{"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "0"}}, "MPI_LOCALNRANKS=2, MPI_LOCALRANKID=0 set"},
+      {{{"MV2_COMM_WORLD_SIZE", "2"}}, "MV2_COMM_WORLD_SIZE=2 set, as by MVAPICH"},
+      {merged(kBatch, {{"PMI_SIZE", "2"}}), "PMI_SIZE=2 set"},
+      {with(kSlurm, {{"PMI_SIZE", "18"}, {"PMI_RANK", "3"}}), "PMI_SIZE=18, PMI_RANK=3 set"},  // srun started proxies
+  };
+  for (const auto& [variables, part] : cases) expect_refused(variables, part);
+  EXPECT_EQ(detect(cases[0].first, {1, 2}).launcher, Launcher::flags) << "the remedy";
+  EXPECT_EQ(detect(merged(kOpenMpi, cases[0].first)).launcher, Launcher::open_mpi);
 }
 
 TEST(Launch, NamesInvalidValues) {
@@ -284,6 +311,15 @@ TEST(Launch, NamesInvalidValues) {
   expect_refused(with(kSlurm, {{"SLURM_NODEID", "3"}}),
                  "SLURM_NODEID=3: expected an integer from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1");
   expect_refused(with(kSlurm, {{"SLURM_LOCALID", "1"}}), "SLURM_LOCALID=1: expected 0, as SLURM_STEP_TASKS_PER_NODE=1");
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "2"}},
+                 "LOCAL_RANK=2: expected 0, as WORLD_SIZE=1");
+  expect_refused({{"SLURM_STEPID", "3"},
+                  {"SLURM_PROCID", "1"},
+                  {"SLURM_NTASKS", "2"},
+                  {"SLURM_LOCALID", "2"},
+                  {"SLURM_NTASKS_PER_NODE", "4"},
+                  {"SLURM_NODELIST", "a"}},
+                 "SLURM_LOCALID=2: expected an integer from 0 to 1, as SLURM_NTASKS=2");
   expect_refused(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}),
                  "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as");
   expect_refused(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}),

@@ -80,7 +80,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
     return settings;
   };
   EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
-            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=1 cpu; "
+            "model=mlp, 10 classes; image-size=8; val-split=; preprocess=device; normalize=; devices=1 cpu; "
             "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
             "mode=staging host, loss parallel, reduce allreduce; split=equal; update-in-backward=off; bucket-mb=25; "
             "first-bucket-mb=1; batch-size=20; accumulate=1; cuda-graph=on; recompute-segments=1; "
@@ -92,7 +92,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
             "drop-last=off; freeze=; epochs=; steps=1; autotune=off; precision=fp32; loss-scale=none; "
             "loss-scale-growth-interval=; clip-norm=; allow-non-finite=off; reduce-dtype=f32; "
             "processes=1; lr-schedule=constant; lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; "
-            "lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=0; "
+            "lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-eps=; lr-metric=; warmup-steps=0; "
             "warmup-factor=; ");
   EXPECT_EQ(
       recorded(
@@ -101,7 +101,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
           "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
           "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
           "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
-      "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; devices=2 cpu; "
+      "model=mlp, 10 classes; image-size=8; val-split=; preprocess=device; normalize=; devices=2 cpu; "
       "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
       "mode=staging device0, loss gathered, reduce gpu0; split=equal; update-in-backward=off; bucket-mb=25; "
       "first-bucket-mb=1; batch-size=20; accumulate=2; cuda-graph=on; recompute-segments=2; "
@@ -113,7 +113,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
       "precision=fp16; loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; "
       "allow-non-finite=on; reduce-dtype=f16; processes=1; lr-schedule=step; "
       "lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; "
-      "lr-threshold=; lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; ");
+      "lr-threshold=; lr-cooldown=; lr-eps=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; ");
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {

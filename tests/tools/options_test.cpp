@@ -203,7 +203,11 @@ TEST(Options, SchedulesSpanTheRun) {
   EXPECT_TRUE(plateau.plateau.maximize);
   EXPECT_EQ(plateau.plateau.patience, 2);
   EXPECT_EQ(plateau.plateau.factor, 0.1);
+  EXPECT_EQ(plateau.plateau.eps, 1e-8);
+  EXPECT_EQ(schedule_of("--lr-schedule plateau --lr-eps 0").plateau.eps, 0.0);
   EXPECT_EQ(schedule_of("--lr-schedule multi-step --lr-milestones 30,60").milestones, (std::vector<int64_t>{30, 60}));
+  const LrScheduleConfig twice = schedule_of("--lr-schedule multi-step --lr-milestones 3,3");
+  EXPECT_DOUBLE_EQ(LrSchedule(twice, 1.0, 1).at(3).lr, 0.01) << "as torch.optim.lr_scheduler.MultiStepLR";
 }
 
 TEST(Options, RangesAreCheckedUnderTheFlagsNames) {

@@ -461,6 +461,7 @@ TEST(Plan, WideOutputsFillTheFirstDeviceUnlessTheLossIsParallel) {
     const Json json = json_of(with(words("plan --model wide-head --devices cuda:0-3 --batch-size 32 --no-eval"), more));
     return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
   };
+  EXPECT_LT(activations(words("--classes 4"), 0), 1e9);
   constexpr double kOutputs = 32.0 * 250 * 40000 * 4;  // 1.28 GB
   const double dp = activations(words("--mode dp"), 0),
                apart = activations(words("--mode dp --loss-gradient apart"), 0);

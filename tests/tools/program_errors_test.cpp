@@ -96,6 +96,44 @@ TEST(ProgramErrors, ValuesThatDependOnDataAndModelAreNamedByTheirFlags) {
                  "vitrine: --augment crop:40: crop:40 is more than the ");
   expect_failure(words("train --model mlp --image-size 8 --data synthetic:50 --param-group x*:lr=0.1"), 2,
                  "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
+  expect_failure(words("train --model mlp --image-size 8 --data synthetic:50 --freeze classifier.0.* --param-group "
+                       "classifier.0.*:lr=0.1"),
+                 2, "vitrine: --param-group: all parameters that match 'classifier.0.*' are frozen, such as ");
+  expect_failure(words("plan --model wide-head --augment flip"), 2,
+                 "vitrine: --augment flip: wide-head takes no images; leave it out\n");
+  expect_failure(words("train --update-in-backward --hashes h.jsonl"), 2,
+                 "--hashes needs the gradients of a step, which --update-in-backward frees; leave one of them out\n");
+  const Arguments exact = words("plan --model resnet18-cifar --data synthetic:64 --exact --leaves 8 --no-eval");
+  expect_failure(with(exact, words("--batch-norm-leaves 1 --accumulate 3")), 2, "; use --accumulate 2\n");
+  EXPECT_EQ(run_vitrine(with(exact, words("--batch-norm-leaves 1 --accumulate 2"))).exit_code, 0) << "the remedy";
+  expect_failure(with(exact, words("--accumulate 2")), 2, "; use --batch-norm-leaves 4\n");
+  EXPECT_EQ(run_vitrine(with(exact, words("--accumulate 2 --batch-norm-leaves 4"))).exit_code, 0) << "the remedy";
+}
+
+TEST(ProgramErrors, ALastBatchOfOneSampleIsNamed) {
+  for (const char* command : {"train", "plan"}) {
+    const Arguments run = words("{} --model resnet18 --image-size 32 --data synthetic:5 --batch-size 4", command);
+    expect_failure(
+        run, 1,
+        "or larger images. This is the last batch of an epoch, of 1 sample; leave it out with --drop-last, or "
+        "use another batch size\n");
+    EXPECT_EQ(run_vitrine(with(run, words("--drop-last"))).exit_code, 0) << "the remedy";
+    const ChildResult full = run_vitrine(with(run, words("--batch-size 1")));
+    expect_lacks(full.error, "last batch");
+  }
+}
+
+TEST(ProgramErrors, AnUnknownLauncherIsNotASingleProcess) {
+  const Arguments command = vitrine_command(words("plan --model mlp --data synthetic:50"));
+  for (const auto& [size, status] : {std::pair{"2", 2}, {"1", 0}}) {
+    const ChildResult result =
+        ChildProcess(command, ChildProcess::Streams::pipes, {std::string("PMI_SIZE=") + size, "PMI_RANK=0"}).wait();
+    EXPECT_EQ(result.exit_code, status) << result.error;
+    if (status == 0) continue;
+    expect_contains(result.error,
+                    "vitrine: launch: PMI_SIZE=2, PMI_RANK=0 set, as by the mpiexec of MPICH or Intel MPI");
+    expect_contains(result.error, "or give --rank and --world-size)");
+  }
 }
 
 TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {

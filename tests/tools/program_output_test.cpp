@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warnings, progress, and the text that the program prints to terminals and files.
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -35,6 +36,84 @@ TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
   }
   const ChildResult enough = run_vitrine(words("plan --model mlp --data synthetic:100 --batch-size 100"));
   EXPECT_EQ(enough.error, "");
+}
+
+/// IDX files of 8 x 8 images, with these labels for training; all pixels are 0, or they vary.
+void write_idx(const std::filesystem::path& folder, const Bytes& labels, bool constant = false) {
+  const auto size = static_cast<uint8_t>(labels.size());
+  Bytes images{0, 0, 8, 3, 0, 0, 0, size, 0, 0, 0, 8, 0, 0, 0, 8}, label_file{0, 0, 8, 1, 0, 0, 0, size};
+  for (size_t i = 0; i < labels.size() * 64; ++i) images.push_back(constant ? 0 : static_cast<uint8_t>(i * 7));
+  label_file.insert(label_file.end(), labels.begin(), labels.end());
+  for (const std::string part : {"train", "t10k"}) {
+    write_file(folder / (part + "-images-idx3-ubyte"), images);
+    write_file(folder / (part + "-labels-idx1-ubyte"), label_file);
+  }
+}
+
+TEST(ProgramWarnings, ReportClassesWithoutSamples) {
+  Bytes letters, sorted, mixed;
+  for (uint8_t i = 0; i < 52; ++i) {
+    letters.push_back(static_cast<uint8_t>(1 + i % 26));
+    sorted.push_back(i / 26);
+    mixed.push_back(i % 2);
+  }
+  struct Case {
+    Bytes labels;
+    const char* flags;
+    const char* warning;  // empty: none
+  };
+  for (const Case& c : {
+           Case{letters, "", "idx train: 1 of 27 classes has no sample: 0; if the labels start at 1, subtract 1"},
+           {Bytes(52, 255), "",
+            "idx train: 255 of 256 classes have no sample: 0, 1, 2, 3, 4, 5, 6, 7 and 247 more; if the labels start"},
+           {sorted, "--limit-samples 20",
+            "--limit-samples 20: the first images of idx train are sorted by class and have 1 of 2 classes; shuffle "},
+           {sorted, "--limit-samples 27", ""},
+           {mixed, "--limit-samples 20", ""},
+           {mixed, "--limit-samples 1", ""},
+       }) {
+    const TempFolder folder;
+    write_idx(folder.path(), c.labels);
+    const ChildResult result =
+        run_vitrine(with(words("plan --model mlp --data {} --batch-size 1", "idx:" + folder.str()), words(c.flags)));
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    if (*c.warning == '\0') {
+      EXPECT_EQ(result.error, "") << c.flags;
+    } else {
+      EXPECT_EQ(count_of(result.error, std::string("vitrine: warning: ") + c.warning), 1U) << result.error;
+    }
+  }
+}
+
+TEST(ProgramData, ConstantImagesTrainWithAnotherNormalization) {
+  const TempFolder folder;
+  write_idx(folder.path(), Bytes{0, 1, 0, 1}, true);
+  const Arguments train = words("train --model mlp --batch-size 2 --steps 1 --data {}", "idx:" + folder.str());
+  const ChildResult refused = run_vitrine(train);
+  EXPECT_EQ(refused.exit_code, 1);
+  expect_contains(refused.error, "check the images, or set the normalization with --normalize\n");
+  for (const char* normalize : {"none", "0.1/0.3"}) {
+    const ChildResult trained = run_vitrine(with(train, words("--normalize {}", normalize)));
+    EXPECT_EQ(trained.exit_code, 0) << trained.error;
+  }
+}
+
+TEST(ProgramData, AValSplitIsPartOfTheRun) {
+  const TempFolder folder;
+  const auto run = [&](const char* split, const std::string& more) {
+    return run_vitrine(
+        words("train --model mlp --image-size 8 --data synthetic:50 --batch-size 10 --val-split {} "
+              "--checkpoint-dir {} --epochs {}",
+              split, folder.str() + "/run", more));
+  };
+  const ChildResult first = run("0.2", "1");
+  EXPECT_EQ(first.exit_code, 0) << first.error;
+  expect_contains(first.output, "synthetic train: 40 images 32x32x3, test set: 10");
+  expect_contains(first.output, ", 0.2 of the images held out");
+  EXPECT_EQ(run("0.2", "2 --resume auto").exit_code, 0);
+  const ChildResult other = run("0.1", "2 --resume auto");
+  EXPECT_EQ(other.exit_code, 2);
+  expect_contains(other.error, "--val-split is 0.1, in the checkpoint 0.2");
 }
 
 TEST(ProgramWarnings, ReportADeviceWithoutSamples) {

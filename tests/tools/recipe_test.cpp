@@ -114,7 +114,11 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
                            "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
   }
-  expect_contains(error_of<ConfigError>([&] { resolve_normalization("0/1", set); }), "'0' has 1 number;");
+  const auto error = [&](const char* text) { return error_of<ConfigError>([&] { resolve_normalization(text, set); }); };
+  expect_contains(error("0/1"), "'0' has 1 number;");
+  expect_contains(error("123.675,116.28,103.53/58.395,57.12,57.375"),
+                  "a mean above 1 is of pixels from 0 to 255; divided by 255 it is --normalize "
+                  "0.485,0.456,0.406/0.229,0.224,0.225; expected");
 }
 
 /// 6 samples of 3 classes; one has no prediction.

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of an engine on meta devices: the same code that trains, without memory.
+#include <fmt/format.h>
+
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/schedule.h"
+#include "nn/parallel/settings.h"
+#include "runtime/error.h"
 #include "runtime/order_checker.h"
 #include "runtime/schedule_writer.h"
 
@@ -41,7 +45,15 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
       if (b == 0 && on_step) on_step();
       const HostBatch batch = training_batch_of(samples);
       const int slot = state.window.free_slot();
-      engine.issue(batch, samples, slot);
+      try {
+        engine.issue(batch, samples, slot);
+      } catch (const ShapeError& error) {
+        if (b == 0) throw;
+        throw ShapeError(error.reason() + Reason({fmt::format(". This is the last batch of an epoch, of {} sample{}; "
+                                                              "leave it out with ",
+                                                              samples, samples == 1 ? "" : "s"),
+                                                  settings::kTrainBatches, ", or use another batch size"}));
+      }
       state.window.add(slot, batch, samples);
     }
     if (b == 0 && on_step) on_step();

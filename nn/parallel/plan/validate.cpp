@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a configuration must fulfil before it can be planned.
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -97,11 +98,20 @@ void validate_exact(const Model& model, const DeviceGroup& devices, const Engine
   if (model.net->buffers().empty()) return;
   if (config.batch_statistics == BatchStatistics::local)
     refuse(Reason("batch statistics of each device depend on the devices; use those of the whole micro-batch"));
-  if (leaves % config.accumulate != 0 || leaves % group != 0 || leaves / config.accumulate % group != 0) {
+  if (leaves % config.accumulate != 0) {
+    int64_t divisor = config.accumulate;
+    while (leaves % divisor != 0) --divisor;
+    refuse({given(settings::kAccumulate, std::to_string(config.accumulate)),
+            fmt::format(": with batch norm all micro-batches have equally many leaves, of which there are {}; use ",
+                        leaves),
+            propose(settings::kAccumulate, divisor)});
+  }
+  if (const int64_t own = leaves / config.accumulate; own % group != 0) {
     refuse({given(settings::kBatchNormLeaves, std::to_string(group)),
-            fmt::format(": each of the {} micro-batches of {} leaves must hold whole groups of leaves that share batch "
-                        "statistics; choose a group that divides the leaves of a micro-batch",
-                        config.accumulate, leaves)});
+            fmt::format(": a micro-batch of {} leaves must hold whole groups of leaves that share batch statistics; "
+                        "use ",
+                        own),
+            propose(settings::kBatchNormLeaves, std::gcd(own, group))});
   }
   const bool recomputes = config.recompute_segments > 1 || !config.recompute.empty();
   if (recomputes && leaves / config.accumulate > group)

@@ -74,6 +74,9 @@ void check_training(const Options& o) {
       throw ConfigError(
           "--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
+  if (o.update_in_backward && !o.hashes.empty())
+    throw ConfigError(
+        "--hashes needs the gradients of a step, which --update-in-backward frees; leave one of them out");
   parse_recompute(o.recompute);
   resolve_optimizer(o);
   check_recipe(o.recipe, o.host_preprocess());

@@ -171,7 +171,7 @@ struct ScheduleOptions {
   std::string schedule = "constant";
   std::optional<int64_t> step_size, patience, cooldown;
   std::vector<int64_t> milestones;
-  std::optional<double> gamma, factor, threshold, min_lr;
+  std::optional<double> gamma, factor, threshold, min_lr, eps;
   std::string metric = "loss";  // of plateau: loss or accuracy on the test set, or last-batch
   int64_t warmup_steps = 0;
   std::optional<double> warmup_factor;
@@ -215,6 +215,7 @@ struct Options {
   int64_t image_size = 0;  // 0: the model's own, or the data's
   std::string preprocess = "device", normalize;
   std::optional<int64_t> classes, limit_samples;
+  std::optional<double> val_split;
   std::optional<float> dropout;
   int workers = 1;
 

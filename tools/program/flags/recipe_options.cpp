@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include <fmt/ranges.h>
 
@@ -127,6 +129,17 @@ Normalization resolve_normalization(const std::string& text, const Dataset& trai
       }
       (part == 0 ? normalization.mean : normalization.std)[c] = *value;
     }
+  }
+  const auto channels = static_cast<size_t>(train.channels);
+  if (std::ranges::any_of(normalization.mean, [](float mean) { return mean > 1.0F; })) {
+    const auto scaled = [&](const std::array<float, 4>& values) {
+      std::vector<std::string> texts;
+      for (const float value : std::span(values).first(channels))
+        texts.push_back(fmt::format("{:.4g}", value / 255.0F));
+      return fmt::format("{}", fmt::join(texts, ","));
+    };
+    fail(fmt::format("a mean above 1 is of pixels from 0 to 255; divided by 255 it is --normalize {}/{}",
+                     scaled(normalization.mean), scaled(normalization.std)));
   }
   return normalization;
 }

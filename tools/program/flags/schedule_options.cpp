@@ -81,6 +81,7 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
   config.plateau.factor = o.factor.value_or(config.plateau.factor);
   config.plateau.threshold = o.threshold.value_or(config.plateau.threshold);
   config.plateau.cooldown = o.cooldown.value_or(config.plateau.cooldown);
+  config.plateau.eps = o.eps.value_or(config.plateau.eps);
   config.warmup_steps = o.warmup_steps;
   config.warmup_start_factor = o.warmup_factor.value_or(config.warmup_start_factor);
   return config;

@@ -153,7 +153,7 @@ SettingTable model_settings() {
           // The path may differ between machines.
           flag("--data", kModels, at(&Options::data),
                "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
-               "and val) or synthetic[:COUNT]",
+               "and val, or with --val-split) or synthetic[:COUNT]",
                Type{"KIND:DIR"}, Required{kReproduce},
                Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
           flag("--image-size", kModels, at(&Options::image_size),
@@ -169,6 +169,10 @@ SettingTable model_settings() {
           flag("--limit-samples", kModels, at(&Options::limit_samples),
                "Use the first N training images and the same share of the test set [all]",
                whole_number(1, kMostSamples), Meaning{"`--limit-samples`; null: all"}, Effect::local),
+          flag("--val-split", kModels, at(&Options::val_split),
+               "Evaluate on this share of the training images, which are held out, the same in every run [the data's "
+               "test set]",
+               fraction(false, false), Meaning{"`--val-split`; null: the data's test set"}),
           flag("--preprocess", kModels, at(&Options::preprocess), "Where images are resized and normalized",
                one_of({"host", "device"}), Effect::rounding),
           flag("--normalize", kModels, at(&Options::normalize),
@@ -645,6 +649,12 @@ SettingTable schedule_settings() {
                       {"plateau"}, Otherwise{d.plateau.threshold}),
           of_schedule("--lr-cooldown", &S::cooldown, "plateau: epochs after a decay that do not count [0]",
                       whole_number(0, kMostSteps), {"plateau"}, Otherwise{d.plateau.cooldown}),
+          // Checkpoints of versions without the flag continue.
+          of_schedule("--lr-eps", &S::eps, "plateau: changes of the rate up to this are not made [1e-08]",
+                      number_of_at_least_0(), {"plateau"}, Compared{[d](const SettingContext& c) {
+                        const double eps = c.options.schedule.eps.value_or(d.plateau.eps);
+                        return eps == d.plateau.eps ? Json() : Json(eps);
+                      }}),
           of_schedule(
               "--lr-metric", &S::metric,
               "plateau: what must improve: test loss, test accuracy, or training loss of the epoch's last batch",

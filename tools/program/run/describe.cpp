@@ -37,8 +37,9 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
 
 std::string describe_training(const Options& options) {
   const OptimizerConfig optimizer = resolve_optimizer(options);
-  return fmt::format("{}, lr {}{}{}, seed {}", optimizer.name(), optimizer.learning_rate(),
-                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed);
+  return fmt::format("{}, lr {}{}{}, seed {}{}", optimizer.name(), optimizer.learning_rate(),
+                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed,
+                     options.val_split ? fmt::format(", {} of the images held out", *options.val_split) : "");
 }
 
 std::string describe_memory(const EngineConfig& config) {

@@ -66,7 +66,8 @@ void silence_stdout() {
 
 Processes::Processes(Options& options) {
   const Environment environment = [](const char* name) { return std::getenv(name); };
-  const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, environment);
+  const Launch launch =
+      detect_launch({options.rank, options.world_size, options.local_rank, !options.rendezvous.empty()}, environment);
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {

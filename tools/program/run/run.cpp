@@ -22,6 +22,7 @@
 #include "tools/program/flags/configuration.h"
 #include "tools/program/run/checkpoint_files.h"
 #include "tools/program/run/interrupt.h"
+#include "tools/program/run/warnings.h"
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
@@ -116,7 +117,14 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
 
 /// A plan reads no pixels.
 DatasetPair open_data(const Options& o, int64_t image_size) {
-  return open_dataset(o.data, kDataSeed, image_size, o.command != Options::Command::plan);
+  DatasetPair data = open_dataset(o.data, kDataSeed,
+                                  {.image_size = image_size,
+                                   .measured = o.normalize.empty() && o.command != Options::Command::plan,
+                                   .val_split = o.val_split.value_or(0.0)});
+  const Dataset all = data.train;
+  if (o.limit_samples) limit_samples(*o.limit_samples, o.data, data);
+  print_warnings(o, class_warnings(all, data.train));
+  return data;
 }
 
 /// The model that --model FILE.json describes, and data for it.
@@ -136,7 +144,6 @@ Job open_model_file(const Options& o) {
                                   o.data, o.model, model.height, model.width));
   }
   job.data = open_data(o, model.height);
-  if (o.limit_samples) limit_samples(*o.limit_samples, o.data, job.data);
   if (o.command == Options::Command::plan && o.data.starts_with("synthetic")) {
     // Nothing is drawn, so its images may have any channels and its labels any classes.
     for (Dataset* set : {&job.data.train, &job.data.test}) {
@@ -173,12 +180,12 @@ static Job open_data_and_model(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;
   job.data = open_data(options, options.image_size != 0 ? options.image_size : model_image_size(options.model));
-  if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
   if (options.model == "wide-head" && options.command == Options::Command::plan) {
-    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    job.model = make_model(options.model,
+                           {.image_size = options.image_size, .classes = options.classes, .dropout = options.dropout});
     return job;
   }
   if (options.model == "wide-head") {
@@ -379,6 +386,9 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.workspace_record = options.workspace_record;
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  if (ready_made && config.augmentation.any())
+    throw ConfigError(
+        fmt::format("--augment {}: {} takes no images; leave it out", options.recipe.augment, job.model.name));
   if (!ready_made) {
     check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width),
                        std::min(job.model.height, job.model.width));

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "runtime/gpu_info.h"
+#include "runtime/printable.h"
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/run/describe.h"
@@ -49,6 +50,43 @@ std::vector<std::string> file_warnings(const Options& options) {
     warnings.push_back(fmt::format("{} {}: the format written is {}, whatever the extension; name it {}{}", file.option,
                                    file.path, file.format, file.path.substr(0, file.path.size() - ending.size()),
                                    file.endings.front()));
+  }
+  return warnings;
+}
+
+std::vector<std::string> class_warnings(const Dataset& all, const Dataset& used) {
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> warnings;
+  const auto empty_of = [](const Dataset& set) {
+    std::vector<std::string> empty;
+    const std::vector<int64_t> counts = class_counts(set);
+    for (size_t c = 0; c < counts.size(); ++c) {
+      if (counts[c] == 0) empty.push_back(excerpt(set.class_names[c]));
+    }
+    return empty;
+  };
+  // A set of fewer samples than classes has empty ones anyway.
+  const auto possible = [](const Dataset& set) { return static_cast<size_t>(std::min(set.size(), set.classes)); };
+  const auto classes = static_cast<size_t>(all.classes);
+  const std::vector<std::string> empty = empty_of(all);
+  if (classes - empty.size() < possible(all)) {
+    const size_t named = std::min(kNamed, empty.size());
+    warnings.push_back(fmt::format("{}: {} of {} classes {} no sample: {}{}{}", all.name, empty.size(), classes,
+                                   empty.size() == 1 ? "has" : "have",
+                                   fmt::join(empty.begin(), empty.begin() + static_cast<ptrdiff_t>(named), ", "),
+                                   named < empty.size() ? fmt::format(" and {} more", empty.size() - named) : "",
+                                   empty.front() == "0" ? "; if the labels start at 1, subtract 1 from them" : ""));
+  }
+  const size_t found = classes - empty_of(used).size();
+  if (used.size() == all.size() || found >= possible(used) || found == classes - empty.size()) return warnings;
+  size_t runs = 1;  // of equal labels
+  for (int64_t i = 1; i < used.size(); ++i) runs += used.label(i) != used.label(i - 1) ? 1 : 0;
+  if (runs == found) {
+    warnings.push_back(
+        fmt::format("--limit-samples {}: the first images of {} are sorted by class and have {} of {} classes; shuffle "
+                    "the files, or "
+                    "use more images",
+                    used.size(), all.name, found, classes));
   }
   return warnings;
 }

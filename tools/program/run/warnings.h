@@ -10,6 +10,8 @@ namespace vitrine::tools {
 
 /// Warnings about output files whose names suggest another format.
 std::vector<std::string> file_warnings(const Options& options);
+/// Warnings about classes without samples in the training set, and in the part of it that --limit-samples leaves.
+std::vector<std::string> class_warnings(const Dataset& all, const Dataset& used);
 /// A warning about a batch size that no step of this training set reaches.
 std::vector<std::string> batch_warnings(const Options& options, const Job& job);
 /// A warning about a batch that leaves a device without samples.
