@@ -105,6 +105,7 @@ RecordFile check_file(const Format& format, const fs::path& path) {
   const InputFile file(path, InputFile::Packing::none);
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes == 0 || bytes % record_bytes != 0) {
+    file.expect_unknown_kind(fmt::format("the binary version of {}", format.title));
     file.fail(bytes / record_bytes * record_bytes, fmt::format("whole records of {} bytes", record_bytes),
               fmt::format("a file of {} bytes", bytes));
   }

@@ -7,11 +7,12 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <string_view>
 
 #include <fmt/format.h>
 
+#include "data/dataset.h"
 #include "runtime/error.h"
+#include "runtime/file_kind.h"
 
 namespace vitrine {
 namespace {
@@ -21,7 +22,12 @@ constexpr size_t kMostFileBytes = size_t{1} << 28;
 std::vector<uint8_t> read_file(const std::string& path) {
   const auto close = [](std::FILE* file) { std::fclose(file); };
   const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rbe"), close);
-  if (!file) throw DataError(fmt::format("{}: cannot open it: {}", path, std::strerror(errno)));
+  if (!file) {
+    const int code = errno;
+    const std::string why = fmt::format("{}: cannot open it: {}", path, std::strerror(code));
+    if (code == ENOENT) throw DamagedSample(why);  // a link to nothing; other errors are the machine's
+    throw DataError(why);
+  }
   std::vector<uint8_t> bytes;
   constexpr size_t kPiece = size_t{1} << 16;
   for (size_t got = kPiece; got == kPiece;) {
@@ -34,10 +40,6 @@ std::vector<uint8_t> read_file(const std::string& path) {
   }
   if (std::ferror(file.get()) != 0) throw DataError(fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
   return bytes;
-}
-
-bool begins_with(const std::vector<uint8_t>& bytes, std::string_view magic) {
-  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
 }
 
 // Pillow's fixed-point weights of 8-bit images.
@@ -90,10 +92,18 @@ void check_image_size(int64_t width, int64_t height, const std::string& path) {
 
 RgbImage read_image_file(const std::filesystem::path& path) {
   const std::vector<uint8_t> bytes = read_file(path.string());
-  if (begins_with(bytes, "\xFF\xD8\xFF")) return decode_jpeg(bytes, path.string());
-  if (begins_with(bytes, "\x89PNG\r\n\x1A\n")) return decode_png(bytes, path.string());
-  throw DataError(fmt::format("{}: expected a JPEG or PNG file, found {}; remove or convert it", path.string(),
-                              bytes.empty() ? "an empty file" : "one that begins differently"));
+  const FileKind kind = recognize(bytes);
+  try {
+    if (kind.format == FileKind::Format::jpeg) return decode_jpeg(bytes, path.string());
+    if (kind.format == FileKind::Format::png) return decode_png(bytes, path.string());
+    throw DataError(fmt::format(
+        "{}: expected a JPEG or PNG file, found {}", path.string(),
+        kind ? kind.describe(kind.format == FileKind::Format::picture ? "convert it to JPEG or PNG, or remove it"
+                                                                      : "remove it")
+             : "one that begins differently; remove or convert it"));
+  } catch (const DataError& error) {
+    throw DamagedSample(error.reason());
+  }
 }
 
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target) {

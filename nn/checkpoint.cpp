@@ -149,7 +149,7 @@ bool is_checkpoint(const std::string& folder) {
 std::string read_checkpoint(const std::string& folder, bool files) {
   const std::string path = (fs::path(folder) / kCheckpointStateFile).string();
   const std::string text = read_text_file(path);
-  check_json_nesting(path, text);
+  check_json_text(path, text);
   try {
     Json json = Json::parse(text);
     const std::string checksum = json.at("checksum").get<std::string>();

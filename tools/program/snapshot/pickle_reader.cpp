@@ -197,7 +197,7 @@ class PickleMachine {
   std::unordered_map<uint64_t, Value*> memo_;
 };
 
-/// At most 64 levels (check_json_nesting()).
+/// At most 64 levels (check_json_text()).
 const Value* from_json(const nlohmann::json& json, Values& values) {
   if (json.is_boolean()) return values.add(json.get<bool>());
   if (json.is_number_integer()) return values.add(json.get<int64_t>());
@@ -223,7 +223,7 @@ const Value& read_pickle(const std::string& source, std::string_view text, Value
 }
 
 const Value& read_json(const std::string& source, std::string_view text, Values& values) {
-  check_json_nesting(source, text);
+  check_json_text(source, text);
   try {
     return *from_json(nlohmann::json::parse(text), values);
   } catch (const nlohmann::json::exception& error) {
