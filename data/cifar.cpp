@@ -108,6 +108,7 @@ RecordFile check_file(const Format& format, const fs::path& path) {
   const InputFile file(path, InputFile::Packing::none);
   const int64_t bytes = file.file_bytes();
   if (bytes == 0 || bytes % record_bytes != 0) {
+    file.expect_unknown_kind(fmt::format("the binary version of {}", format.title));
     file.fail(bytes / record_bytes * record_bytes, fmt::format("whole records of {} bytes", record_bytes),
               fmt::format("a file of {} bytes", bytes));
   }

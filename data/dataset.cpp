@@ -112,6 +112,34 @@ void hold_out(DatasetPair& pair, double share, uint64_t seed) {
   pair.train.samples = std::make_shared<PickedSamples>(pair.train.samples, std::move(train), true);
 }
 
+class SkippingSamples final : public Samples {
+ public:
+  SkippingSamples(const Dataset& set, std::shared_ptr<UnreadSamples> unread, SkippedErrors errors)
+      : all_(set.samples), unread_(std::move(unread)), errors_(errors) {
+    for (int64_t c = 0; c < set.channels; ++c)
+      mean_.push_back(static_cast<uint8_t>(std::lround(255 * set.mean[static_cast<size_t>(c)])));
+  }
+  int64_t size() const override { return all_->size(); }
+  int32_t label(int64_t i) const override { return unread_->contains(i) ? kIgnoredLabel : all_->label(i); }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    try {
+      all_->read_image(i, out);
+    } catch (const DataError& error) {
+      if (errors_ == SkippedErrors::damaged && dynamic_cast<const DamagedSample*>(&error) == nullptr) throw;
+      unread_->add(i, std::current_exception());
+      for (size_t p = 0; p < out.size(); ++p) out[p] = mean_[p % mean_.size()];
+    }
+  }
+  void read_ahead(const std::function<bool()>& stop) const override { all_->read_ahead(stop); }
+  int64_t held_bytes() const override { return all_->held_bytes(); }
+
+ private:
+  const std::shared_ptr<const Samples> all_;
+  const std::shared_ptr<UnreadSamples> unread_;
+  const SkippedErrors errors_;
+  std::vector<uint8_t> mean_;
+};
+
 /// Calls visit(sample) for at most `most` samples, evenly spaced.
 template <typename Visit>
 void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
@@ -159,6 +187,29 @@ Dataset first_samples(const Dataset& set, int64_t count) {
   return first;
 }
 
+std::vector<std::exception_ptr> UnreadSamples::errors() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::exception_ptr> errors;
+  for (const auto& [sample, error] : errors_) errors.push_back(error);
+  return errors;
+}
+
+bool UnreadSamples::contains(int64_t sample) const {
+  const std::lock_guard lock(mutex_);
+  return errors_.contains(sample);
+}
+
+void UnreadSamples::add(int64_t sample, std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  errors_.emplace(sample, std::move(error));
+}
+
+Dataset skip_unread(const Dataset& set, std::shared_ptr<UnreadSamples> unread, SkippedErrors errors) {
+  Dataset skipping = set;
+  skipping.samples = std::make_shared<SkippingSamples>(set, std::move(unread), errors);
+  return skipping;
+}
+
 int32_t Dataset::label(int64_t i) const {
   VITRINE_ASSERT(i >= 0 && i < size(), "label out of range");
   return samples->label(i);
@@ -181,8 +232,8 @@ uint64_t fingerprint(const Dataset& set) {
   uint64_t hash = hash_bytes(0, &size, sizeof size);
   std::vector<uint8_t> image(static_cast<size_t>(set.bytes_per_image()));
   visit_evenly(set, kFingerprintSamples, [&](int64_t sample) {
-    const int32_t label = set.label(sample);
     set.read_image(sample, image);
+    const int32_t label = set.label(sample);  // afterwards: see skip_unread()
     hash = hash_bytes(hash, image.data(), set.bytes_per_image());
     hash = hash_bytes(hash, &label, sizeof label);
   });

@@ -3,13 +3,24 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <vitrine/runtime/error.h>
+
 namespace vitrine {
+
+/// An image that cannot be decoded, whoever reads it: damaged, or of another format.
+class DamagedSample : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// Source of a data set's images and labels, by index. Safe for concurrent reads.
 class Samples {
@@ -21,7 +32,7 @@ class Samples {
 
   virtual int64_t size() const = 0;
   virtual int32_t label(int64_t i) const = 0;
-  /// Writes image i, u8 pixels (H, W, C), to `out`. throws DataError if its file can no longer be read.
+  /// Writes image i, u8 pixels (H, W, C), to `out`. throws DamagedSample; DataError if its file can no longer be read.
   virtual void read_image(int64_t i, std::span<uint8_t> out) const = 0;
   /// Does the work of each sample's first read now, so that measurements do not include it.
   /// throws OutOfMemory if the memory that is available does not hold them.
@@ -55,6 +66,27 @@ struct Dataset {
 /// The first `count` samples of a set, which share its images, or the whole set if it has no more.
 /// requires  count >= 1
 Dataset first_samples(const Dataset& set, int64_t count);
+
+/// The label of a sample that does not count: the engine's ignore_index.
+inline constexpr int32_t kIgnoredLabel = -100;
+
+/// Images that could not be read. Safe for concurrent calls.
+class UnreadSamples {
+ public:
+  /// The error of each, in the order of samples.
+  std::vector<std::exception_ptr> errors() const;
+  bool contains(int64_t sample) const;
+  void add(int64_t sample, std::exception_ptr error);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int64_t, std::exception_ptr> errors_;
+};
+/// The same set, which goes on at an image that cannot be read: its pixels become the set's mean, and from then on its
+/// label is kIgnoredLabel, also for the first read if the label is asked for after the image.
+///   errors  damaged: only DamagedSample; any: every DataError
+enum class SkippedErrors { damaged, any };
+Dataset skip_unread(const Dataset& set, std::shared_ptr<UnreadSamples> unread, SkippedErrors errors);
 
 /// Hash of the set's size and of up to 256 of its samples, evenly spaced. It distinguishes different sets, but not sets
 /// that differ in a few samples.

@@ -57,8 +57,9 @@ OpenedFile open_file(const fs::path& folder, const std::string& stem, const std:
 
 void expect_magic(InputFile& file, uint32_t magic, const char* what) {
   const uint32_t found = file.read_big_endian("magic number");
-  if (found != magic)
-    file.fail(0, fmt::format("magic number 0x{:08x} ({})", magic, what), fmt::format("0x{:08x}", found));
+  if (found == magic) return;
+  file.expect_unknown_kind("an IDX file");
+  file.fail(0, fmt::format("magic number 0x{:08x} ({})", magic, what), fmt::format("0x{:08x}", found));
 }
 
 int64_t read_size(InputFile& file, const char* what, int64_t largest) {

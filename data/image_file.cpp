@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "data/dataset.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/file_kind.h"
 
 namespace vitrine {
 namespace {
@@ -89,12 +91,23 @@ void check_image_size(int64_t width, int64_t height, const std::string& path) {
 
 RgbImage read_image_file(const std::filesystem::path& path) {
   constexpr int64_t kMostFileBytes = int64_t{1} << 28;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))  // a link to nothing; other errors are the machine's
+    throw DamagedSample(fmt::format("{}: it cannot be opened (No such file or directory)", path.string()));
   const std::string file = read_regular_file(path.string(), kMostFileBytes);
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(file.data()), file.size());
-  if (file.starts_with("\xFF\xD8\xFF")) return decode_jpeg(bytes, path.string());
-  if (file.starts_with("\x89PNG\r\n\x1A\n")) return decode_png(bytes, path.string());
-  throw DataError(fmt::format("{}: expected a JPEG or PNG file, found {}; remove or convert it", path.string(),
-                              bytes.empty() ? "an empty file" : "one that begins differently"));
+  const FileKind kind = recognize(file);
+  try {
+    if (kind.format == FileKind::Format::jpeg) return decode_jpeg(bytes, path.string());
+    if (kind.format == FileKind::Format::png) return decode_png(bytes, path.string());
+    throw DataError(fmt::format(
+        "{}: expected a JPEG or PNG file, found {}", path.string(),
+        kind ? kind.describe(kind.format == FileKind::Format::picture ? "convert it to JPEG or PNG, or remove it"
+                                                                      : "remove it")
+             : "one that begins differently; remove or convert it"));
+  } catch (const DataError& error) {
+    throw DamagedSample(error.reason());
+  }
 }
 
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target) {

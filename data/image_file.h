@@ -20,9 +20,9 @@ inline constexpr int64_t kMostImagePixels = int64_t{1} << 27;
 
 /// Reads and decodes a JPEG or PNG file, recognized by its first bytes, as Pillow's Image.open(path).convert("RGB")
 /// does: grey values become three equal channels, transparency is dropped, 16 bits become the upper 8 (grey of 16
-/// bits is cut off at 255), CMYK is converted without a profile, the Exif orientation is ignored. throws DataError with
-/// the path: another format, a damaged or incomplete file, too many pixels; UnsupportedError for a format that was not
-/// built in.
+/// bits is cut off at 255), CMYK is converted without a profile, the Exif orientation is ignored. throws
+/// DamagedSample with the path: another format, a damaged or incomplete file, too many pixels; DataError if it cannot
+/// be read; UnsupportedError for a format that was not built in.
 RgbImage read_image_file(const std::filesystem::path& path);
 
 // Decoders of one format each, from a whole file in memory. `path` is for messages.

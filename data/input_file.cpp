@@ -13,6 +13,7 @@
 #include "data/readers.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/file_kind.h"
 #include "runtime/memory/available.h"
 
 namespace vitrine {
@@ -37,9 +38,11 @@ InputFile::InputFile(std::filesystem::path path, Packing packing) : path_(std::m
   file.descriptor.release();  // gzclose_r() closes it
   gzbuffer(handle(file_.get()), 1 << 17);
   const bool is_gzip = gzdirect(handle(file_.get())) == 0;
-  if (packing_ == Packing::gzip && !is_gzip) fail(0, "a gzip stream (bytes 1f 8b)", "something else");
   if (packing_ == Packing::none && is_gzip)
     fail(0, "an unpacked file", "a gzip stream; rename it to end in .gz or unpack it with gunzip");
+  if (packing_ == Packing::none || is_gzip) return;
+  expect_unknown_kind("a gzip stream");
+  fail(0, "a gzip stream (bytes 1f 8b)", "something else");
 }
 
 int64_t InputFile::read_some(uint8_t* out, int64_t size) {
@@ -115,6 +118,14 @@ void InputFile::expect_just(int64_t bytes, const std::string& what) const {
   VITRINE_ASSERT(packing_ == Packing::none, "the size of a packed file is known after unpacking");
   expect_room(bytes, what);
   if (file_bytes_ > offset_ + bytes) fail(offset_ + bytes, "the end of the file", "more bytes");
+}
+
+void InputFile::expect_unknown_kind(const std::string& expected) const {
+  const FileKind kind =
+      packing_ == Packing::gzip && gzdirect(handle(file_.get())) == 0 ? FileKind() : recognize_file(path_.string());
+  if (!kind) return;
+  throw DataError(fmt::format("{}: expected {}, found {}", path_.string(), expected,
+                              kind.describe("the file has another format: download the data set again")));
 }
 
 void InputFile::fail(int64_t offset, const std::string& expected, const std::string& found) const {

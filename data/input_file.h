@@ -26,6 +26,9 @@ class InputFile {
   /// throws unless a plain file contains exactly `bytes` more.
   void expect_just(int64_t bytes, const std::string& what) const;
 
+  /// throws if a file that is not what `expected` says is of a kind that is known, such as a Git LFS pointer.
+  void expect_unknown_kind(const std::string& expected) const;
+
   Packing packing() const { return packing_; }
   int64_t offset() const { return offset_; }
   /// The size of the file as it is stored.

@@ -70,10 +70,21 @@ class Decoder {
         throw DataError(fmt::format("{}: expected a JPEG file of at most {} scans, found more; convert or remove it",
                                     path_, kMostScans));
       }
+      if (is_other_process()) {
+        throw DataError(fmt::format(
+            "{}: expected a baseline or progressive JPEG file of 8 bits, found another process, lossless for example "
+            "({}); convert it to baseline JPEG or PNG, or remove it",
+            path_, message_));
+      }
       throw DataError(fmt::format("{}: expected a complete JPEG file, found a damaged one ({}); remove or replace it",
                                   path_, message_));
     }
     work();
+  }
+  /// Whether the last error is about a JPEG file that libjpeg does not decode, although it may be whole.
+  bool is_other_process() const {
+    const int code = errors_.msg_code;
+    return code == JERR_SOF_UNSUPPORTED || code == JERR_ARITH_NOTIMPL || code == JERR_BAD_PRECISION;
   }
   [[noreturn]] static void fail(j_common_ptr common) {
     auto& self = *static_cast<Decoder*>(common->client_data);

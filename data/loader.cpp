@@ -217,15 +217,14 @@ struct Loader::State {
     for (const RowRange& range : job.share->ranges) {
       for (int64_t from = range.begin; from < range.end; ++from, ++row) {
         const int64_t sample = order[begin + from];
-        labels[row] = dataset.label(sample);
         if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
-        if (!config.images) continue;
-        if (config.transform) {
+        if (config.images && config.transform) {
           dataset.read_image(sample, image);
           config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
-        } else {
+        } else if (config.images) {
           dataset.read_image(sample, std::span<uint8_t>(images.as<uint8_t>() + row * bytes, bytes));
         }
+        labels[row] = dataset.label(sample);  // after the image: see skip_unread()
       }
     }
   }
@@ -266,6 +265,18 @@ struct Loader::State {
     return batch;
   }
 
+  std::exception_ptr error_within(int64_t count) {
+    std::unique_lock lock(buffers->mutex);
+    const int64_t end = std::min(next_to_take + count, total);
+    for (int64_t number = next_to_take; number < end; ++number) {
+      VITRINE_ASSERT(static_cast<int64_t>(buffers->held) + number - next_to_take < config.queue_batches,
+                     "the loader has buffers for the batches ahead; raise queue_batches");
+      buffers->changed.wait(lock, [&] { return ready.contains(number); });
+      if (ready.at(number).error) return ready.at(number).error;
+    }
+    return nullptr;
+  }
+
   const Dataset& dataset;
   const LoaderConfig config;
   const SamplerConfig sampler;
@@ -288,5 +299,7 @@ Loader::Loader(const Dataset& dataset, LoaderConfig config)
 Loader::~Loader() = default;
 
 std::optional<HostBatch> Loader::next() { return state_->take(); }
+
+std::exception_ptr Loader::error_within(int64_t count) { return state_->error_within(count); }
 
 }  // namespace vitrine

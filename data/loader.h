@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -56,6 +57,9 @@ class Loader {
   /// Returns the next batch, or nothing at the end. Blocks until one is ready. Rethrows a worker's exception.
   /// Cannot deadlock while the caller holds fewer than queue_batches batches (asserted).
   std::optional<HostBatch> next();
+  /// What next() will throw for one of the next `count` batches; null if it will not. Blocks until they are filled.
+  /// requires that they and those that the caller holds are at most queue_batches (asserted)
+  std::exception_ptr error_within(int64_t count);
 
  private:
   struct State;

@@ -142,7 +142,7 @@ bool is_checkpoint(const std::string& folder) {
 std::string read_checkpoint(const std::string& folder, bool files) {
   const std::string path = (fs::path(folder) / kCheckpointStateFile).string();
   const std::string text = read_regular_file(path, kLargestJson);
-  check_json_nesting(path, text);
+  check_json_text(path, text);
   try {
     Json json = Json::parse(text);
     const std::string checksum = json.at("checksum").get<std::string>();

@@ -16,8 +16,9 @@ inline constexpr int64_t kLargestTextFile = int64_t{1} << 30;
 
 /// Whether a line may be parsed: it has at most kLargestJson bytes, and arrays and objects are nested at most 64 deep.
 bool is_small_json(std::string_view line);
-/// throws DataError "SOURCE: it is nested deeper than 64 levels".
-void check_json_nesting(const std::string& source, std::string_view text);
+/// Checks a text before it is parsed. throws DataError for a file of another kind, such as a Git LFS pointer, and
+/// "SOURCE: it is nested deeper than 64 levels".
+void check_json_text(const std::string& source, std::string_view text);
 
 /// What is wrong with a text, from an exception of the JSON library: "line 2, column 23: found ',', expected a
 /// string in double quotes". Parts of the text are made printable.

@@ -389,7 +389,7 @@ Model model_of(const Json& json, const std::string& path) {
 
 Model read_model_file(const std::string& path) {
   const std::string text = read_regular_file(path, kLargestJson);
-  check_json_nesting(path, text);
+  check_json_text(path, text);
   try {
     return model_of(parse(text), path);
   } catch (const std::runtime_error& problem) {

@@ -2,15 +2,20 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <filesystem>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "nn/atomic_file.h"
+#include "nn/json_file.h"
 #include "nn/safetensors_header.h"
 #include "nn/weights_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/file_kind.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
 #include "runtime/printable.h"
@@ -22,39 +27,96 @@ using namespace safetensors;  // NOLINT: its private functions
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is copied unchanged");
 
-/// Whether the file had these bytes.
-bool read_all(const RegularFile& file, uint64_t offset, std::span<std::byte> out) {
-  return read_at(file.descriptor, static_cast<int64_t>(offset), out) == static_cast<int64_t>(out.size());
-}
+/// A safetensors file whose header has been read.
+class OpenFile {
+ public:
+  explicit OpenFile(std::string path) : path_(std::move(path)), file_(open_regular_file(path_)) {
+    entries_ = read_header(static_cast<uint64_t>(file_.bytes));
+  }
 
-std::vector<Entry> read_entries(const std::string& path, const RegularFile& file, uint64_t& data_begin) {
-  const auto file_bytes = static_cast<uint64_t>(file.bytes);
-  std::array<std::byte, kSizeBytes> size_bytes{};
-  if (!read_all(file, 0, size_bytes)) {
-    fail(path, 0,
-         fmt::format("it is no safetensors file: it has {} bytes, expected 8 bytes of header size first", file_bytes));
+  const std::string& path() const { return path_; }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+  std::vector<std::byte> read(const Entry& entry) {
+    std::vector<std::byte> data(entry.end - entry.begin);
+    if (!read_all(data_begin_ + entry.begin, data))
+      fail(path_, data_begin_ + entry.begin,
+           fmt::format("the data of tensor '{}' cannot be read", excerpt(entry.name)));
+    return data;
   }
-  const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
-  const bool no_size = header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes;
-  // torch.save writes a zip file, and before PyTorch 1.6 a pickle, whose first byte a size may have, too.
-  const std::string_view magic(reinterpret_cast<const char*>(size_bytes.data()), kSizeBytes);
-  if (magic.starts_with("PK\x03\x04") || (no_size && magic.starts_with("\x80"))) {
-    throw DataError(
-        fmt::format("{}: it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
-                    "docs/examples/convert_weights.py",
-                    path));
+
+ private:
+  std::vector<Entry> read_header(uint64_t file_bytes) {
+    std::array<std::byte, kSizeBytes> size_bytes{};
+    const bool has_size = read_all(0, size_bytes);
+    const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
+    const bool fits = has_size && header_bytes <= kMaxHeaderBytes && header_bytes <= file_bytes - kSizeBytes;
+    std::string text(fits ? header_bytes : 0, '\0');
+    if (fits && !read_all(kSizeBytes, std::as_writable_bytes(std::span(text))))
+      fail(path_, kSizeBytes, "the header cannot be read");
+    if (!text.starts_with('{')) throw_if_other_kind();
+    if (!has_size) {
+      fail(
+          path_, 0,
+          fmt::format("it is no safetensors file: it has {} bytes, expected 8 bytes of header size first", file_bytes));
+    }
+    if (!fits) {
+      fail(path_, 0,
+           fmt::format("it is no safetensors file, or damaged: the header size is {} bytes, but {} bytes follow (and "
+                       "at most {} are allowed)",
+                       header_bytes, file_bytes - kSizeBytes, kMaxHeaderBytes));
+    }
+    data_begin_ = kSizeBytes + header_bytes;
+    return parse_header(path_, text, file_bytes - data_begin_);
   }
-  if (no_size) {
-    fail(path, 0,
-         fmt::format("it is no safetensors file, or damaged: the header size is {} bytes, but {} bytes follow (and at "
-                     "most {} are allowed)",
-                     header_bytes, file_bytes - kSizeBytes, kMaxHeaderBytes));
+
+  void throw_if_other_kind() const {
+    const FileKind kind = recognize_file(path_);
+    if (!kind || kind.format == FileKind::Format::safetensors) return;
+    const bool is_torch = kind.format == FileKind::Format::torch || kind.format == FileKind::Format::pickle;
+    throw DataError(fmt::format(
+        "{}: expected a safetensors file, found {}", path_,
+        kind.describe(is_torch ? fmt::format("convert it with {}", kConvertWeights) : "name a safetensors file")));
   }
-  std::string text(header_bytes, '\0');
-  if (!read_all(file, kSizeBytes, std::as_writable_bytes(std::span(text))))
-    fail(path, kSizeBytes, "the header cannot be read");
-  data_begin = kSizeBytes + header_bytes;
-  return parse_header(path, text, file_bytes - data_begin);
+
+  /// Whether the file had these bytes.
+  bool read_all(uint64_t offset, std::span<std::byte> out) const {
+    return read_at(file_.descriptor, static_cast<int64_t>(offset), out) == static_cast<int64_t>(out.size());
+  }
+
+  std::string path_;
+  RegularFile file_;
+  uint64_t data_begin_ = 0;
+  std::vector<Entry> entries_;
+};
+
+/// The files of a model: the path itself or, of an index of Hugging Face, the files in its folder that it names.
+///   {"metadata": {...}, "weight_map": {"conv1.weight": "model-00001-of-00002.safetensors", ...}}
+std::vector<std::string> shards_of(const std::string& path) {
+  if (!path.ends_with(".json")) return {path};
+  const std::string text = read_regular_file(path, kLargestJson);
+  check_json_text(path, text);
+  std::set<std::string> names;
+  try {
+    for (const auto& [tensor, file] : nlohmann::json::parse(text).at("weight_map").items())
+      names.insert(file.get<std::string>());
+  } catch (const nlohmann::json::exception& problem) {
+    throw DataError(fmt::format("{}: expected an index of safetensors files with a \"weight_map\": {}", path,
+                                describe_json_error(problem)));
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::vector<std::string> shards;
+  for (const std::string& name : names) {
+    if (name.empty() || name.find('/') != std::string::npos) {
+      throw DataError(
+          fmt::format("{}: it names the file '{}', expected a name in its own folder", path, excerpt(name)));
+    }
+    std::error_code ignored;
+    shards.push_back((folder / name).string());
+    if (!std::filesystem::exists(shards.back(), ignored))
+      throw DataError(fmt::format("{}: it names {}, which is missing; download all of its files", path, excerpt(name)));
+  }
+  return shards;
 }
 
 int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * size_of(tensor.dtype); }
@@ -88,20 +150,23 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
 }  // namespace
 
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check) {
-  const RegularFile file = open_regular_file(path);
-  uint64_t data_begin = 0;
-  const std::vector<Entry> entries = read_entries(path, file, data_begin);
+  std::vector<OpenFile> files;
+  for (std::string& shard : shards_of(path)) files.emplace_back(std::move(shard));
   std::map<std::string, HostTensor> tensors;
-  for (const Entry& entry : entries)
-    tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
+  uint64_t bytes = 0;
+  for (const OpenFile& file : files) {
+    for (const Entry& entry : file.entries()) {
+      HostTensor tensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}, .foreign = entry.foreign};
+      if (!tensors.emplace(entry.name, std::move(tensor)).second)
+        throw DataError(fmt::format("{}: tensor '{}' is in two files of {}", file.path(), excerpt(entry.name), path));
+      if (entry.foreign.empty()) bytes += entry.end - entry.begin;
+    }
+  }
   if (check) check(tensors);
-  require_memory(file.bytes - static_cast<int64_t>(data_begin), path + ": its tensors",
-                 "free memory, or use a machine with more");
-  for (const Entry& entry : entries) {
-    std::vector<std::byte>& data = tensors.at(entry.name).data;
-    data.resize(entry.end - entry.begin);
-    if (!read_all(file, data_begin + entry.begin, data)) {
-      fail(path, data_begin + entry.begin, fmt::format("the data of tensor '{}' cannot be read", excerpt(entry.name)));
+  require_memory(static_cast<int64_t>(bytes), path + ": its tensors", "free memory, or use a machine with more");
+  for (OpenFile& file : files) {
+    for (const Entry& entry : file.entries()) {
+      if (entry.foreign.empty()) tensors.at(entry.name).data = file.read(entry);
     }
   }
   return tensors;
@@ -138,6 +203,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
                        const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
   std::vector<TensorSource> sources;
   for (const auto& [name, tensor] : tensors) {
+    VITRINE_ASSERT(tensor.foreign.empty(), "a tensor that was not read cannot be written");
     sources.push_back(
         {name, tensor.shape, tensor.dtype, [&data = tensor.data] { return std::span<const std::byte>(data); }});
   }

@@ -111,16 +111,11 @@ class HeaderReader {
       problem("__metadata__ is not an object of strings");
   }
 
-  DType dtype_of(const Json& tensor) const {
+  const std::string& dtype_of(const Json& tensor) const {
     if (!tensor.contains("dtype")) problem_of_tensor("has no dtype");
     const Json& dtype = tensor["dtype"];
     if (!dtype.is_string()) problem_of_tensor(fmt::format("has dtype {}, expected a string", kind_or_text(dtype)));
-    const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return dtype == d.name; });
-    if (known == kDtypeNames.end()) {
-      problem_of_tensor(fmt::format("has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving",
-                                    excerpt(dtype.get_ref<const std::string&>())));
-    }
-    return known->dtype;
+    return dtype.get_ref<const std::string&>();
   }
 
   std::vector<int64_t> numbers_of(const Json& tensor, std::string_view field) const {
@@ -135,10 +130,8 @@ class HeaderReader {
   }
 
   void add_entry(const Json& tensor) {
-    const DType dtype = dtype_of(tensor);
+    const std::string& dtype = dtype_of(tensor);
     const std::vector<int64_t> shape = numbers_of(tensor, "shape"), offsets = numbers_of(tensor, "data_offsets");
-    if (shape.size() > Shape::kMaxRank)
-      problem_of_tensor(fmt::format("has {} dimensions or more, expected at most {}", shape.size(), Shape::kMaxRank));
     const auto data_bytes = static_cast<uint64_t>(data_bytes_);
     if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data_bytes) {
       const bool is_short = offsets.size() == 2 && offsets[0] <= offsets[1];
@@ -146,15 +139,28 @@ class HeaderReader {
                                     fmt::join(offsets, ", "), data_bytes,
                                     is_short ? "; the file may have been cut off: copy it again" : ""));
     }
-    int64_t bytes = size_of(dtype);
+    Entry entry{name_, {}, {}, {}, static_cast<uint64_t>(offsets[0]), static_cast<uint64_t>(offsets[1])};
+    const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return dtype == d.name; });
+    if (known == kDtypeNames.end()) {
+      entry.foreign = fmt::format("dtype {}", excerpt(dtype));
+    } else if (shape.size() > Shape::kMaxRank) {
+      entry.foreign = fmt::format("more than {} dimensions", Shape::kMaxRank);
+    } else {
+      entry.dtype = known->dtype;
+      entry.shape = shape_of(shape, entry);
+    }
+    entries_.push_back(std::move(entry));
+  }
+
+  Shape shape_of(const std::vector<int64_t>& shape, const Entry& entry) const {
+    int64_t bytes = size_of(entry.dtype);
     bool fits = true;
     for (const int64_t size : shape) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
-    if (!fits || bytes != offsets[1] - offsets[0]) {
+    if (!fits || static_cast<uint64_t>(bytes) != entry.end - entry.begin) {
       problem_of_tensor(fmt::format("of shape [{}] and dtype {} has {} bytes of data, which does not fit",
-                                    fmt::join(shape, ", "), dtype_name(dtype), offsets[1] - offsets[0]));
+                                    fmt::join(shape, ", "), dtype_name(entry.dtype), entry.end - entry.begin));
     }
-    entries_.push_back({name_, Shape(std::span<const int64_t>(shape)), dtype, static_cast<uint64_t>(offsets[0]),
-                        static_cast<uint64_t>(offsets[1])});
+    return Shape(std::span<const int64_t>(shape));
   }
 
   const std::string& path_;

@@ -9,11 +9,13 @@
 #include "runtime/dtype.h"
 #include "runtime/shape.h"
 
-/// Private to nn/safetensors.cpp.
+/// Private to nn.
 namespace vitrine::safetensors {
 
 inline constexpr uint64_t kSizeBytes = 8;                 // the size of the header, at the start of the file
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+/// What makes other files readable.
+inline constexpr const char* kConvertWeights = "docs/examples/convert_weights.py";
 inline constexpr std::string_view kMetadata = "__metadata__";
 
 /// A tensor and the range of its bytes in the data section.
@@ -21,6 +23,7 @@ struct Entry {
   std::string name;
   Shape shape;
   DType dtype = DType::f32;
+  std::string foreign;  // HostTensor::foreign: shape and dtype are not set then
   uint64_t begin = 0, end = 0;
 };
 

@@ -35,7 +35,7 @@ std::string tuned_plans_json(const TunedPlans& plans, int indent) {
 
 TunedPlans parse_tuned_plans(const std::string& source, const std::string& text) {
   TunedPlans plans;
-  check_json_nesting(source, text);
+  check_json_text(source, text);
   try {
     const Json json = Json::parse(text);
     if (const auto format = json.at("format").get<std::string>(); format != kFormat)

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,10 +14,13 @@
 #include "nn/safetensors_header.h"
 #include "nn/settings.h"
 #include "runtime/error.h"
+#include "runtime/half.h"
 #include "runtime/printable.h"
 
 namespace vitrine {
 namespace {
+
+using safetensors::kConvertWeights;
 
 // Order of the elements of a parameter: here (outer, positions, channels), in a weights file (outer, channels,
 // positions).
@@ -55,11 +60,14 @@ void check_size(const char* operation, const FlatLayout& layout, size_t size) {
   }
 }
 
+/// A name as a message shows it.
+std::string shown_name(const std::string& name) { return name.empty() ? "''" : excerpt(name); }
+
 /// The names as a message shows them: "a b c and 12 more".
 std::string list_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   std::string text;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", excerpt(names[i]));
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", shown_name(names[i]));
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
@@ -77,33 +85,23 @@ std::vector<std::string> unexpected_names(const FlatLayout& layout, const Buffer
   return unexpected;
 }
 
-/// Wrappers of modules put a prefix before every name: DistributedDataParallel "module.".
-Reason remedy_for_prefix(const std::string& wanted, const std::vector<std::string>& unexpected) {
+/// The prefix that wrappers of modules put before every name, "module." of DistributedDataParallel; empty if none of
+/// the names is `wanted` with one.
+std::string prefix_before(const std::string& wanted, const std::vector<std::string>& unexpected) {
   const auto found = std::find_if(unexpected.begin(), unexpected.end(),
                                   [&](const std::string& name) { return name.ends_with("." + wanted); });
-  if (found == unexpected.end()) return {};
-  const std::string prefix = found->substr(0, found->size() - wanted.size());
-  return {fmt::format(". Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
+  return found == unexpected.end() ? "" : found->substr(0, found->size() - wanted.size());
 }
 
-void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers,
-                 const std::map<std::string, HostTensor>& tensors, const std::vector<std::string>& unexpected) {
+std::vector<std::string> missing_names(const FlatLayout& layout, const BufferLayout& buffers,
+                                       const std::map<std::string, HostTensor>& tensors) {
   std::vector<std::string> missing;
   for (const FlatLayout* part : {&layout, &buffers.saved()}) {
     for (const ParamSpec& spec : part->specs()) {
       if (!tensors.contains(spec.name)) missing.push_back(spec.name);
     }
   }
-  if (missing.empty() && unexpected.empty()) return;
-  Reason message(fmt::format("{} does not match the model:", path));
-  if (!missing.empty()) message += fmt::format(" missing parameters:{}", list_names(missing));
-  if (!unexpected.empty())
-    message += fmt::format("{} unexpected parameters:{}", missing.empty() ? "" : ";", list_names(unexpected));
-  const Reason remedy = missing.empty() ? Reason() : remedy_for_prefix(missing.front(), unexpected);
-  if (unexpected.size() == tensors.size() && remedy.empty())
-    throw DataError(message + "; no name fits: the weights are another model's");
-  message += remedy;
-  throw MismatchedWeights(message);
+  return missing;
 }
 
 std::string suffixed(const std::string& name, const std::string& suffix) {
@@ -120,9 +118,24 @@ std::string index_text(const Shape& shape, int64_t element) {
   return fmt::format("({})", fmt::join(index, ", "));
 }
 
-/// The data were allocated with the alignment of all fundamental types.
+/// requires f32      The data were allocated with the alignment of all fundamental types.
 std::span<const float> floats_of(const HostTensor& tensor) {
   return {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)};
+}
+
+/// Turns values of 16 bits into the same values in f32.
+void widen_to_f32(HostTensor& tensor) {
+  if (tensor.dtype == DType::f32) return;
+  std::vector<std::byte> wide(tensor.data.size() / 2 * sizeof(float));
+  const auto count = static_cast<int64_t>(tensor.data.size() / 2);
+  const auto to_f32 = [&](const auto* from) { cpu::widen(from, reinterpret_cast<float*>(wide.data()), count); };
+  if (tensor.dtype == DType::f16) {
+    to_f32(reinterpret_cast<const cpu::Half*>(tensor.data.data()));
+  } else {
+    to_f32(reinterpret_cast<const cpu::BFloat16*>(tensor.data.data()));
+  }
+  tensor.data = std::move(wide);
+  tensor.dtype = DType::f32;
 }
 
 void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
@@ -139,21 +152,33 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
 
 using Tensors = std::map<std::string, HostTensor>;
 
+/// What makes a number of that dtype readable, if anything does.
+std::string remedy_for_dtype(const HostTensor& tensor) {
+  return tensor.foreign.starts_with("dtype F") ? fmt::format("; convert the file with {}", kConvertWeights) : "";
+}
+
 /// Why a tensor cannot be that parameter: "shape (2) in the file, expected (3)"; empty if it can.
 std::string misfit_of(const HostTensor& tensor, const ParamSpec& spec) {
   const Shape expected = order_of(spec).file_shape;
+  if (!tensor.foreign.empty()) {
+    return fmt::format("{} in the file, expected shape {} of f32, f16 or bf16{}", tensor.foreign, expected.str(),
+                       remedy_for_dtype(tensor));
+  }
   if (!(tensor.shape == expected))
     return fmt::format("shape {} in the file, expected {}", tensor.shape.str(), expected.str());
-  if (tensor.dtype != DType::f32)
-    return fmt::format("dtype {} in the file, expected f32; save it as float32", dtype_name(tensor.dtype));
+  if (tensor.dtype != DType::f32 && tensor.dtype != DType::f16 && tensor.dtype != DType::bf16)
+    return fmt::format("dtype {} in the file, expected f32, f16 or bf16", dtype_name(tensor.dtype));
   return {};
 }
 
-void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
+/// The first parameter that is there and does not fit: "fc.bias has shape (2) in the file, expected (3)".
+std::string first_misfit(const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
-    const std::string misfit = misfit_of(tensors.at(spec.name), spec);
-    if (!misfit.empty()) throw MismatchedWeights(fmt::format("{}: {} has {}", path, spec.name, misfit));
+    const auto found = tensors.find(spec.name);
+    const std::string misfit = found == tensors.end() ? "" : misfit_of(found->second, spec);
+    if (!misfit.empty()) return fmt::format("{} has {}", spec.name, misfit);
   }
+  return {};
 }
 
 /// Removes from `tensors` what does not fit the layout, and says why. Returns how many fit.
@@ -196,15 +221,27 @@ void check_values(const std::string& path, const FlatLayout& layout, const Tenso
   }
 }
 
-void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
-  for (const std::string& name : names) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) continue;
-    const HostTensor& tensor = found->second;
-    if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
-    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(),
-                                dtype_name(tensor.dtype)));
-  }
+/// The value of a counter, which PyTorch saves as an i64 scalar and converters as other numbers. 0 without data.
+int64_t counter_in(const std::string& path, const std::string& name, HostTensor tensor) {
+  const auto refuse = [&](const std::string& found) {
+    throw DataError(
+        fmt::format("{}: {} has {}, expected one whole number{}", path, name, found, remedy_for_dtype(tensor)));
+  };
+  if (!tensor.foreign.empty()) refuse(tensor.foreign);
+  if (tensor.shape.numel() != 1) refuse(fmt::format("shape {}", tensor.shape.str()));
+  if (tensor.data.empty()) return 0;
+  const auto integer = [&](auto value) {
+    std::memcpy(&value, tensor.data.data(), sizeof value);
+    return static_cast<int64_t>(value);
+  };
+  if (tensor.dtype == DType::i64) return integer(int64_t{});
+  if (tensor.dtype == DType::i32) return integer(int32_t{});
+  if (tensor.dtype == DType::u8) return integer(uint8_t{});
+  widen_to_f32(tensor);
+  constexpr float kLargest = 9e15F;
+  const float value = floats_of(tensor).front();
+  if (!(value >= 0.0F && value <= kLargest) || value != std::floor(value)) refuse(fmt::format("the value {}", value));
+  return static_cast<int64_t>(value);
 }
 
 /// Copies the tensors of a layout, and frees them.
@@ -222,43 +259,129 @@ void take(const FlatLayout& layout, Tensors& tensors, std::span<float> flat) {
 
 }  // namespace
 
+namespace {
+
+/// What of a file's tensors becomes a model's parameters and buffers.
+class Selection {
+ public:
+  Selection(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers)
+      : path_(path), layout_(layout), buffers_(buffers) {}
+
+  /// Leaves in `tensors` what is loaded. throws DataError
+  LoadedWeights select(Tensors& tensors, const LoadOptions& options) const {
+    LoadedWeights report{layout_.size(), buffers_.saved().size(), {}, {}};
+    strip_prefix(path_, options.strip_prefix, tensors);
+    const std::vector<std::string> unexpected = unexpected_names(layout_, buffers_, tensors);
+    for (const std::string& name : unexpected) {
+      const std::string& foreign = tensors.at(name).foreign;
+      report.unused.push_back(foreign.empty() ? shown_name(name) : fmt::format("{}: {}", shown_name(name), foreign));
+    }
+    if (options.partial) {
+      report.parameters = keep_fitting(layout_, tensors, report);
+      report.buffers = keep_fitting(buffers_.saved(), tensors, report);
+      if (report.parameters == 0) {
+        throw DataError(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path_,
+                                    report.not_loaded.front()));
+      }
+    } else if (const std::string mismatch = mismatch_of(tensors, unexpected); !mismatch.empty()) {
+      throw DataError(mismatch);
+    }
+    for (const std::string& name : buffers_.counters()) {
+      if (const auto found = tensors.find(name); found != tensors.end()) counter_in(path_, name, found->second);
+    }
+    return report;
+  }
+
+  /// select() for a file's header: an error has the remedies with which the same call succeeds.
+  void check(const Tensors& tensors, const LoadOptions& options) const {
+    try {
+      Tensors selected = tensors;
+      select(selected, options);
+    } catch (const DataError& error) {
+      throw MismatchedWeights(error.reason() + remedy(tensors, options), partial_remedy(tensors, options));
+    }
+  }
+
+ private:
+  /// Why the tensors are not the model's; empty if they are.
+  std::string mismatch_of(const Tensors& tensors, const std::vector<std::string>& unexpected) const {
+    const std::vector<std::string> missing = missing_names(layout_, buffers_, tensors);
+    if (missing.empty()) {
+      std::string misfit = first_misfit(layout_, tensors);
+      if (misfit.empty()) misfit = first_misfit(buffers_.saved(), tensors);
+      return misfit.empty() ? "" : fmt::format("{}: {}", path_, misfit);
+    }
+    std::string text = fmt::format("{} does not match the model: missing parameters:{}", path_, list_names(missing));
+    if (!unexpected.empty()) text += fmt::format("; unexpected parameters:{}", list_names(unexpected));
+    return text;
+  }
+
+  bool loads(Tensors tensors, const LoadOptions& options) const {
+    try {
+      select(tensors, options);
+      return true;
+    } catch (const DataError&) {
+      return false;
+    }
+  }
+
+  /// The options with which a prefix of all names is removed; nothing if there is none.
+  std::optional<LoadOptions> without_prefix(const Tensors& tensors, LoadOptions options) const {
+    if (!options.strip_prefix.empty()) return {};
+    const std::vector<std::string> missing = missing_names(layout_, buffers_, tensors);
+    if (missing.empty()) return {};
+    options.strip_prefix = prefix_before(missing.front(), unexpected_names(layout_, buffers_, tensors));
+    return options.strip_prefix.empty() ? std::nullopt : std::optional(options);
+  }
+  static Reason strip_advice(const std::string& prefix) {
+    return {fmt::format(". Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
+  }
+
+  Reason remedy(const Tensors& tensors, const LoadOptions& options) const {
+    const std::optional<LoadOptions> stripped = without_prefix(tensors, options);
+    if (stripped && loads(tensors, *stripped)) return strip_advice(stripped->strip_prefix);
+    const bool other_model = unexpected_names(layout_, buffers_, tensors).size() == tensors.size();
+    return other_model && !stripped && !options.partial && options.strip_prefix.empty()
+               ? Reason("; no name fits: the weights are another model's")
+               : Reason();
+  }
+  std::optional<Reason> partial_remedy(const Tensors& tensors, LoadOptions options) const {
+    if (options.partial || !remedy(tensors, options).parts(Reason::Part::Kind::proposed).empty()) return {};
+    options.partial = true;
+    if (loads(tensors, options)) return Reason();
+    const std::optional<LoadOptions> stripped = without_prefix(tensors, options);
+    if (!stripped || !loads(tensors, *stripped)) return {};
+    return strip_advice(stripped->strip_prefix);
+  }
+
+  const std::string& path_;
+  const FlatLayout& layout_;
+  const BufferLayout& buffers_;
+};
+
+}  // namespace
+
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers, const LoadOptions& options) {
   check_size("load_parameters", layout, flat.size());
-  LoadedWeights report{layout.size(), buffer_layout.saved().size(), {}, {}};
-  // Throws, or leaves what is loaded in `tensors`.
-  const auto select = [&](Tensors& tensors) {
-    strip_prefix(path, options.strip_prefix, tensors);
-    report.not_loaded.clear();
-    report.unused = unexpected_names(layout, buffer_layout, tensors);
-    if (options.partial) {
-      report.parameters = keep_fitting(layout, tensors, report);
-      report.buffers = keep_fitting(buffer_layout.saved(), tensors, report);
-      if (report.parameters == 0) {
-        throw DataError(Reason(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path,
-                                           report.not_loaded.front())) +
-                        remedy_for_prefix(layout.specs().front().name, report.unused));
-      }
-    } else {
-      check_names(path, layout, buffer_layout, tensors, report.unused);
-      check_shapes(path, layout, tensors);
-      check_shapes(path, buffer_layout.saved(), tensors);
-    }
-    check_counters(path, buffer_layout.counters(), tensors);
-  };
+  const Selection selection(path, layout, buffer_layout);
   // The header is checked before data is read, and all values before the first is copied.
-  Tensors tensors = read_safetensors(path, [&](Tensors without_data) { select(without_data); });
-  select(tensors);
-  if (!options.allow_non_finite) {
-    check_values(path, layout, tensors);
-    check_values(path, buffer_layout.saved(), tensors);
+  Tensors tensors =
+      read_safetensors(path, [&](const Tensors& without_data) { selection.check(without_data, options); });
+  LoadedWeights report = selection.select(tensors, options);
+  for (const FlatLayout* part : {&layout, &buffer_layout.saved()}) {
+    for (const ParamSpec& spec : part->specs()) {
+      if (const auto found = tensors.find(spec.name); found != tensors.end()) widen_to_f32(found->second);
+    }
+    if (!options.allow_non_finite) check_values(path, *part, tensors);
   }
   take(layout, tensors, flat);
   buffers = buffer_layout.initial();
   take(buffer_layout.saved(), tensors, buffers.values);
   for (size_t i = 0; i < buffers.counters.size(); ++i) {
-    const auto found = tensors.find(buffer_layout.counters()[i]);
-    if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
+    const std::string& name = buffer_layout.counters()[i];
+    if (const auto found = tensors.find(name); found != tensors.end())
+      buffers.counters[i] = counter_in(path, name, found->second);
   }
   return report;
 }
@@ -321,9 +444,12 @@ void read_tensors(const std::string& path, const std::map<std::string, HostTenso
           fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
     const HostTensor& tensor = found->second;
     const Order order = order_of(spec);
-    if (!(tensor.shape == order.file_shape) || tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name,
-                                  tensor.shape.str(), dtype_name(tensor.dtype), order.file_shape.str()));
+    if (!tensor.foreign.empty() || !(tensor.shape == order.file_shape) || tensor.dtype != DType::f32) {
+      const std::string found_here =
+          tensor.foreign.empty() ? fmt::format("shape {} and dtype {}", tensor.shape.str(), dtype_name(tensor.dtype))
+                                 : tensor.foreign;
+      throw DataError(
+          fmt::format("{}: {} has {}, expected {} and f32", path, name, found_here, order.file_shape.str()));
     }
     transpose(order.outer, order.channels, order.positions, floats_of(tensor).data(), flat.data() + layout.offset(i));
   }

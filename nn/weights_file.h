@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <vitrine/nn/buffer_layout.h>
@@ -22,15 +24,20 @@ struct HostTensor {
   Shape shape;
   DType dtype = DType::f32;
   std::vector<std::byte> data;
+  /// Why it is not read, for a dtype or shape that no tensor here can have: "dtype F8_E4M3". Shape, dtype and data say
+  /// nothing then. Empty for all others.
+  std::string foreign = {};
 };
 
 /// Receives names, shapes and dtypes of a file's tensors, without data, before data is read. Throws to refuse the file.
 using HeaderCheck = std::function<void(const std::map<std::string, HostTensor>& without_data)>;
 
 /// Reads all tensors of a safetensors file, in time and memory proportional to the file.
-///   check   called once the header is read; a file that it refuses costs no memory for its data
-/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown
-///         dtype, truncation; OutOfMemory if the data exceed the host memory that is available; what `check` throws
+///   path    the file, or an index of Hugging Face (.json) that names several in its folder
+///   check   called once the headers are read; files that it refuses cost no memory for their data
+/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, truncation,
+///         a file of another kind; OutOfMemory if the data exceed the host memory that is available; what `check`
+///         throws
 /// source  the safetensors format description (header size u64 little-endian, JSON header, data)
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check = {});
 /// Writes a file that appears under its name when it is complete.   throws  DataError
@@ -63,16 +70,23 @@ class NonFiniteWeights : public DataError {
   using DataError::DataError;
 };
 
-/// Names or shapes that are not the model's.
+/// Names, shapes or dtypes that are not the model's.
 class MismatchedWeights : public DataError {
  public:
-  using DataError::DataError;
+  ///   for_partial  what a caller that may set LoadOptions::partial adds to the message: with it, the file can be
+  ///                loaded. Nothing if it cannot, or if the message has a remedy
+  MismatchedWeights(Reason reason, std::optional<Reason> for_partial)
+      : DataError(std::move(reason)), for_partial_(std::move(for_partial)) {}
+  const std::optional<Reason>& for_partial() const { return for_partial_; }
+
+ private:
+  std::optional<Reason> for_partial_;
 };
 
 struct LoadOptions {
   bool allow_non_finite = false;
-  /// Loads the tensors whose names, shapes and dtypes fit, and leaves everything else as it is: for fine-tuning with
-  /// another head.
+  /// Loads the tensors whose names, shapes and dtypes fit, and leaves other parameters as they are: for fine-tuning
+  /// with another head.
   bool partial = false;
   std::string strip_prefix = {};  // removed from the names of the file's tensors that begin with it: "module."
 };
@@ -81,17 +95,19 @@ struct LoadOptions {
 struct LoadedWeights {
   int64_t parameters = 0, buffers = 0;  // tensors loaded
   std::vector<std::string> not_loaded;  // "fc.weight: shape (1000, 512) in the file, expected (10, 512)"
-  std::vector<std::string> unused;      // tensors of the file that the model does not have
+  std::vector<std::string> unused;      // tensors of the file that the model does not have: "mask: dtype BOOL"
 };
 
-/// Reads a weights file, f32 tensors with PyTorch's names and layouts, into host memory with the layout `layout`, and
-/// the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as in PyTorch's
-/// oldest files. Nothing is changed when it throws.
+/// Reads a weights file, tensors of f32, f16 or bf16 with PyTorch's names and layouts, into host memory with the layout
+/// `layout`, and the model's saved buffers: tensors of the same dtypes, and counters as one number of any dtype. A
+/// counter that is missing is 0, as in PyTorch's oldest files. Tensors that the model does not have may be of any dtype
+/// and rank. Nothing is changed when it throws.
+///   path     a file, or an index, as for read_safetensors()
 ///   buffers  receive the file's values; what a partial load does not find is initial
-/// throws  MismatchedWeights that lists missing and unexpected parameters, or gives both shapes of the first parameter
-///         with a wrong shape (unless `partial`); DataError if no parameter is loaded; if no name begins with
-///         strip_prefix, or two names become one; NonFiniteWeights with the first value that is not finite and its
-///         index in the file's tensor, unless allow_non_finite
+/// throws  MismatchedWeights that lists missing parameters, or gives both shapes or dtypes of the first parameter that
+///         does not fit (unless `partial`), with remedies that were tried on the file's header; DataError if no
+///         parameter is loaded, if no name begins with strip_prefix, or two names become one; NonFiniteWeights with the
+///         first value that is not finite and its index in the file's tensor, unless allow_non_finite
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers,
                               const LoadOptions& options = {});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Image folders, with files that the test writes through libjpeg and libpng.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -249,6 +250,8 @@ TEST(ImageFile, DamagedFilesAreRefusedByName) {
     expect_refused([&] { read_image_file(other); }, {other.string(), "expected a JPEG or PNG file"});
   }
   expect_refused([&] { read_image_file(folder.path() / "gone.png"); }, {"gone.png", "cannot be opened"});
+  EXPECT_THROW(read_image_file(folder.path() / "gone.png"), DamagedSample);
+  EXPECT_THROW(read_image_file(other), DamagedSample);
   EXPECT_THROW(check_image_size(1 << 20, 1 << 20, "x"), DataError);
   EXPECT_THROW(check_image_size(0, 5, "x"), DataError);
 }
@@ -261,6 +264,36 @@ TEST(ImageFile, AJpegFileHasAtMost100Scans) {
   EXPECT_EQ(read_image_file(path).pixels.size(), 16U * 16 * 3);
   write_jpeg(path, 16, 16, filled(16, 16, {10, 120, 240}), JCS_RGB, 101);
   expect_refused([&] { read_image_file(path); }, {path.string(), "at most 100 scans", "convert"});
+}
+
+TEST(ImageFile, OtherKindsAreNamedWithARemedy) {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "photo.jpg";
+  const auto refused = [&](const std::string& bytes, const std::string& found) {
+    write_file(path, std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+    expect_refused([&] { read_image_file(path); }, {path.string() + ": expected ", found});
+  };
+  const std::string convert = "; convert it to JPEG or PNG, or remove it";
+  refused("RIFF....WEBPVP8 ", "found a WebP image" + convert);
+  refused("GIF89a", "found a GIF image" + convert);
+  refused(std::string("BM......\0\0\0\0\0\0\x28\0\0\0", 18), "found a BMP image" + convert);
+  refused(std::string("II*\0", 4), "found a TIFF image" + convert);
+  refused(std::string("\0\0\0 ftypavif", 12), "found an AVIF image" + convert);
+  refused("version https://git-lfs.github.com/spec/v1\n",
+          "found a Git LFS pointer; fetch the file itself with git lfs");
+  refused("<html>", "found an HTML page; the download failed");
+  refused("some text", "one that begins differently");
+  // Only the process of the frame differs: SOF0 becomes lossless, then arithmetic.
+  write_jpeg(path, 20, 10, filled(20, 10, {10, 120, 240}));
+  const Bytes whole = read_file(path);
+  const uint8_t frame[] = {0xFF, 0xC0};
+  const auto at = std::search(whole.begin(), whole.end(), std::begin(frame), std::end(frame)) - whole.begin();
+  Bytes changed = whole;
+  changed[static_cast<size_t>(at) + 1] = 0xC3;
+  write_file(path, changed);
+  const std::string message = error_of([&] { read_image_file(path); });
+  expect_contains(message, "found another process, lossless for example", "convert it to baseline JPEG or PNG");
+  expect_lacks(message, "damaged");
 }
 
 /// Training stops there, with the name of the file.

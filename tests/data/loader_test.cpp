@@ -300,10 +300,64 @@ TEST(Loader, RethrowsAnErrorAtItsBatch) {
                         .queue_batches = 5,
                         .transform = fail_at_9,
                         .transformed_shape = Shape{1, 1, 1}});
-    for (int i = 0; i < 4; ++i) ASSERT_TRUE(loader.next());
+    ASSERT_TRUE(loader.next());
+    EXPECT_FALSE(loader.error_within(3)) << "batches 1 to 3 are good";
+    EXPECT_TRUE(loader.error_within(4));
+    EXPECT_TRUE(loader.error_within(5));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(loader.next());
     EXPECT_THROW(loader.next(), DataError);
     EXPECT_THROW(loader.next(), DataError);
   }
+  Loader whole(set, {.batch_size = 10});
+  EXPECT_FALSE(whole.error_within(3)) << "there are only two batches";
+}
+
+/// A set in which some samples cannot be read.
+class BadSamples final : public Samples {
+ public:
+  explicit BadSamples(const Dataset& set) : all_(set.samples) {}
+  int64_t size() const override { return all_->size(); }
+  int32_t label(int64_t i) const override { return all_->label(i); }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    if (i % 7 == 3) throw DamagedSample("sample " + std::to_string(i) + " is damaged");
+    if (i == 19) throw DataError("the disk is gone");
+    all_->read_image(i, out);
+  }
+  int64_t held_bytes() const override { return 0; }
+
+ private:
+  const std::shared_ptr<const Samples> all_;
+};
+
+TEST(Loader, SkippedSamplesHaveNoTargetAndTheMeanColor) {
+  Dataset set = make_set(20);
+  set.mean = {0.5F, 1.0F};
+  set.samples = std::make_shared<BadSamples>(set);
+  const auto unread = std::make_shared<UnreadSamples>();
+  const Dataset skipping = skip_unread(set, unread, SkippedErrors::damaged);
+  EXPECT_EQ(skipping.label(3), 3) << "it was not read yet";
+  Loader loader(skipping, {.batch_size = 6, .shuffle = false, .workers = 3});
+  for (int b = 0; b < 3; ++b) {
+    const auto batch = loader.next();
+    ASSERT_TRUE(batch);
+    for (int64_t row = 0; row < 6; ++row) {
+      const int64_t sample = 6 * b + row;
+      const bool damaged = sample % 7 == 3;
+      EXPECT_EQ(batch->labels.as<int32_t>()[row], damaged ? kIgnoredLabel : sample);
+      const uint8_t* const pixels = batch->images.as<uint8_t>() + 12 * row;
+      EXPECT_EQ(pixels[0], damaged ? 128 : 5 * sample);
+      EXPECT_EQ(pixels[11], damaged ? 255 : 5 * sample + 11);
+    }
+  }
+  expect_contains(error_of<DataError>([&] { loader.next(); }), "the disk is gone");
+  std::vector<std::string> messages;
+  for (const std::exception_ptr& error : unread->errors()) messages.push_back(reason_of(error).str());
+  EXPECT_EQ(messages,
+            (std::vector<std::string>{"sample 3 is damaged", "sample 10 is damaged", "sample 17 is damaged"}));
+  EXPECT_EQ(skipping.label(3), kIgnoredLabel);
+  std::vector<uint8_t> image(12);
+  skip_unread(set, unread, SkippedErrors::any).read_image(19, image);
+  EXPECT_EQ(unread->errors().size(), 4U);
 }
 
 TEST(Loader, NamesInvalidOptions) {

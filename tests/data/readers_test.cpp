@@ -320,6 +320,19 @@ TEST(Idx, ConstantImagesCannotBeNormalized) {
   EXPECT_EQ(open_dataset(folder.description(), 0, {.measured = false}).train.image(0)[0], 7);
 }
 
+TEST(Idx, NamesFilesOfOtherKinds) {
+  const IdxFolder folder;
+  const auto put = [](const fs::path& path, const std::string& text) {
+    write_file(path, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  };
+  put(folder.train_images(), "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+  expect_message(folder.description(),
+                 {"DataError", "expected an IDX file, found a Git LFS pointer; fetch", "git lfs pull"});
+  fs::remove(folder.train_images());
+  put(folder.train_images().string() + ".gz", "<!DOCTYPE html><html></html>");
+  expect_message(folder.description(), {"expected a gzip stream, found an HTML page; the download failed"});
+}
+
 TEST(Idx, ReportsDamagedGzipFiles) {
   const IdxFolder folder;
   const fs::path packed = folder.train_images().string() + ".gz";

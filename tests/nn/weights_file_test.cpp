@@ -176,17 +176,149 @@ TEST_F(WeightsFile, MissingCountersAreZeroButMissingStatisticsAreRefused) {
       {"missing", "bn1.running_var"});
 }
 
-TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
+TEST_F(WeightsFile, ACounterIsOneWholeNumberOfAnyDtype) {
   const Residuals model;
   model.save(path());
   auto tensors = read_safetensors(path());
-  tensors["bn1.num_batches_tracked"] = tensor_of({}, DType::i32, 1);
-  write_safetensors(path(), tensors, {});
   std::vector<float> flat(model.flat.size());
   BufferValues buffers;
-  expect_mentions(
-      error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
-      {"bn1.num_batches_tracked", "i32", "i64"});
+  const auto load = [&](const auto& number, DType dtype, const Shape& shape) {
+    const auto bytes = std::as_bytes(std::span(&number, 1));
+    tensors["bn1.num_batches_tracked"] = {.shape = shape, .dtype = dtype, .data = {bytes.begin(), bytes.end()}};
+    write_safetensors(path(), tensors, {});
+    load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
+    return buffers.counters.front();
+  };
+  ASSERT_EQ(model.buffer_layout.counters().front(), "bn1.num_batches_tracked");
+  EXPECT_EQ(load(int32_t{1234}, DType::i32, {}), 1234);
+  EXPECT_EQ(load(int64_t{1} << 40, DType::i64, {1}), int64_t{1} << 40);
+  EXPECT_EQ(load(uint8_t{200}, DType::u8, {}), 200);
+  EXPECT_EQ(load(1251.0F, DType::f32, {}), 1251);
+  EXPECT_EQ(load(uint16_t{0x3F80}, DType::bf16, {}), 1);
+  for (const float bad : {0.5F, -1.0F, std::numeric_limits<float>::infinity()}) {
+    expect_mentions(error_of<DataError>([&] { load(bad, DType::f32, {}); }),
+                    {"bn1.num_batches_tracked has the value", "expected one whole number"});
+  }
+  expect_mentions(error_of<DataError>([&] { load(int64_t{7}, DType::i32, {2}); }),
+                  {"bn1.num_batches_tracked has shape (2), expected one whole number"});
+}
+
+/// A safetensors file with one F32 parameter "weight" (2) and another tensor.
+std::string with_other_tensor(const std::string& name, const std::string& description) {
+  return R"({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, ")" + name + "\": " + description + "}";
+}
+
+TEST_F(WeightsFile, TensorsThatNoParameterNeedsAreListedAndMayBeAnything) {
+  const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
+  std::vector<float> flat(2);
+  struct Case {
+    const char *name, *description, *unused;
+  };
+  for (const Case& c :
+       {Case{"scaled_fp8", R"({"dtype": "F8_E4M3", "shape": [0], "data_offsets": [8, 8]})",
+             "scaled_fp8: dtype F8_E4M3"},
+        {"mask", R"({"dtype": "BOOL", "shape": [8], "data_offsets": [8, 16]})", "mask: dtype BOOL"},
+        {"total_ops", R"({"dtype": "F64", "shape": [1], "data_offsets": [8, 16]})", "total_ops: dtype F64"},
+        {"index", R"({"dtype": "I16", "shape": [4], "data_offsets": [8, 16]})", "index: dtype I16"},
+        {"deep", R"({"dtype": "F32", "shape": [1,1,1,1,1,2], "data_offsets": [8, 16]})",
+         "deep: more than 5 dimensions"},
+        {"n_averaged", R"({"dtype": "I64", "shape": [], "data_offsets": [8, 16]})", "n_averaged"},
+        {"", R"({"dtype": "F32", "shape": [2], "data_offsets": [8, 16]})", "''"}}) {
+    SCOPED_TRACE(c.unused);
+    const std::string header = with_other_tensor(c.name, c.description);
+    const LoadedWeights loaded = load_weights(write_file(header, header.find("8, 8]") == std::string::npos ? 16 : 8),
+                                              layout, flat, {.allow_non_finite = true});
+    EXPECT_EQ(loaded.parameters, 1);
+    EXPECT_EQ(loaded.unused, std::vector<std::string>{c.unused});
+  }
+  // Of an empty name, too, a message shows something.
+  const FlatLayout other({ParamSpec{"bias", Shape{2}, {}, {}}}, 0);
+  expect_mentions(error_of<DataError>([&] { load_weights(path(), other, flat); }),
+                  {"missing parameters: bias; unexpected parameters: '' weight; no name fits"});
+}
+
+TEST_F(WeightsFile, AParameterOfAnotherDtypeIsRefusedWithWhatHelps) {
+  const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
+  std::vector<float> flat(2);
+  const auto refusal_of = [&](const char* dtype, const char* shape, int bytes) {
+    write_file(std::string(R"({"weight": {"dtype": ")") + dtype + R"(", "shape": )" + shape +
+                   R"(, "data_offsets": [0, )" + std::to_string(bytes) + "]}}",
+               static_cast<size_t>(bytes));
+    return error_of<DataError>([&] { load_weights(path(), layout, flat); });
+  };
+  const std::string expected = " in the file, expected shape (2) of f32, f16 or bf16";
+  expect_mentions(refusal_of("F64", "[2]", 16),
+                  {"weight has dtype F64" + expected + "; convert the file with docs/examples/convert_weights.py"});
+  const std::string of_integers = refusal_of("I16", "[2]", 4);
+  expect_mentions(of_integers, {"weight has dtype I16" + expected});
+  expect_lacks(of_integers, "convert");
+  expect_mentions(refusal_of("F32", "[1,1,1,1,1,2]", 8), {"weight has more than 5 dimensions" + expected});
+  expect_mentions(refusal_of("U8", "[2]", 2), {"weight has dtype u8 in the file, expected f32, f16 or bf16"});
+}
+
+TEST_F(WeightsFile, ValuesOf16BitsAreWidenedExactly) {
+  const FlatLayout layout({ParamSpec{"weight", Shape{4}, {}, {}}}, 0);
+  std::vector<float> flat(4);
+  const auto load = [&](DType dtype, const std::vector<uint16_t>& bits) {
+    const auto bytes = std::as_bytes(std::span(bits));
+    write_safetensors(path(), {{"weight", {.shape = {4}, .dtype = dtype, .data = {bytes.begin(), bytes.end()}}}}, {});
+    load_weights(path(), layout, flat);
+    return flat;
+  };
+  // One, the largest finite value, minus two, and the smallest denormal.
+  EXPECT_EQ(load(DType::bf16, {0x3F80, 0x7F7F, 0xC000, 0x0001}),
+            (std::vector<float>{1.0F, 0x1.FEp127F, -2.0F, 0x1p-133F}));
+  EXPECT_EQ(load(DType::f16, {0x3C00, 0x7BFF, 0xC000, 0x0001}), (std::vector<float>{1.0F, 65504.0F, -2.0F, 0x1p-24F}));
+  expect_mentions(error_of<DataError>([&] {
+                    load(DType::bf16, {0x3F80, 0x7F80, 0, 0});
+                  }),
+                  {"weight is inf at index (1); 1 of its 4 values"});
+}
+
+// Each remedy that a message has makes the same call succeed.
+TEST_F(WeightsFile, RemediesWereTried) {
+  const FlatLayout layout({ParamSpec{"a.weight", Shape{2}, {}, {}}, ParamSpec{"b.weight", Shape{3}, {}, {}}}, 0);
+  const HostTensor two = tensor_of({2}, DType::u8, 1);
+  const auto floats = [](int64_t count) {
+    return HostTensor{
+        .shape = {count}, .dtype = DType::f32, .data = std::vector<std::byte>(4 * static_cast<size_t>(count))};
+  };
+  struct Case {
+    std::map<std::string, HostTensor> tensors;
+    bool strip, partial;  // what is proposed
+  };
+  const Case cases[] = {
+      {{{"module.a.weight", floats(2)}, {"module.b.weight", floats(3)}}, true, false},
+      {{{"module.a.weight", floats(2)}, {"module.b.weight", floats(5)}}, true, true},
+      {{{"module.a.weight", floats(2)}}, true, true},
+      {{{"a.weight", floats(2)}, {"b.weight", floats(5)}}, false, true},
+      {{{"a.weight", floats(2)}}, false, true},
+      {{{"a.weight", two}, {"b.weight", floats(3)}}, false, true},
+      {{{"a.weight", two}, {"b.weight", two}}, false, false},
+      {{{"module.a.weight", floats(4)}}, false, false},
+      {{{"c.weight", floats(2)}}, false, false},
+      {{}, false, false},
+  };
+  std::vector<float> flat(5);
+  for (const Case& c : cases) {
+    write_safetensors(path(), c.tensors, {});
+    LoadOptions options;
+    try {
+      load_weights(path(), layout, flat);
+      FAIL() << "it does not fit";
+    } catch (const MismatchedWeights& error) {
+      SCOPED_TRACE(error.what());
+      Reason message = error.reason();
+      if (error.for_partial()) message += *error.for_partial();
+      const auto proposed = message.parts(Reason::Part::Kind::proposed);
+      EXPECT_EQ(!proposed.empty(), c.strip);
+      EXPECT_EQ(error.for_partial().has_value(), c.partial);
+      if (!c.strip && !c.partial) continue;
+      if (c.strip) options.strip_prefix = proposed.front().text;
+      options.partial = c.partial;
+      EXPECT_NO_THROW(load_weights(path(), layout, flat, options));
+    }
+  }
 }
 
 // Readers that map a file, such as safetensors' own, need it.
@@ -264,8 +396,8 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
   reshaped["features.0.weight"].shape = {3, 3, 3, 2};
   expect_mentions(load(reshaped), {"features.0.weight", "(3, 3, 3, 2)", "(3, 2, 3, 3)"});
   auto retyped = tensors;
-  retyped["classifier.0.bias"] = tensor_of({4}, DType::f16, 1);
-  expect_mentions(load(retyped), {"classifier.0.bias", "f16"});
+  retyped["classifier.0.bias"] = tensor_of({4}, DType::i32, 1);
+  expect_mentions(load(retyped), {"classifier.0.bias", "i32", "f16"});
   std::vector<float> too_short(3);
   EXPECT_THROW(load_weights(path(), layout, too_short), ShapeError);
 }

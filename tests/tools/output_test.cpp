@@ -119,6 +119,10 @@ TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
   const ChildResult result = shell("ulimit -f 72; " + train);
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.", "cannot be written (File too large)");
+  // It is said when it happens, and at the end.
+  const size_t said = result.error.find("vitrine: warning: --tensorboard logs: ");
+  EXPECT_LT(said, result.error.find("vitrine: --tensorboard logs: ")) << result.error;
+  expect_contains(result.error, "Training goes on without it");
   expect_contains(result.output, "epoch 200/200", "Where the memory went", "The weights are in");
   const ChildResult weights =
       run_vitrine(words("eval --model lenet5 --image-size 12 --data synthetic:8 --weights {}", path("w.safetensors")));

@@ -225,12 +225,22 @@ TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   const TempFolder folder;
   const std::string file = folder.str() + "/w.pth";
   const Arguments small = words("train --model mlp --image-size 8 --data synthetic:32 --steps 1");
-  for (const std::string magic : {"PK\x03\x04", "\x80\x02", "\x80\x05"}) {
-    std::ofstream(file, std::ios::binary) << magic << std::string(100, '\0');
+  const std::string convert = "; convert it with docs/examples/convert_weights.py\n";
+  const std::string zip = "PK\x03\x04" + std::string(22, '\0') + '\x10' + std::string(3, '\0') + "archive/data.pkl";
+  for (const auto& [begin, name] : {std::pair<std::string, std::string>{zip, "a file of torch.save (a PyTorch pickle)"},
+                                    {"\x80\x02", "a Python pickle"},
+                                    {"\x80\x05", "a Python pickle"}}) {
+    std::ofstream(file, std::ios::binary) << begin << std::string(100, '\0');
     expect_failure_of_run(with(small, words("--init-weights {}", file)),
-                          "it is a file of torch.save, a PyTorch pickle, expected safetensors; convert it with "
-                          "docs/examples/convert_weights.py\n");
+                          file + ": expected a safetensors file, found " + name + convert);
   }
+  const std::string folder_of_hub = folder.str() + "/hub";
+  std::filesystem::create_directory(folder_of_hub);
+  expect_failure_of_run(with(small, words("--init-weights {}", folder_of_hub)),
+                        "expected a checkpoint, model.safetensors or model.safetensors.index.json in this folder");
+  std::ofstream(folder_of_hub + "/pytorch_model.bin") << zip;
+  expect_failure_of_run(with(small, words("--init-weights {}", folder_of_hub)),
+                        "found pytorch_model.bin, a file of torch.save" + convert);
   // DistributedDataParallel puts "module." before every name.
   const std::string saved = folder.str() + "/w.safetensors";
   ASSERT_EQ(run_vitrine(with(small, words("--save {}", saved))).exit_code, 0);
@@ -249,6 +259,33 @@ TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   expect_failure_of_run(with(small, words("--init-weights {}", saved)),
                         "Its names begin with 'module.': use --strip-prefix module.\n");
   EXPECT_EQ(run_vitrine(with(small, words("--init-weights {} --strip-prefix module.", saved))).exit_code, 0);
+}
+
+TEST(ProgramErrors, AFolderOfHuggingFaceIsRead) {
+  const TempFolder folder;
+  const std::string saved = folder.str() + "/model.safetensors";
+  const Arguments small = words("train --model mlp --image-size 8 --data synthetic:32 --steps 1");
+  ASSERT_EQ(run_vitrine(with(small, words("--save {}", saved))).exit_code, 0);
+  const auto read = [&](const std::string& path) {
+    const ChildResult result = run_vitrine(with(small, words("--init-weights {}", path)));
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+  };
+  read(folder.str());
+  std::filesystem::rename(saved, folder.str() + "/model-00001-of-00001.safetensors");
+  const std::string index = saved + ".index.json";
+  std::ofstream(index) << R"({"weight_map": {"classifier.0.weight": "model-00001-of-00001.safetensors"}})";
+  read(folder.str());
+  read(index);
+}
+
+TEST(ProgramErrors, FilesOfOtherKindsAreNamedWithARemedy) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/m.json";
+  std::ofstream(file) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+  expect_failure_of_run(words("plan --model {}", file),
+                        file + ": expected JSON, found a Git LFS pointer; fetch the file itself with git lfs pull\n");
+  std::ofstream(file) << "<!DOCTYPE html><html></html>";
+  expect_failure_of_run(words("plan --model {}", file), "found an HTML page; the download failed");
 }
 
 TEST(ProgramErrors, ModelFilesThatAreNotJsonAreLocated) {

@@ -176,7 +176,7 @@ void write_log(const std::string& path) {
   epoch.samples = 1281, epoch.seconds = 2.0;
   epoch.test_accuracy = 0.75;
   log.add_epoch(epoch, {device}, nullptr);
-  log.close();
+  log.close_file();
 }
 
 TEST(Log, JsonLines) {
@@ -240,7 +240,7 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
     expect_contains(error_of<DataError>([&] { RunLog log(continued(path, "r2")); }),
                     "--log " + path + ": its rows belong to another run");
     EXPECT_EQ(lines_of(path), before);
-    RunLog(continued(path, "r1")).close();
+    RunLog(continued(path, "r1")).close_file();
     EXPECT_EQ(lines_of(path)[1], before[1]);
   }
   const std::string foreign = folder.str() + "/foreign.jsonl";
@@ -254,7 +254,7 @@ TEST(Log, ADamagedFirstRowIsLeftOut) {
   const std::string rest = "{\"kind\":\"step\",\"step\":1,\"seconds\":2.5}\n";
   const std::string damaged = "{\"k?nd\":\"run,\"run_id\":\"r1\"}\n";
   std::ofstream(path) << damaged << rest;
-  RunLog(continued(path, "r1")).close();
+  RunLog(continued(path, "r1")).close_file();
   const std::vector<std::string> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0] + "\n", rest);
@@ -276,7 +276,7 @@ TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
   for (const std::string& path : {jsonl, csv}) {
     RunLog log(continued(path, "r1"));
     log.add_step({2, 1, 2.5, 0.01, {}});
-    log.close();
+    log.close_file();
     const std::string last = lines_of(path).back();
     const double seconds = path == jsonl ? Json::parse(last)["seconds"].get<double>()
                                          : std::stod(last.substr(std::string("step,2,1,").size()));

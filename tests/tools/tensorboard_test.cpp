@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/text/tensorboard.h"
 
+#include <algorithm>
 #include <bit>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -165,20 +168,28 @@ class FileSizeLimit {
   rlimit before_{};
 };
 
-TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
+TEST_F(Tensorboard, AFullDiskStopsNeitherTrainingNorTheLogAndIsReportedAtOnceAndAtTheEnd) {
   RunLog::Target target;
   target.tensorboard = folder();
+  target.file = folder() + "/log.csv";
   target.facts = {{"model", "mlp"}};
   RunLog log(target);
+  testing::internal::CaptureStderr();
   {
     const FileSizeLimit limit(20'000);
-    for (int64_t step = 1; step <= 1000; ++step) EXPECT_NO_THROW(log.add_step({step, 1, 2.5, 0.1, std::nullopt}));
+    for (int64_t step = 1; step <= 300; ++step) EXPECT_NO_THROW(log.add_step({step, 1, 2.5, 0.1, std::nullopt}));
     EpochRecord epoch;
-    epoch.last_step = 1000;
+    epoch.last_step = 300;
     EXPECT_NO_THROW(log.add_epoch(epoch, {}, nullptr));
   }
-  EXPECT_NO_THROW(log.add_step({1001, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
-  const std::string message = error_of<DataError>([&] { log.close(); });
+  expect_contains(testing::internal::GetCapturedStderr(), "vitrine: warning: --tensorboard " + folder(),
+                  "Training goes on without it");
+  EXPECT_NO_THROW(log.add_step({301, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
+  EXPECT_NO_THROW(log.close_file());
+  std::ifstream rows(folder() + "/log.csv");
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(rows), {}, '\n'), 1 + 301 + 1) << "the log goes on";
+  fs::remove(folder() + "/log.csv");
+  const std::string message = error_of<DataError>([&] { log.close_tensorboard(); });
   const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
   EXPECT_EQ(message.rfind(expected, 0), 0U) << message;
   expect_contains(message, "cannot be written (File too large)");

@@ -235,8 +235,9 @@ class Comparison {
 };
 
 /// The record of the comparison; `runs` are filled by Comparison::run_round().
+///   failed  an error ended it
 Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs,
-                   std::vector<RunRecord> refused) {
+                   std::vector<RunRecord> refused, bool failed) {
   Record record;
   record.kind = Record::Kind::comparison;
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
@@ -246,7 +247,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.dataset_bytes = dataset_bytes(job.data);
   record.compared_steps = comparison.steps();
   record.rounds = options.rounds;
-  record.interrupted = interrupted();
+  record.interrupted = failed || interrupted();
   record.runs = std::move(runs);
   record.refused = std::move(refused);
   conclude(record);
@@ -281,14 +282,18 @@ int run_compare(const Options& options) {
   if (runs.empty()) comparison.explain(refused);
   // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs
   // in reverse order.
-  for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < runs.size() && !interrupted(); ++i)
-      comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
-  }
-  std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
-  if (!options.report.empty()) comparison.add_timelines(runs);
-  const Record record = make_record(options, job, comparison, std::move(runs), std::move(refused));
   Attempts attempts;
+  // What the rounds before an error have measured is reported.
+  attempts.run([&] {
+    for (int round = 0; round < options.rounds; ++round) {
+      for (size_t i = 0; i < runs.size() && !interrupted(); ++i)
+        comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
+    }
+  });
+  std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
+  if (attempts.failed() && runs.empty()) attempts.rethrow();
+  if (!options.report.empty()) comparison.add_timelines(runs);
+  const Record record = make_record(options, job, comparison, std::move(runs), std::move(refused), attempts.failed());
   const bool reported = !options.report.empty() && !record.runs.empty() &&
                         attempts.run([&] { html::write_page(options.report, record); });
   if (options.json) {

@@ -15,6 +15,7 @@
 #include "tools/program/run/evaluate.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/measure.h"
+#include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
@@ -42,10 +43,11 @@ int run_eval(const Options& options, const Processes& processes) {
   }
   Attempts attempts;
   const bool has_logits = !options.save_logits.empty() && processes.leads() && attempts.run([&] {
-    write_npy(options.save_logits, logits, result->samples, job.model.classes);
+    write_npy(options.save_logits, logits, result->samples + result->skipped, job.model.classes);
   });
   attempts.run([&] { run.engine->finish(); });
 
+  const std::vector<std::string> skipped = gather_skipped(job, processes.process_group().get());
   Record record;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
@@ -71,6 +73,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["confusion"] = result->confusion ? result->confusion->json() : Json();
     json["class_names"] = job.data.test.class_names;
     json["samples"] = result->samples;
+    json["skipped"] = skipped;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
     json["devices"] = devices_json(record.run().devices);
@@ -83,6 +86,7 @@ int run_eval(const Options& options, const Processes& processes) {
       fmt::format("test loss {}  test accuracy {:.4f}{}  {}, each once  {} samples/s", format_loss(result->loss),
                   result->accuracy, describe_top5(result->top5), counted(result->samples, "sample"), format_rate(rate));
   fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->parameters().layout())), style.prose(line));
+  fmt::print("{}", style.prose(skipped_report(skipped)));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
   fmt::print("\n{}", memory_report(record, style));
   if (has_logits) fmt::print("{}\n", style.prose("The outputs are in " + options.save_logits));

@@ -60,7 +60,7 @@ constexpr const char* kRemedy = "remove the run's folder to make the run again";
 template <class Read>
 void read_json(const std::string& source, const std::string& text, const Read& read) {
   try {
-    check_json_nesting(source, text);
+    check_json_text(source, text);
     read(Json::parse(text));
   } catch (const Json::exception& problem) {  // it quotes bytes of the file
     throw DataError(fmt::format("{}: it is damaged ({}); {}", source, describe_json_error(problem), kRemedy));
@@ -351,6 +351,7 @@ class Reproduction {
                   processes_, attempts);
     attempts.rethrow();
     const RunRecord& run = trained.record->run();
+    if (!run.failure.empty()) throw DataError(run.failure);
     const char* const state = !run.diverged.empty()       ? "diverged"
                               : trained.status != kExitOk ? "interrupted"
                                                           : "complete";

@@ -68,14 +68,17 @@ int run_train(const Options& asked, const Processes& processes) {
       fmt::print("{}{}{}", run_report(record, style), trained.files.empty() ? "" : "\n", style.prose(trained.files));
     });
   }
-  attempts.rethrow();
+  if (!trained.record) attempts.rethrow();
+  if (const std::string& failure = trained.record->run().failure; !failure.empty() && processes.leads())
+    fmt::print(stderr, "{}\n", Style::of(STDERR_FILENO).prose("vitrine: " + failure));
   if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
     if (processes.leads()) {
       fmt::print(stderr, "vitrine: {} (--lr, {}--precision); --allow-non-finite continues with NaN\n", diverged,
                  options.update_in_backward ? "" : "--clip-norm, ");
     }
-    return kExitFailure;
+    trained.status = kExitFailure;
   }
+  attempts.rethrow();
   return trained.status;
 }
 

@@ -218,6 +218,7 @@ struct Options {
   std::optional<double> val_split;
   std::optional<float> dropout;
   int workers = 1;
+  bool skip_damaged = false;  // images that cannot be decoded
 
   // With several processes:
   std::optional<int> rank, world_size, local_rank;

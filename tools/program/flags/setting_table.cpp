@@ -181,12 +181,16 @@ SettingTable model_settings() {
                Compared{normalization_in_force}),
           flag("--workers", kModels, at(&Options::workers), "Threads that load batches", whole_number(1, 256),
                Effect::local, Ranks::local),
+          flag("--skip-damaged", kTrain | kEval, at(&Options::skip_damaged),
+               "Skip images of an image-folder that cannot be decoded, and list them; else one ends the run",
+               Effect::local),
           flag("--data-on-device", kRuns, at(&Options::data_on_device), "Keep the whole training set in device memory",
                one_of({"on", "off"}), Read{[](const SettingContext& c) { return c.options.images_on_device(); }},
                Meaning{"whether `--data-on-device` is on"}, Effect::start),
           flag("--weights", kEval, at(&Options::weights),
-               "FILE.safetensors, a checkpoint, or a folder of checkpoints (its newest)", Type{"FILE"}, Required{kEval},
-               Meaning{"`--weights`"}, Effect::local, Ranks::given),
+               "FILE.safetensors, a checkpoint, a folder of checkpoints (its newest), or a model's folder of Hugging "
+               "Face",
+               Type{"FILE"}, Required{kEval}, Meaning{"`--weights`"}, Effect::local, Ranks::given),
       });
 }
 
@@ -449,7 +453,7 @@ SettingTable optimizer_settings() {
                Meaning{"false with `--no-shuffle`"}),
           flag("--drop-last", kTrainings, at(&Options::drop_last), "Drop the last batch of an epoch if it is not full"),
           flag("--init-weights", kTrainings, at(&Options::init_weights),
-               "FILE.safetensors or checkpoint to start from [random weights]", Type{"FILE"},
+               "FILE.safetensors, checkpoint or folder of Hugging Face to start from [random weights]", Type{"FILE"},
                Meaning{"`--init-weights`"}, Effect::start, Ranks::given),  // only rank 0 reads the file
           flag("--init-partial", kTrainings, at(&Options::init_partial),
                "Load the tensors of --init-weights whose names and shapes fit, and list the others: for another head",

@@ -29,7 +29,7 @@ void ConfusionMatrix::add(std::span<const int32_t> labels, std::span<const float
   const auto classes = static_cast<size_t>(classes_);
   for (size_t i = 0; i < labels.size(); ++i) {
     const std::span<const float> row = logits.subspan(i * classes, classes);
-    if (std::ranges::any_of(row, [](float x) { return std::isnan(x); })) continue;
+    if (labels[i] < 0 || std::ranges::any_of(row, [](float x) { return std::isnan(x); })) continue;
     const auto predicted = static_cast<size_t>(std::ranges::max_element(row) - row.begin());
     ++counts_[static_cast<size_t>(labels[i]) * classes + predicted];
   }

@@ -23,7 +23,7 @@ class ConfusionMatrix {
     return counts_[static_cast<size_t>(actual * classes_ + predicted)];
   }
   /// Counts samples: labels (N), logits (N, classes). The first largest logit is the prediction; a sample with NaN
-  /// among its logits has none.
+  /// among its logits has none. A negative label does not count.
   void add(std::span<const int32_t> labels, std::span<const float> logits);
   /// Sums the counts of all processes, in each of them.
   void sum_over_processes(ProcessGroup& process_group);

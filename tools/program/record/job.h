@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,8 @@ struct Job {
   DatasetPair data;
   Model model;
   Normalization normalization;
+  /// With --skip-damaged, the images of both sets that are skipped; else null.
+  std::shared_ptr<UnreadSamples> skipped_train = {}, skipped_test = {};
   std::optional<uint64_t> model_hash;  // of the layers of a model that comes from a file
 };
 

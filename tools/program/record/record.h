@@ -203,6 +203,7 @@ struct RunRecord {
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
   std::string diverged;    // why training stopped; empty if it did not diverge
+  std::string failure;     // the error of the data that ended training; empty without one
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::string state_hash;  // of the training state at the end; empty where it was not taken
   std::vector<double> step_losses;
@@ -284,7 +285,8 @@ struct Record {
   std::string remedies;                                      // what would make a plan fit; empty if it fits
   // Of a run or plan with checkpoints, on rank 0:
   std::optional<CheckpointRecord> checkpoints;
-  std::string resumed_from;  // the checkpoint's folder; empty for a run from the start
+  std::string resumed_from;          // the checkpoint's folder; empty for a run from the start
+  std::vector<std::string> skipped;  // of --skip-damaged: what is wrong with each image
 
   const RunRecord& run() const { return runs.front(); }
 };

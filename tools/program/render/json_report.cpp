@@ -152,6 +152,8 @@ Json run_json(const Record& record) {
   json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);
+  json["failure"] = text_or_null(run.failure);
+  json["skipped"] = record.skipped;
   json["state_hash"] = text_or_null(run.state_hash);
   json["exact_price"] = exact_price_json(run);
   return json;

@@ -11,6 +11,7 @@
 #include "tools/program/flags/advice.h"
 #include "tools/program/record/reproduction.h"
 #include "tools/program/render/report_tables.h"
+#include "tools/program/run/unread.h"
 
 namespace vitrine::tools {
 
@@ -101,8 +102,9 @@ std::string run_report(const Record& record, const Style& style) {
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
   if (const auto price = exact_price_table(record.runs)) add(price->str(style));
-  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions),
-                                  graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
+  for (const std::string& part :
+       {run.steps.report(), convolution_report(record.convolutions), graph_report(record.cuda_graphs),
+        skipped_report(record.skipped), checkpoint_report(record.checkpoints)}) {
     add(style.prose(part));
   }
   return text + stage_report(record, style);

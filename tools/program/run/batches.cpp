@@ -5,11 +5,12 @@
 
 namespace vitrine::tools {
 
-std::optional<HostBatch> BatchSource::next(int64_t step) {
+std::optional<HostBatch> BatchSource::next(int64_t step, int64_t ahead) {
   SpanRecord wait;
   wait.info.phase = Phase::data;
   wait.info.step = step;
   wait.begin_ns = steady_now_ns();
+  if (ahead > 0) error_ahead_ = loader_.error_within(ahead + 1);
   std::optional<HostBatch> batch = loader_.next();
   wait.end_ns = steady_now_ns();
   if (!batch) return std::nullopt;

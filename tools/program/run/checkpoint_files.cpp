@@ -42,7 +42,17 @@ WholeCheckpoint require_checkpoint(const std::string& path) {
 std::string find_weights(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return path;
-  return (fs::path(require_checkpoint(path).path) / "model.safetensors").string();
+  if (const std::optional<WholeCheckpoint> found = find_checkpoint(path))
+    return (fs::path(found->path) / "model.safetensors").string();
+  const auto contains = [&](const char* name) { return fs::exists(fs::path(path) / name, error); };
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    if (contains(name)) return (fs::path(path) / name).string();
+  }
+  throw DataError(fmt::format(
+      "{}: expected a checkpoint, model.safetensors or model.safetensors.index.json in this folder, found {}", path,
+      contains("pytorch_model.bin")
+          ? "pytorch_model.bin, a file of torch.save; convert it with docs/examples/convert_weights.py"
+          : "none of them; name the file of the weights"));
 }
 
 StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers,

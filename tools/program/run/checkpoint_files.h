@@ -16,7 +16,9 @@ namespace vitrine::tools {
 std::optional<WholeCheckpoint> find_checkpoint(const std::string& path);
 /// The same. throws DataError if the folder has none
 WholeCheckpoint require_checkpoint(const std::string& path);
-/// The weights file that a path names: the path itself or, for a folder, model.safetensors of require_checkpoint().
+/// The weights file that a path names, for load_parameters(): the path itself; for a folder, model.safetensors of the
+/// checkpoint that find_checkpoint() finds, else model.safetensors or its index, as Hugging Face has them.
+/// throws DataError if the folder has none
 std::string find_weights(const std::string& path);
 
 /// Host memory that saving takes, by name: the copy of the training state, and the buffer in which each tensor gets

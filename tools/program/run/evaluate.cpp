@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run/evaluate.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -11,6 +13,7 @@
 #include "runtime/error.h"
 #include "tools/program/run/batches.h"
 #include "tools/program/run/interrupt.h"
+#include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/progress.h"
 
@@ -23,15 +26,26 @@ namespace {
 constexpr int64_t kExchanges = 16;
 constexpr int64_t kTopClasses = 5;
 
-/// The sums over all processes; `stop_votes` counts those that were interrupted.
-StepResult sum_over_processes(ProcessGroup& process_group, const StepResult& mine) {
+/// What some batches have added.
+struct Part {
+  StepResult totals;
+  int64_t skipped = 0;      // samples
+  int64_t interrupted = 0;  // processes
+  int64_t failed = 0;       // processes that could not read an image
+};
+
+/// The sums over all processes.
+Part sum_over_processes(ProcessGroup& process_group, const Part& mine) {
   const std::vector<double> sums = process_group.sum(
-      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
-                                    static_cast<double>(mine.top5), static_cast<double>(mine.stop_votes)});
-  StepResult all;
-  all.loss_sum = sums[0];
-  all.valid = static_cast<int64_t>(sums[1]), all.correct = static_cast<int64_t>(sums[2]);
-  all.top5 = static_cast<int64_t>(sums[3]), all.stop_votes = static_cast<int>(sums[4]);
+      "what the evaluation found",
+      {mine.totals.loss_sum, static_cast<double>(mine.totals.valid), static_cast<double>(mine.totals.correct),
+       static_cast<double>(mine.totals.top5), static_cast<double>(mine.skipped), static_cast<double>(mine.interrupted),
+       static_cast<double>(mine.failed)});
+  const auto count = [&](size_t i) { return static_cast<int64_t>(sums[i]); };
+  Part all;
+  all.totals.loss_sum = sums[0];
+  all.totals.valid = count(1), all.totals.correct = count(2), all.totals.top5 = count(3);
+  all.skipped = count(4), all.interrupted = count(5), all.failed = count(6);
   return all;
 }
 
@@ -92,9 +106,12 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const bool alone = run.devices->process_count() == 1;
   const int64_t interval = alone ? 1 : (batches + kExchanges - 1) / kExchanges;
   const int64_t begin = steady_now_ns();
-  BatchSource source(job.data.test, config);
+  // An image that cannot be read ends the evaluation in all processes together.
+  const auto unread = std::make_shared<UnreadSamples>();
+  const Dataset test = skip_unread(job.data.test, unread, SkippedErrors::any);
+  BatchSource source(test, config);
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
-  StepResult sum, recent;
+  Part sum, recent;
   std::vector<double> losses;  // exact mode: of each leaf, over all batches, in this process
   Outputs outputs;
   std::vector<float> batch_logits;
@@ -108,34 +125,51 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     losses.resize(batch.leaf_losses.size());
     for (size_t i = 0; i < losses.size(); ++i) losses[i] += batch.leaf_losses[i];
     batch.leaf_losses.clear();
-    recent.add_totals(batch);
-    if (matrix) {
-      const std::span<const int32_t> labels(item->labels.as<int32_t>(), static_cast<size_t>(item->labels.numel()));
-      matrix->add(labels, std::span(*wanted).subspan(logits != nullptr ? before : 0));
+    recent.totals.add_totals(batch);
+    const std::span<const int32_t> labels(item->labels.as<int32_t>(), static_cast<size_t>(item->labels.numel()));
+    const auto classes = static_cast<size_t>(job.model.classes);
+    for (size_t row = 0; row < labels.size(); ++row) {
+      if (labels[row] != kIgnoredLabel) continue;
+      ++recent.skipped;
+      if (logits != nullptr)
+        std::ranges::fill(std::span(outputs.values).subspan(before + row * classes, classes), std::nanf(""));
     }
+    if (matrix) matrix->add(labels, std::span(*wanted).subspan(logits != nullptr ? before : 0));
     outputs.counts.push_back(outputs.values.size() - before);
     if (++done % interval != 0 && done < batches) continue;
-    recent.stop_votes = interrupted() ? 1 : 0;
+    const std::vector<std::exception_ptr> errors = unread->errors();
+    recent.interrupted = interrupted() ? 1 : 0;
+    recent.failed = errors.empty() ? 0 : 1;
     if (!alone) recent = sum_over_processes(*run.devices->process_group(), recent);
-    if (recent.stop_votes > 0) return std::nullopt;
-    sum.add_totals(recent);
+    if (recent.interrupted > 0) return std::nullopt;
+    if (recent.failed > 0) {
+      throw DataError(
+          first_error(run.devices->process_group(), errors.empty() ? "" : describe_unread(errors.front())));
+    }
+    sum.totals.add_totals(recent.totals);
+    sum.skipped += recent.skipped;
     recent = {};
-    progress.update(done, sum.valid, sum.mean_loss());
+    progress.update(done, sum.totals.valid, sum.totals.mean_loss());
   }
   if (logits != nullptr)
     *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
+  StepResult& totals = sum.totals;
   if (!losses.empty()) {
     if (!alone) losses = run.devices->process_group()->sum("the losses of leaves", losses);
-    sum.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+    totals.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   }
-  VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
+  VITRINE_ASSERT(totals.valid + sum.skipped == test.size(), "every sample is evaluated once");
+  if (totals.valid == 0)
+    throw DataError(fmt::format("{}: none of its {} images can be decoded", test.name, test.size()));
   Evaluation result;
-  result.loss = sum.mean_loss();
-  result.accuracy = static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
-  if (job.model.classes > kTopClasses) result.top5 = static_cast<double>(sum.top5) / static_cast<double>(sum.valid);
+  result.loss = totals.mean_loss();
+  result.accuracy = static_cast<double>(totals.correct) / static_cast<double>(totals.valid);
+  if (job.model.classes > kTopClasses)
+    result.top5 = static_cast<double>(totals.top5) / static_cast<double>(totals.valid);
   if (matrix && !alone) matrix->sum_over_processes(*run.devices->process_group());
   result.confusion = std::move(matrix);
-  result.samples = sum.valid;
+  result.samples = totals.valid;
+  result.skipped = sum.skipped;
   result.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9;
   return result;
 }

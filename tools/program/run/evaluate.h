@@ -17,7 +17,7 @@ struct Evaluation {
   std::optional<double>
       top5;  // share of samples whose class is among the five largest outputs; nothing for 5 classes or fewer
   std::optional<ConfusionMatrix> confusion;
-  int64_t samples = 0;
+  int64_t samples = 0, skipped = 0;  // that counted, and of --skip-damaged
   double seconds = 0;
 };
 
@@ -31,7 +31,9 @@ Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<Devi
 /// Evaluates every sample of the test set once, over all processes. Returns nothing if the program was interrupted in
 /// any process.
 ///   confusion  count the confusion matrix
-///   logits  if not null: receives the outputs of all samples, in order (with several processes, on rank 0)
+///   logits  if not null: receives the outputs of all samples, in order (with several processes, on rank 0); NaN for
+///           those that are skipped
+/// throws  DataError if an image cannot be read, in all processes
 std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label,
                                             bool confusion, std::vector<float>* logits = nullptr);
 

@@ -215,6 +215,19 @@ static Job open_data_and_model(const Options& options) {
 
 Job open_job(const Options& options) {
   Job job = open_data_and_model(options);
+  if (options.skip_damaged) {
+    if (!options.data.starts_with("image-folder")) {
+      throw ConfigError(fmt::format(
+          "--skip-damaged: only an image-folder has files that are damaged one by one, but --data is {}; leave it out",
+          options.data));
+    }
+    const auto skip = [](Dataset& set, std::shared_ptr<UnreadSamples>& skipped) {
+      skipped = std::make_shared<UnreadSamples>();
+      set = skip_unread(set, skipped, SkippedErrors::damaged);
+    };
+    skip(job.data.train, job.skipped_train);
+    skip(job.data.test, job.skipped_test);
+  }
   if (!options.freeze.empty()) with_prefix<ConfigError>("--freeze: ", [&] { job.model.net->freeze(options.freeze); });
   return job;
 }
@@ -307,6 +320,8 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
   config.sample_indices = run.engine->config().stages_sample_indices();
   config.images = run.engine->config().resident_images.count == 0;
   config.shard = shard_of(run, options.accumulate);
+  // For the batches that Training looks at ahead.
+  if (run.devices->process_count() > 1) config.queue_batches += 2;
   return config;
 }
 
@@ -417,9 +432,9 @@ WeightsFile initial_weights(const Options& options) {
   return {options.init_weights, load, "--init-weights"};
 }
 
-/// After a partial load: what was not loaded, and what was not used.
+/// What of a file was not used, and after a partial load what was not loaded.
 static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, const LoadedWeights& loaded) {
-  if (!weights.load.partial) return;
+  if (!weights.load.partial && loaded.unused.empty()) return;
   constexpr size_t kShown = 8, kMostShown = 160;
   std::string text = fmt::format("vitrine: {} {}: loaded {} of {} parameters", weights.option, weights.path,
                                  loaded.parameters, layout.size());
@@ -448,9 +463,10 @@ void load_weights(Run& run, const WeightsFile& weights) {
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
   } catch (const MismatchedWeights& error) {
-    const bool has_remedy =
-        weights.option != "--init-weights" || !error.reason().parts(Reason::Part::Kind::proposed).empty();
-    throw DataError(Reason(prefix) + error.reason() + (has_remedy ? "" : "; to load what fits, add --init-partial"));
+    Reason message = Reason(prefix) + error.reason();
+    if (weights.option == "--init-weights" && error.for_partial())
+      message += *error.for_partial() + "; to load what fits, add --init-partial";
+    throw DataError(message);
   } catch (const DataError&) {
     rethrow_with_prefix(std::current_exception(), prefix);
   }

@@ -7,6 +7,7 @@
 #include "runtime/memory/category.h"
 #include "runtime/text.h"
 #include "runtime/trace/span.h"
+#include "tools/program/flags/advice.h"
 #include "tools/program/run/measure.h"
 
 namespace vitrine::tools {
@@ -54,99 +55,97 @@ RunLog::RunLog(const Target& target) : processes_(target.processes), begin_ns_(s
   for (const std::string& device : target.devices) devices.emplace_back().device = device;
   devices = gather_pools(processes_, std::move(devices));
   if (!target.tensorboard.empty()) {
-    tensorboard_.emplace(target.tensorboard);
-    if (target.steps_before > 0) tensorboard_->start_at(target.steps_before + 1);
+    TensorboardWriter& tensorboard = tensorboard_.output.emplace(target.tensorboard);
+    if (target.steps_before > 0) tensorboard.start_at(target.steps_before + 1);
     std::string table = "| | |\n|---|---|\n";
     for (const auto& [name, value] : target.facts) table += fmt::format("| {} | {} |\n", cell(name), cell(value));
-    tensorboard_->add_text("configuration", table, target.steps_before);
+    tensorboard.add_text("configuration", table, target.steps_before);
   }
   if (target.file.empty()) return;
-  file_.emplace(target.file, columns_for(devices), target.run_id, target.steps_before);
+  LogFile& file = file_.output.emplace(target.file, columns_for(devices), target.run_id, target.steps_before);
   if (!target.file.ends_with(".jsonl")) return;
   Json run = {{"kind", "run"}, {"run_id", target.run_id}, {"config", target.config}};
   if (target.steps_before > 0) run["steps_before"] = target.steps_before;
-  file_->add(run);
-  file_->flush();
+  file.add(run);
+  file.flush();
 }
 
 double RunLog::seconds() const {
-  return file_->seconds_before() + static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9;
+  return file_.output->seconds_before() + static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9;
 }
 
-template <class Write>
-void RunLog::attempt(const Write& write) {
-  if (error_) return;
+template <class Output, class Write>
+void RunLog::attempt(Sink<Output>& sink, const Write& write) {
+  if (!sink.output || sink.error) return;
   try {
-    write();
-  } catch (const DataError&) {
-    error_ = std::current_exception();
+    write(*sink.output);
+  } catch (const DataError& error) {
+    sink.error = std::current_exception();
+    fmt::print(stderr, "vitrine: warning: {}. Training goes on without it\n", in_program_words(error.reason()));
   }
 }
 
 void RunLog::add_step(const Step& step) {
-  attempt([&] {
-    if (tensorboard_) {
-      tensorboard_->add_scalar("train/loss", step.loss, step.step);
-      tensorboard_->add_scalar("train/lr", step.lr, step.step);
-      if (step.loss_scale) tensorboard_->add_scalar("train/loss_scale", *step.loss_scale, step.step);
-    }
-    if (!file_) return;
-    file_->add({{"kind", "step"},
-                {"step", step.step},
-                {"epoch", step.epoch},
-                {"seconds", seconds()},
-                {"loss", step.loss},
-                {"lr", step.lr},
-                {"loss_scale", value_or_null(step.loss_scale)}});
+  attempt(tensorboard_, [&](TensorboardWriter& tensorboard) {
+    tensorboard.add_scalar("train/loss", step.loss, step.step);
+    tensorboard.add_scalar("train/lr", step.lr, step.step);
+    if (step.loss_scale) tensorboard.add_scalar("train/loss_scale", *step.loss_scale, step.step);
+  });
+  attempt(file_, [&](LogFile& file) {
+    file.add({{"kind", "step"},
+              {"step", step.step},
+              {"epoch", step.epoch},
+              {"seconds", seconds()},
+              {"loss", step.loss},
+              {"lr", step.lr},
+              {"loss_scale", value_or_null(step.loss_scale)}});
   });
 }
 
-void RunLog::add_test_scalars(int64_t step, std::optional<double> loss, std::optional<double> accuracy,
-                              std::optional<double> top5) {
-  if (loss) tensorboard_->add_scalar("test/loss", *loss, step);
-  if (accuracy) tensorboard_->add_scalar("test/accuracy", *accuracy, step);
-  if (top5) tensorboard_->add_scalar("test/top5_accuracy", *top5, step);
+static void add_test_scalars(TensorboardWriter& tensorboard, int64_t step, std::optional<double> loss,
+                             std::optional<double> accuracy, std::optional<double> top5) {
+  if (loss) tensorboard.add_scalar("test/loss", *loss, step);
+  if (accuracy) tensorboard.add_scalar("test/accuracy", *accuracy, step);
+  if (top5) tensorboard.add_scalar("test/top5_accuracy", *top5, step);
 }
 
 void RunLog::add_evaluation(int64_t step, int64_t epoch, const Evaluation& evaluation) {
-  attempt([&] {
-    if (tensorboard_) {
-      add_test_scalars(step, evaluation.loss, evaluation.accuracy, evaluation.top5);
-      tensorboard_->flush();
-    }
-    if (!file_) return;
-    file_->add({{"kind", "evaluation"},
-                {"step", step},
-                {"epoch", epoch},
-                {"seconds", seconds()},
-                {"test_loss", evaluation.loss},
-                {"test_accuracy", evaluation.accuracy},
-                {"test_top5_accuracy", value_or_null(evaluation.top5)}});
+  attempt(tensorboard_, [&](TensorboardWriter& tensorboard) {
+    add_test_scalars(tensorboard, step, evaluation.loss, evaluation.accuracy, evaluation.top5);
+    tensorboard.flush();
+  });
+  attempt(file_, [&](LogFile& file) {
+    file.add({{"kind", "evaluation"},
+              {"step", step},
+              {"epoch", epoch},
+              {"seconds", seconds()},
+              {"test_loss", evaluation.loss},
+              {"test_accuracy", evaluation.accuracy},
+              {"test_top5_accuracy", value_or_null(evaluation.top5)}});
   });
 }
 
 void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& mine,
                        const std::string& confusion) {
   const std::vector<DeviceRecord> devices = gather_pools(processes_, mine);  // even if a file could not be written
-  attempt([&] {
-    if (tensorboard_) {
-      const int64_t step = epoch.last_step;
-      tensorboard_->add_scalar("train/samples_per_second", epoch.samples_per_second(), step);
-      add_test_scalars(step, epoch.test_loss, epoch.test_accuracy, epoch.test_top5);
-      if (!confusion.empty()) {
-        std::string block;  // Markdown shows indented lines as they are
-        for (const std::string& line : split_text(confusion, '\n')) block += "    " + line + "\n";
-        tensorboard_->add_text("test/confusion", block, step);
-      }
-      for (const DeviceRecord& d : devices) {
-        for (const auto& [name, bytes] : bytes_by_name(d.pool)) {
-          if (bytes > 0 || name == "peak")
-            tensorboard_->add_scalar(fmt::format("memory/{}/{}_MiB", d.device, name), mib(bytes), step);
-        }
-      }
-      tensorboard_->flush();
+  attempt(tensorboard_, [&](TensorboardWriter& tensorboard) {
+    const int64_t step = epoch.last_step;
+    tensorboard.add_scalar("train/samples_per_second", epoch.samples_per_second(), step);
+    add_test_scalars(tensorboard, step, epoch.test_loss, epoch.test_accuracy, epoch.test_top5);
+    if (!confusion.empty()) {
+      std::string block;  // Markdown shows indented lines as they are
+      for (const std::string& line : split_text(confusion, '\n')) block += "    " + line + "\n";
+      tensorboard.add_text("test/confusion", block, step);
     }
-    if (!file_) return;
+    for (const DeviceRecord& d : devices) {
+      for (const auto& [name, bytes] : bytes_by_name(d.pool)) {
+        if (bytes > 0 || name == "peak")
+          tensorboard.add_scalar(fmt::format("memory/{}/{}_MiB", d.device, name), mib(bytes), step);
+      }
+    }
+    tensorboard.flush();
+  });
+  attempt(file_, [&](LogFile& file) {
     Json row = {{"kind", "epoch"},
                 {"step", epoch.last_step},
                 {"epoch", epoch.epoch},
@@ -161,21 +160,24 @@ void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>
     for (const DeviceRecord& d : devices) {
       for (const auto& [name, bytes] : bytes_by_name(d.pool)) row["memory"][d.device][name] = bytes;
     }
-    file_->add(row);
-    file_->flush();
+    file.add(row);
+    file.flush();
   });
 }
 
 void RunLog::flush() {
-  attempt([&] {
-    if (tensorboard_) tensorboard_->flush();
-    if (file_) file_->flush();
-  });
+  attempt(tensorboard_, [](TensorboardWriter& tensorboard) { tensorboard.flush(); });
+  attempt(file_, [](LogFile& file) { file.flush(); });
 }
 
-void RunLog::close() {
+void RunLog::close_tensorboard() {
   flush();
-  if (error_) std::rethrow_exception(error_);
+  if (tensorboard_.error) std::rethrow_exception(tensorboard_.error);
+}
+
+void RunLog::close_file() {
+  flush();
+  if (file_.error) std::rethrow_exception(file_.error);
 }
 
 }  // namespace vitrine::tools

@@ -18,9 +18,9 @@ namespace vitrine::tools {
 
 class Processes;
 
-/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is
-/// written, and close() throws the error. With several processes each has one, and those without files take part in the
-/// exchange of memory statistics.
+/// Writes the data of --tensorboard and --log during training. A write error is reported at once on stderr and stops
+/// neither training nor the other of the two: nothing more is written there, and its close function throws the error.
+/// With several processes each has one, and those without files take part in the exchange of memory statistics.
 class RunLog {
  public:
   /// Where a run is logged, and what is known of it before its first step.
@@ -53,23 +53,26 @@ class RunLog {
   /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a
   /// checkpoint is saved.
   void flush();
-  /// throws the first write error.
-  void close();
+  /// throw the first write error.
+  void close_file();
+  void close_tensorboard();
 
  private:
-  /// Calls `write` unless an earlier call has failed.
-  template <class Write>
-  void attempt(const Write& write);
-  void add_test_scalars(int64_t step, std::optional<double> loss, std::optional<double> accuracy,
-                        std::optional<double> top5);
+  template <class Output>
+  struct Sink {
+    std::optional<Output> output;
+    std::exception_ptr error;  // the first one
+  };
+  /// Calls `write` with the output if there is one, and no earlier call has failed.
+  template <class Output, class Write>
+  static void attempt(Sink<Output>& sink, const Write& write);
   /// The run up to now. A run that continues a log counts on from its last row.
   double seconds() const;
 
   const Processes* processes_;
-  std::optional<TensorboardWriter> tensorboard_;
-  std::optional<LogFile> file_;
+  Sink<TensorboardWriter> tensorboard_;
+  Sink<LogFile> file_;
   int64_t begin_ns_;
-  std::exception_ptr error_;
 };
 
 }  // namespace vitrine::tools

@@ -25,6 +25,7 @@
 #include "tools/program/run/recorded_steps.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/run_log.h"
+#include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/output_file.h"
 #include "tools/program/text/tables.h"
@@ -107,11 +108,15 @@ Record make_record(const Options& options, const std::string& name, const std::v
     record.facts.emplace_back("interrupted",
                               fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
+  if (!training.record().failure.empty()) record.facts.emplace_back("ended by", training.record().failure);
   record.config = config_json({options, job, devices, run.devices->world_size()});
   record.notes = notes;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
-  record.interrupted = training.stopped();
+  record.interrupted = training.stopped() && training.record().failure.empty();
+  record.skipped = gather_skipped(job, processes.process_group().get());
+  if (!record.skipped.empty())
+    record.facts.emplace_back("skipped", counted(static_cast<int64_t>(record.skipped.size()), "damaged image"));
   record.checkpoints = checkpoints.record();
   if (resumed) record.resumed_from = resumed->folder;
   record.communicator = run.engine->facts().communicator;
@@ -183,27 +188,37 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   StateHashes hashes(options.hashes, *run.engine, processes.leads());
   Training training(options, job, run, target.run_id, log, checkpoints, hashes, resumed);
   if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
-  try {
-    training.run();
-  } catch (...) {
-    rescue_weights(options, job.model.name, *run.engine, processes);
-    throw;
-  }
   Trained trained;
-  trained.status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
-  // A failure here does not prevent the rest; the checkpoint and the weights come first.
-  attempts.run([&] { checkpoints.finish(); });
   const auto write = [&](const char* what, const std::string& path, const auto& action) {
     const bool written = attempts.run(action);
     if (written && !path.empty()) trained.files += fmt::format("The {} in {}\n", what, path);
     return written;
   };
-  const bool saved = write(training.record().diverged.empty() ? "weights are" : "last finite weights are", options.save,
-                           [&] { save_weights(options, job.model.name, *run.engine, processes); });
-  if (saved)
+  bool saved = false;
+  const auto save = [&] {
+    if (std::exchange(saved, true)) return;
+    if (!write(training.record().diverged.empty() ? "weights are" : "last finite weights are", options.save,
+               [&] { save_weights(options, job.model.name, *run.engine, processes); }))
+      return;
     write("average of the weights is", options.recipe.ema && !options.save.empty() ? averages_path(options.save) : "",
           [&] { save_averages(options, job.model.name, *run.engine, processes); });
-  if (write("log is", options.log, [&] { log.close(); }) && !options.tensorboard.empty())
+  };
+  try {
+    training.run(save);
+  } catch (...) {
+    if (!saved) rescue_weights(options, job.model.name, *run.engine, processes);
+    log.flush();
+    attempts.run([&] { hashes.close(); });
+    throw;
+  }
+  trained.status = !training.record().failure.empty() ? kExitFailure
+                   : training.stopped()               ? agreed_interrupt_status(processes)
+                                                      : kExitOk;
+  // A failure here does not prevent the rest; the checkpoint and the weights come first.
+  attempts.run([&] { checkpoints.finish(); });
+  save();
+  write("log is", options.log, [&] { log.close_file(); });
+  if (attempts.run([&] { log.close_tensorboard(); }) && !options.tensorboard.empty())
     trained.files += fmt::format("TensorBoard reads {}\n", options.tensorboard);
   attempts.run([&] {
     training.end();

@@ -11,8 +11,10 @@
 
 #include "data/sampler.h"
 #include "runtime/error.h"
+#include "tools/program/flags/advice.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/run_facts.h"
+#include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/progress.h"
 #include "tools/program/text/tables.h"
@@ -20,6 +22,13 @@
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
+
+namespace {
+
+/// A vote to stop counts two steps later; it is known before the batch after them is due.
+constexpr int64_t kStepsAhead = 3;
+
+}  // namespace
 
 void check_train_schedule(const Options& options) {
   const LrScheduleConfig schedule =
@@ -93,10 +102,15 @@ std::string Training::describe_completion() const {
       options_.steps ? *options_.steps : options_.epochs.value_or(1));
 }
 
-void Training::run() {
+void Training::run(const std::function<void()>& before_last_evaluation) {
   if (is_complete()) return;
   try {
-    run_epochs();
+    check_first_batches();
+    run_epochs(before_last_evaluation);
+    if (stopped_ && record_.failure.empty()) {
+      record_.failure = first_error(run_.devices->process_group(), error_ ? describe_unread(error_) : "");
+    }
+    if (!record_.failure.empty() && record_.step_losses.empty()) throw DataError(record_.failure);
   } catch (const DivergedError& error) {
     record_.diverged = error.what();
     for (const StepResult& totals : engine_.take_step_results(false)) {
@@ -130,13 +144,42 @@ LoaderConfig Training::loader_from(const Options& options, const Job& job, const
   return config;
 }
 
-void Training::run_epochs() {
+void Training::check_first_batches() {
+  ProcessGroup* const process_group = run_.devices->process_group();
+  if (process_group == nullptr) return;
+  error_ = source_.error_within(std::min(kStepsAhead, total_batches_ - batches_done()));
+  stopped_ = process_group->sum("whether the first images can be read", {error_ ? 1.0 : 0.0})[0] > 0.0;
+}
+
+std::optional<HostBatch> Training::next_batch() {
+  const bool alone = run_.devices->process_count() == 1;
+  const int64_t ahead = alone ? 0 : std::min(kStepsAhead, total_batches_ - batches_done() - 1);
+  try {
+    std::optional<HostBatch> batch = source_.next(engine_.steps_issued(), ahead);
+    VITRINE_ASSERT(batch.has_value(), "the loader ended before the epochs it was made for");
+    if (!error_ && source_.error_ahead()) {
+      error_ = source_.error_ahead();
+      engine_.vote_to_stop();
+    }
+    return batch;
+  } catch (const OrderError&) {
+    throw;
+  } catch (const std::exception&) {
+    if (!alone) throw;  // the others have issued the step
+    error_ = std::current_exception();
+    stopped_ = true;
+    return std::nullopt;
+  }
+}
+
+void Training::run_epochs(const std::function<void()>& before_last_evaluation) {
   while (epoch_ < epoch_count_ && !stopped_) {
     // With --steps there is one result for all epochs.
     if (!options_.steps || record_.epochs.empty()) begin_result();
     train_epoch(record_.epochs.back());
     const bool ends_here = !options_.steps || epoch_ + 1 == epoch_count_;
     if (ends_here && options_.evaluate && !stopped_) {
+      if (epoch_ + 1 == epoch_count_) before_last_evaluation();
       std::optional<Evaluation> test = evaluate();
       stopped_ = !test.has_value();
       if (test) {
@@ -224,7 +267,12 @@ void Training::save() {
 std::optional<Evaluation> Training::evaluate() {
   std::optional<Engine::AverageScope> averages;
   if (options_.recipe.ema) averages.emplace(engine_);
-  return evaluate_test_set(options_, job_, run_, "evaluating", counts_confusion(options_, job_));
+  try {
+    return evaluate_test_set(options_, job_, run_, "evaluating", counts_confusion(options_, job_));
+  } catch (const DataError& error) {  // in all processes
+    record_.failure = in_program_words(error.reason());
+    return std::nullopt;
+  }
 }
 
 bool Training::is_evaluation_due() const {
@@ -289,8 +337,8 @@ void Training::train_epoch(EpochRecord& result) {
       if (stopped_ = alone; stopped_) break;
       engine_.vote_to_stop();
     }
-    const auto item = source_.next(engine_.steps_issued());
-    VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+    const std::optional<HostBatch> item = next_batch();
+    if (!item) break;
     recorded_.before_step(*run_.devices, engine_.steps_issued());
     set_learning_rate();
     engine_.train_step(*item);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,8 +42,11 @@ class Training {
   }
   /// "the run is complete: 3 epochs are done, ...". requires is_complete()
   std::string describe_completion() const;
-  /// Trains to the end, until interrupted, or until training diverges.
-  void run();
+  /// Trains to the end, until interrupted, until training diverges, or until data cannot be read: RunRecord says why.
+  /// An interrupted run and one without data leave a checkpoint of the last step.
+  ///   before_last_evaluation  called when all steps are done, if an evaluation follows; every process calls it
+  /// throws  DataError for data that cannot be read before the first step
+  void run(const std::function<void()>& before_last_evaluation);
   /// Called when all steps are done.
   void end();
 
@@ -65,7 +70,12 @@ class Training {
   static LoaderConfig loader_from(const Options& options, const Job& job, const Run& run, const Start& start,
                                   int64_t epoch_count);
 
-  void run_epochs();
+  void run_epochs(const std::function<void()>& before_last_evaluation);
+  /// The next batch; nothing if it cannot be read: training stops then. With several processes a failure is known so
+  /// far ahead that all stop after the same step, before it.
+  std::optional<HostBatch> next_batch();
+  /// With several processes: stops training if one of them cannot read what it trains before it can vote.
+  void check_first_batches();
   /// throws DivergedError if the test loss is not finite, unless that is allowed. All processes have the same test
   /// loss.
   void check_evaluation(const EpochRecord& result) const;
@@ -104,6 +114,7 @@ class Training {
   std::string run_id_;
   Engine& engine_;
   bool stopped_ = false;
+  std::exception_ptr error_;  // of the data, in this process
   int64_t steps_per_epoch_;
   Start start_;
   int64_t total_batches_,
