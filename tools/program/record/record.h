@@ -200,7 +200,7 @@ struct RunRecord {
   int64_t image_bytes = 0,
           label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
   // Measurements:
-  std::vector<DeviceRecord> devices;  // of all processes, in rank order
+  std::vector<DeviceRecord> devices;  // of all processes, in rank order; planned, the fullest first
   StepRecord steps;
   std::string diverged;    // why training stopped; empty if it did not diverge
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint

@@ -71,7 +71,7 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
   }
   if (workspace.shortages.empty()) return warnings;
   std::string text = fmt::format(
-      "the workspace is {}, all that fits, so {} convolution{} slower than with more memory:",
+      "the workspace is {}, all that fits, so {} operation{} slower than with more memory:",
       format_bytes(workspace.bytes), workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
   for (size_t i = 0; i < std::min(kShortagesNamed, workspace.shortages.size()); ++i) {
     const WorkspaceShortage& shortage = workspace.shortages[i];
