@@ -110,7 +110,8 @@ class WorkspaceTest : public DtypeTest {
     const std::string refusal = error_of([&] { require_workspace(recorded, target, need.least_bytes - 1); });
     EXPECT_NE(refusal, "");
     const std::string error = error_of<OutOfMemory>([&] { run(need.least_bytes - 1); });
-    EXPECT_NE(error.find(refusal.substr(0, refusal.find("; "))), std::string::npos) << refusal << " is not in " << error;
+    EXPECT_NE(error.find(refusal.substr(0, refusal.find("; "))), std::string::npos)
+        << refusal << " is not in " << error;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Dtypes, WorkspaceTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);

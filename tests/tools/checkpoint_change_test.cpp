@@ -69,12 +69,12 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
 
 /// In exact mode the workspace decides algorithms, so it belongs to the run; its planned size does not.
 TEST_F(Checkpoints, OfExactRunsKeepTheirWorkspace) {
-  const Arguments job = words(
-      "train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0 --steps 2");
+  const Arguments job =
+      words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0 --steps 2");
   ASSERT_FALSE(json(job + into("run")).is_null());
   const Arguments resume = words("--resume {}", path("run") + step(2));
-  const Arguments longer = words(
-      "train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0-1 --steps 3");
+  const Arguments longer =
+      words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0-1 --steps 3");
   EXPECT_EQ(run(longer + resume).exit_code, 0);
   for (const std::string& more : {"--workspace 2MiB", "--preprocess host"}) {
     const ChildResult refused = run(longer + resume + words(more));

@@ -575,7 +575,8 @@ TEST(Plan, RefusesAWorkspaceThatTrainWouldRefuse) {
   const std::string proposal = "reserve more with --workspace ";
   const size_t at = plan.error.find(proposal);
   ASSERT_NE(at, std::string::npos) << plan.error;
-  const std::string size = plan.error.substr(at + proposal.size(), plan.error.find_first_of(" \n", at + proposal.size()) - at - proposal.size());
+  const std::string size = plan.error.substr(
+      at + proposal.size(), plan.error.find_first_of(" \n", at + proposal.size()) - at - proposal.size());
   EXPECT_EQ(run_vitrine(with(with({"plan"}, command), {size})).exit_code, 0) << size;
   EXPECT_EQ(run_vitrine(with(with({"train"}, command), {size})).exit_code, 0) << size;
 }

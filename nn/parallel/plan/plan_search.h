@@ -16,8 +16,8 @@ namespace vitrine {
 /// The configuration with a split by these numbers of samples of each device.
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices);
 
-/// The devices for which a plan is made: those of this process; of a group of meta devices those of all processes, which
-/// it opens like this one's.
+/// The devices for which a plan is made: those of this process; of a group of meta devices those of all processes,
+/// which it opens like this one's.
 class PlannedDevices {
  public:
   /// devices must outlive it.

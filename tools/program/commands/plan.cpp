@@ -84,11 +84,11 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   record.command_line = command_line(options);
   record.facts = {
       {"model and data", describe_job(job, layout)},
-      {"scheme", fmt::format("{}: {} per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
-                             counted(options.batch_size, "sample"), describe_batch(batch), scheme.split.str(),
-                             loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
-                             options.processes > 1 ? fmt::format("; {} processes", options.processes)
-                                                   : std::string())}};
+      {"scheme",
+       fmt::format("{}: {} per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
+                   counted(options.batch_size, "sample"), describe_batch(batch), scheme.split.str(),
+                   loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
+                   options.processes > 1 ? fmt::format("; {} processes", options.processes) : std::string())}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
   record.config = config_json({options, job, devices, group.world_size()});

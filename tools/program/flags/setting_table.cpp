@@ -208,8 +208,8 @@ SettingTable device_settings() {
                L::commas, Effect::start, Ranks::local),
           flag("--workspace", kUsers, at(&Options::workspace),
                "Scratch memory of each device's libraries: 64MiB [planned: what the convolutions need]", bytes(0),
-               Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"},
-               EffectIf{of_algorithms}, Compared{[](const SettingContext& c) {
+               Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, EffectIf{of_algorithms},
+               Compared{[](const SettingContext& c) {
                  const bool planned = c.workspace_bytes && !c.options.exact;  // there its size changes no bits
                  return value_or_null(planned ? c.workspace_bytes : c.options.workspace);
                }}),

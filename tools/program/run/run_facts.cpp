@@ -154,9 +154,8 @@ RunRecord planned_run(const Options& options, const Job& job, EngineConfig confi
     }
   }
   if (devices.groups().size() > 1) {
-    std::ranges::stable_sort(run.devices, {}, [](const DeviceRecord& d) {
-      return d.pool.capacity_bytes - d.plan.peak_bytes;
-    });
+    std::ranges::stable_sort(run.devices, {},
+                             [](const DeviceRecord& d) { return d.pool.capacity_bytes - d.plan.peak_bytes; });
   }
   return run;
 }
