@@ -86,19 +86,22 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   }
 }
 
-void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed,
-                           int64_t proposed) {
+int64_t workspace_bytes(const ExecContext& ctx) {
   const View workspace = ctx.workspace();
-  const int64_t bytes = workspace ? workspace.bytes() : 0;
+  return workspace ? workspace.bytes() : 0;
+}
+
+void throw_small_workspace(const ExecContext& ctx, int64_t reserved, const char* operation, const std::string& what,
+                           int64_t needed, int64_t proposed) {
   throw OutOfMemory(
       {fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ",
-                   operation, what.empty() ? "" : what + " ", needed, bytes),
+                   operation, what.empty() ? "" : what + " ", needed, reserved),
        propose(ctx.workspace_setting(), size_argument(proposed))},
       {.memory = MemoryShortage::Memory::workspace,
-       .device = workspace ? workspace.device.str() : "",
+       .device = ctx.workspace() ? ctx.workspace().device.str() : "",
        .user = operation,
        .needed_bytes = needed,
-       .capacity_bytes = bytes});
+       .capacity_bytes = reserved});
 }
 
 }  // namespace vitrine::check

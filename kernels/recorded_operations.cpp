@@ -34,6 +34,11 @@ std::string RecordedConv2d::str() const {
                      dtype == DType::f32 ? std::string() : fmt::format(", {}", dtype_name(dtype)));
 }
 
+std::string RecordedProduct::str() const {
+  return fmt::format("a product of {} by {} by {}{}", m, k, n,
+                     dtype == DType::f32 ? std::string() : fmt::format(", {}", dtype_name(dtype)));
+}
+
 RecordedConv2d::Key RecordedConv2d::key() const {
   return {static_cast<int64_t>(pass),
           static_cast<int64_t>(dtype),

@@ -36,6 +36,9 @@ struct RecordedProduct {
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
   bool row_sums = false;  // of op(a), which GPUs compute with the product: the gradient of a bias
+
+  /// "a product of 64 by 784 by 256, f16"; f32 is not named.
+  std::string str() const;
   // NOLINTNEXTLINE(modernize-use-nullptr): a false positive of clang-tidy 14
   auto operator<=>(const RecordedProduct&) const = default;
 };

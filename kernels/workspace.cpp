@@ -35,6 +35,11 @@ WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& targe
   return need;
 }
 
+void require_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t reserved) {
+  if (target.device.backend == Backend::cuda) return;
+  cpu::require_workspace(recorded, recorded.plans().get<RecordedOperations>(), target.thread_count, reserved);
+}
+
 void record_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes,
                       WorkspaceRecord& record) {
   VITRINE_ASSERT(recorded.backend() == Backend::meta, "only meta contexts record their operations");

@@ -302,6 +302,15 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
   return std::make_unique<DeviceGroup>(twin);
 }
 
+std::unique_ptr<DeviceGroup> DeviceGroup::in_process(int process) const {
+  VITRINE_ASSERT(devices_[0]->id().backend == Backend::meta, "other processes open their own devices");
+  DeviceGroupOptions other = options_;
+  other.place->process = process;
+  other.memory_bytes.clear();
+  for (const auto& device : devices_) other.memory_bytes.push_back(device->pool().capacity_bytes());
+  return std::make_unique<DeviceGroup>(other);
+}
+
 void DeviceGroup::synchronize() {
   for (auto& device : devices_) device->begin_synchronize();
   synchronize_all(devices_);

@@ -174,6 +174,9 @@ class DeviceGroup {
   /// Creates meta devices at the same position, for planning. Their memory is unlimited, except for device `limited`,
   /// which keeps its capacity.
   std::unique_ptr<DeviceGroup> meta_twin(std::optional<int> limited = {}) const;
+  /// Creates meta devices like these, of the same capacities, at the position of another process.
+  /// requires  meta devices, and that the process has as many
+  std::unique_ptr<DeviceGroup> in_process(int process) const;
   static constexpr int64_t kUnlimitedBytes = int64_t{1} << 43;
   void synchronize();
 

@@ -181,13 +181,12 @@ ConvolutionPlan& convolution_plan(OneDnnPlans& plans, RecordedConv2d c, dnnl::al
   return plans.convolutions.emplace(key, make_convolution(plans, c, algorithm)).first->second;
 }
 
-bool run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& c, bool weights_packed) {
+void run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& c, bool weights_packed) {
   const bool writes_weights = c.pass == Conv2dPass::backward_weight, accumulate = c.mode == GradMode::accumulate;
   const bool in_place = plan.same_layout && !accumulate;
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
   const int64_t bias_bytes = accumulate && c.bias ? c.bias.bytes() : 0;
   Arena arena(workspace);
-  if (!arena.fits({most_scratch_bytes(plan), weight_bytes, bias_bytes, plan.x_bytes, plan.y_bytes})) return false;
   void* scratch = arena.take(most_scratch_bytes(plan));
   void* weights = in_place ? c.w.data : arena.take(weight_bytes);
   void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : c.bias.data;
@@ -217,13 +216,14 @@ bool run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const
     const auto* fresh = static_cast<const float*>(bias);
     for (int64_t k = 0; k < c.bias.numel(); ++k) c.bias.as<float>()[k] += fresh[k];
   }
-  return true;
 }
 
 bool conv2d(ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
   ConvolutionPlan& plan = convolution_plan(plans, c.recorded(), dnnl::algorithm::convolution_direct);
-  return plan.pass && run(plans, plan, workspace, c);
+  if (!plan.pass || plan.bytes > (workspace ? workspace.bytes() : 0)) return false;
+  run(plans, plan, workspace, c);
+  return true;
 }
 
 int64_t conv2d_bytes(ExecContext& ctx, const RecordedConv2d& c) {

@@ -53,20 +53,23 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
   return plan;
 }
 
-// Replaces the plan of a product when the workspace is now too small for its scratch.
-Plan& plan_for(OneDnnPlans& plans, const Product& product, const Arena& arena) {
-  auto [found, fresh] = plans.products.try_emplace(product);
-  Plan& plan = found->second;
-  if (fresh || (plan && !arena.fits({plan.scratch_bytes}))) plan = make_plan(plans, product, arena.left_bytes());
-  return plan;
+/// Bytes of scratch that a product may take of a workspace, wherever its pieces begin.
+int64_t most_scratch(int64_t workspace_bytes) { return workspace_bytes - Arena::kAlignment; }
+
+/// The size of the workspace decides, not what was multiplied before.
+Plan& plan_for(OneDnnPlans& plans, const Product& product, const View& workspace) {
+  const int64_t bytes = workspace ? workspace.bytes() : 0;
+  auto [found, fresh] = plans.products.try_emplace({product, bytes});
+  if (fresh) found->second = make_plan(plans, product, most_scratch(bytes));
+  return found->second;
 }
 
 bool multiply(ExecContext& ctx, const View& workspace, const Product& product, const void* a, const void* b,
               const void* bias, void* c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  Arena arena(workspace);
-  Plan& plan = plan_for(plans, product, arena);
+  Plan& plan = plan_for(plans, product, workspace);
   if (!plan) return false;
+  Arena arena(workspace);
   void* scratch = arena.take(plan.scratch_bytes);
   plans.run(plan, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, c}}, scratch);
   return true;
@@ -99,14 +102,14 @@ bool eigen_is_faster(bool transpose_a, bool transpose_b) {
 }
 
 bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
-  return static_cast<bool>(plan_for(ctx.plans().get<OneDnnPlans>(), product, Arena(workspace)));
+  return static_cast<bool>(plan_for(ctx.plans().get<OneDnnPlans>(), product, workspace));
 }
 
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowed_bytes) {
   if (!computes(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
   int64_t most = 0;
   for_each_block({p, p.n}, [&](const Product& block, int64_t) {
-    const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, allowed_bytes - Arena::kAlignment);
+    const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, most_scratch(allowed_bytes));
     most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
   });
   return most;

@@ -42,7 +42,7 @@ struct ConvolutionPlan {
 struct OneDnnPlans {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::map<Product, Plan> products;
+  std::map<std::pair<Product, int64_t>, Plan> products;  // by the bytes of the workspace, too
   std::map<std::pair<dnnl::algorithm, RecordedConv2d::Key>, ConvolutionPlan> convolutions;
 
   /// Adds an argument of this layout, whose address is set at each call.
@@ -54,9 +54,9 @@ struct OneDnnPlans {
 /// The plan of a pass, made when first needed. Direct convolutions take images as NHWC, Winograd's in blocks of 16
 /// channels.
 ConvolutionPlan& convolution_plan(OneDnnPlans& plans, RecordedConv2d convolution, dnnl::algorithm algorithm);
-/// Runs a plan that is not empty.   requires  the workspace has plan.bytes, or what Conv2dCall needs of them
+/// Runs a plan that is not empty.   requires  the workspace has plan.bytes
 ///   weights_packed  the same plan has run in this workspace since the weights changed
-bool run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& call,
+void run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& call,
          bool weights_packed = false);
 
 /// Attributes of primitives whose scratch the caller provides, from the workspace.

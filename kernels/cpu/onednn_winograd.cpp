@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/onednn_plans.h"
-#include "runtime/error.h"
 #include "runtime/units.h"
 
 namespace vitrine::cpu::onednn {
@@ -108,8 +107,7 @@ Reason winograd_conv2d(ExecContext& ctx, const Conv2dCall& call) {
     chunk.y = call.y.rows(first, end);
     if (first > 0 && call.pass == Conv2dPass::backward_weight) chunk.mode = GradMode::accumulate;
     const bool weights_packed = first > 0 && end - first == chunks.images;
-    const bool fits = run(plans, chunk_plan(plans, recorded, end - first), workspace, chunk, weights_packed);
-    VITRINE_ASSERT(fits, "Winograd takes more workspace than it asked for");
+    run(plans, chunk_plan(plans, recorded, end - first), workspace, chunk, weights_packed);
   }
   return {};
 }

@@ -99,15 +99,8 @@ struct Blocking {
   int64_t parts, rows;  // parts that run in parallel, rows of columns in each
 };
 
-Blocking block_workspace(const ExecContext& ctx, const char* name, const View& workspace, const Columns& geometry,
-                         const Shape& x, int64_t max_parts) {
-  const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
-  if (total_rows == 0) {
-    const int64_t needed = geometry.count * size_of(DType::f32);
-    check::throw_small_workspace(
-        ctx, name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width),
-        needed, needed * 64 * team_size());
-  }
+Blocking block_workspace(const View& workspace, const Columns& geometry, int64_t max_parts) {
+  const int64_t total_rows = workspace.bytes() / (geometry.count * size_of(DType::f32));
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
   return {static_cast<float*>(workspace.data), parts,
           std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
@@ -193,10 +186,11 @@ void backward_weight(const Columns& geometry, const Blocking& blocking, const Co
 void conv2d(const ExecContext& ctx, const View& workspace, const Conv2dCall& c) {
   const Columns geometry(c.config, c.x.shape, c.w.shape);
   if (geometry.is_identity()) return multiply_pixels(c);
+  require_workspace(ctx, workspace ? workspace.bytes() : 0, c.recorded());
   const int64_t most_parts = c.pass == Conv2dPass::forward         ? geometry.rows
                              : c.pass == Conv2dPass::backward_data ? c.x.shape[0]
                                                                    : geometry.count;
-  const Blocking blocking = block_workspace(ctx, pass_name(c.pass), workspace, geometry, c.x.shape, most_parts);
+  const Blocking blocking = block_workspace(workspace, geometry, most_parts);
   constexpr std::array kPasses{&forward, &backward_data, &backward_weight};
   kPasses[static_cast<size_t>(c.pass)](geometry, blocking, c);
 }
@@ -206,6 +200,13 @@ Conv2dBytes conv2d_bytes(const RecordedConv2d& convolution) {
   if (geometry.is_identity()) return {0, 0};
   const int64_t row = geometry.count * size_of(DType::f32);
   return {row, team_size() * std::max(row, kBlockFloats * size_of(DType::f32))};
+}
+
+void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& c) {
+  const int64_t needed = conv2d_bytes(c).least;
+  if (reserved >= needed) return;
+  const std::string what = fmt::format("x {} with a window of {} x {}", c.x.str(), c.w[1], c.w[2]);
+  check::throw_small_workspace(ctx, reserved, pass_name(c.pass), what, needed, needed * 64 * team_size());
 }
 
 }  // namespace vitrine::cpu::portable

@@ -9,16 +9,20 @@
 /// operations.
 namespace vitrine::cpu::widened {
 
-/// throw OutOfMemory when the workspace is smaller than kWidenedGemmWorkspaceBytes.
+/// Use at most gemm_bytes() of the workspace, so that a larger one gives the same bits; throw OutOfMemory when it is
+/// smaller than kWidenedGemmWorkspaceBytes.
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// Computes some images at a time, as many as fit beside the weights and into the caches; throws OutOfMemory when not
-/// even one fits into the workspace.
+/// Computes some images at a time, as many as fit beside the weights and into the caches; with more workspace than
+/// conv2d_bytes() has, the same number. throws OutOfMemory when not even one fits into the workspace.
 void conv2d(ExecContext& ctx, const Conv2dCall& call);
 /// Bytes of workspace with which one image can be computed, and with which the pass runs at full speed.
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
 /// Bytes of workspace beyond which a product does not use more.
 int64_t gemm_bytes(const RecordedProduct& product);
+/// throw OutOfMemory as the operations do in a workspace of `reserved` bytes.
+void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& convolution);
+void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedProduct& product);
 
 }  // namespace vitrine::cpu::widened

@@ -80,17 +80,18 @@ int64_t images_at_once(ExecContext& ctx, const RecordedConv2d& c) {
     if (images <= most_beside(bytes)) return images;
     most = std::min(images - 1, most_beside(bytes));
   }
-  const int64_t least = portable::conv2d_bytes(c).least;
-  most = std::min(useful_images(c), most_beside(least));
-  if (most > 0) return even(c, most);
-  const int64_t needed = weight_bytes(c) + image_bytes(c) + least;
-  check::throw_small_workspace(ctx, pass_name(c.pass), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()),
-                               needed, 4 * needed);
+  return even(c, std::min(useful_images(c), most_beside(portable::conv2d_bytes(c).least)));
+}
+
+/// Bytes with which one image can be computed.
+int64_t least_bytes(const RecordedConv2d& c) {
+  return Arena::kAlignment + weight_bytes(c) + image_bytes(c) + portable::conv2d_bytes(c).least;
 }
 
 }  // namespace
 
 void conv2d(ExecContext& ctx, const Conv2dCall& call) {
+  require_workspace(ctx, check::workspace_bytes(ctx), call.recorded());
   const bool of_weights = call.pass == Conv2dPass::backward_weight;
   const int64_t images = call.x.shape[0], at_once = images_at_once(ctx, call.recorded());
   Arena arena(ctx.workspace());
@@ -116,9 +117,16 @@ void conv2d(ExecContext& ctx, const Conv2dCall& call) {
 }
 
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& c) {
-  const int64_t fixed = Arena::kAlignment + weight_bytes(c), at_once = even(c, useful_images(c));
-  return {fixed + image_bytes(c) + portable::conv2d_bytes(c).least,
-          fixed + at_once * image_bytes(c) + f32_workspace(ctx, c, at_once)};
+  const int64_t at_once = even(c, useful_images(c));
+  return {least_bytes(c),
+          Arena::kAlignment + weight_bytes(c) + at_once * image_bytes(c) + f32_workspace(ctx, c, at_once)};
+}
+
+void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& c) {
+  const int64_t needed = least_bytes(c);
+  if (reserved >= needed) return;
+  check::throw_small_workspace(ctx, reserved, pass_name(c.pass),
+                               fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
 }
 
 }  // namespace vitrine::cpu::widened

@@ -13,7 +13,8 @@ namespace vitrine::cpu::widened {
 namespace {
 
 constexpr int64_t kMostFloats = int64_t{1} << 22;  // of all tiles together; more would leave the cache and gain nothing
-constexpr int64_t kEdge = 16;                      // edges of cut tiles are multiples of it
+constexpr int64_t kUsefulBytes = int64_t{1} << 20;  // of a small product: its tiles leave the library enough of it
+constexpr int64_t kEdge = 16;                       // edges of cut tiles are multiples of it
 constexpr int64_t kWidenedGrain = 8192;
 
 struct Product {
@@ -122,18 +123,31 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
   });
 }
 
+void require(const ExecContext& ctx, int64_t reserved, const char* name, DType dtype) {
+  if (reserved >= kWidenedGemmWorkspaceBytes) return;
+  check::throw_small_workspace(ctx, reserved, name, dtype_name(dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20);
+}
+
 /// Floats for tiles in the workspace; the rest is left to the library that multiplies them.
-int64_t tile_floats(const ExecContext& ctx, const Product& p, const Arena& arena) {
-  const View workspace = ctx.workspace();
-  if ((workspace ? workspace.bytes() : 0) < kWidenedGemmWorkspaceBytes)
-    check::throw_small_workspace(ctx, p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20);
+int64_t tile_floats(const Arena& arena) {
   const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
   return std::min(kMostFloats, usable / size_of(DType::f32));
 }
 
+/// Bytes of workspace that a product of these sizes uses, if it can have them.
+int64_t most_bytes(int64_t m, int64_t n, int64_t k, bool rounds) {
+  const int64_t floats = std::min(kMostFloats, Tile{m, n, k}.floats(rounds));
+  // The inverse of tile_floats().
+  const int64_t usable = floats * size_of(DType::f32) + 3 * Arena::kAlignment;
+  return std::max(kUsefulBytes, Arena::aligned((usable + 6) / 7 * 8) + Arena::kAlignment);
+}
+
 void multiply(ExecContext& ctx, const Product& p) {
-  Arena arena(ctx.workspace());
-  const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(ctx, p, arena));
+  const int64_t reserved = check::workspace_bytes(ctx);
+  require(ctx, reserved, p.name, p.a.dtype);
+  // The library chooses by what it can have: the rest of what is this product's own.
+  Arena arena(ctx.workspace().rows(0, std::min(reserved, most_bytes(p.m(), p.n(), p.k(), p.rounds()))));
+  const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(arena));
   WideTile a(p.a, p.transpose_a, arena.take_floats(tile.m * tile.k));
   WideTile b(p.b, p.transpose_b, arena.take_floats(tile.k * tile.n));
   float* sums = p.rounds() ? arena.take_floats(tile.m * tile.n) : nullptr;
@@ -165,11 +179,10 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   multiply(ctx, {"linear_forward", false, true, x, w, y, GradMode::overwrite, bias, relu});
 }
 
-int64_t gemm_bytes(const RecordedProduct& p) {
-  const int64_t floats = std::min(kMostFloats, Tile{p.m, p.n, p.k}.floats(p.c_dtype != DType::f32));
-  // The inverse of tile_floats().
-  const int64_t usable = floats * size_of(DType::f32) + 3 * Arena::kAlignment;
-  return std::max(kWidenedGemmWorkspaceBytes, Arena::aligned((usable + 6) / 7 * 8) + Arena::kAlignment);
+int64_t gemm_bytes(const RecordedProduct& p) { return most_bytes(p.m, p.n, p.k, p.c_dtype != DType::f32); }
+
+void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedProduct& p) {
+  require(ctx, reserved, p.transpose_b ? "linear_forward" : "gemm", p.dtype);
 }
 
 }  // namespace vitrine::cpu::widened

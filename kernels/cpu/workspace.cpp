@@ -2,6 +2,7 @@
 #include "kernels/cpu/workspace.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,8 @@ class TeamScope {
   int previous_;
 };
 
+constexpr int64_t kUnlimited = int64_t{1} << 40;
+
 using Answer = WorkspaceRecord::Answer;
 
 Answer ask(ExecContext& ctx, const RecordedConv2d& c, int64_t /*allowed*/) {
@@ -38,12 +41,18 @@ Answer ask(ExecContext& ctx, const RecordedConv2d& c, int64_t /*allowed*/) {
   const int64_t winograd = ctx.winograd() ? onednn::winograd_bytes(ctx, c) : -1;
   return winograd >= 0 ? Answer{winograd, direct.best, direct.least} : direct;
 }
+/// Least bytes of a product.
+int64_t least_bytes(ExecContext& ctx, const RecordedProduct& p) {
+  if (p.dtype == DType::f32) return 0;
+  const int64_t by_onednn = onednn::product_bytes(ctx, p, kWidenedGemmWorkspaceBytes);
+  return by_onednn >= 0 ? by_onednn : kWidenedGemmWorkspaceBytes;
+}
 Answer ask(ExecContext& ctx, const RecordedProduct& p, int64_t allowed) {
-  const int64_t bytes = onednn::product_bytes(ctx, p, allowed);
-  if (bytes >= 0) return {bytes, -1, 0};  // with less, another implementation is chosen
+  const int64_t bytes = onednn::product_bytes(ctx, p, allowed), least = least_bytes(ctx, p);
+  if (bytes >= 0) return {bytes, -1, least};  // with less, another implementation is chosen
   if (p.dtype == DType::f32) return {0, 0, 0};
   const int64_t widened = widened::gemm_bytes(p);
-  return {widened, widened, kWidenedGemmWorkspaceBytes};
+  return {widened, widened, least};
 }
 
 /// Where a record keeps an operation: what it is without the size that grows with the batch, and that size.
@@ -101,9 +110,36 @@ WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operati
     if (*best > allowed_bytes) need.shortages.push_back({convolution.str(), *best});
   }
   for (const auto& [product, unused] : operations.products) {
-    if (!add(product)) return unknown(fmt::format("a product of {} by {} by {}", product.m, product.k, product.n));
+    std::optional<int64_t> best = add(product);
+    if (!best) return unknown(product.str());
+    // A library chooses another implementation of what is too large.
+    if (target.record == nullptr) best = ask(ctx, product, kUnlimited).best;
+    if (*best > allowed_bytes) need.shortages.push_back({product.str(), *best});
   }
   return need;
+}
+
+void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads, int64_t reserved) {
+  const TeamScope team(threads);
+  int64_t most = reserved;
+  std::function<void()> refuse;  // names the operation that needs most, so that the proposal is enough for all
+  const auto check = [&](const auto& operation, const std::function<void()>& refuse_it) {
+    const Answer bytes = ask(ctx, operation, reserved);
+    if (const int64_t least = std::min(bytes.best, bytes.least); least > most) {
+      most = least;
+      refuse = refuse_it;
+    }
+  };
+  for (const auto& [key, c] : operations.convolutions) {
+    check(c, [&, &convolution = c] {
+      if (convolution.dtype == DType::f32) portable::require_workspace(ctx, reserved, convolution);
+      widened::require_workspace(ctx, reserved, convolution);
+    });
+  }
+  for (const auto& [p, unused] : operations.products) {
+    check(p, [&, &product = p] { widened::require_workspace(ctx, reserved, product); });
+  }
+  if (refuse) refuse();
 }
 
 void record_workspace(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,

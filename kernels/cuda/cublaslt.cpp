@@ -294,6 +294,9 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
 
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias,
             View scratch) {
+  // cuBLASLt chooses by the bytes that it may use: more than the least that plans reserve change nothing.
+  constexpr int64_t kMostScratch = int64_t{32} << 20;
+  if (scratch) scratch = scratch.rows(0, std::min(scratch.bytes(), kMostScratch));
   const cudaStream_t stream = native_stream(ctx);
   if (product.k == 0) {
     if (product.epilogue != Epilogue::none)

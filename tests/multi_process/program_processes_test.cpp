@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -161,18 +162,46 @@ TEST_F(Processes, NameWhatAnUpdateInBackwardHasChanged) {
                   "Backward has updated ", "the last one is that of step 2, from which this run continued");
 }
 
+/// Every process, not only the first: under exact mode and unequal splits it is not the fullest.
 TEST_F(Processes, HoldWhatIsPlanned) {
-  for (const char* more : {"--mode zero1 --precision bf16 --split 3,5", "--mode zero2 --exact --accumulate 2",
-                           "--mode zero3 --update-in-backward", "--mode ddp --exact"}) {
-    SCOPED_TRACE(more);
-    const Command options = with(words(more), words("--steps 2 --no-eval --workspace 4MiB"));
-    const Json run = in_processes(2, "train", options);
+  struct Case {
+    int processes;
+    const char* flags;
+    const char* fullest;
+  };
+  for (const auto& [processes, flags, fullest] :
+       {Case{2, "--devices cpu:0 --mode zero1 --precision bf16 --split 3,5", "rank 1 cpu:0"},
+        {2, "--devices cpu:0-1 --mode ddp --split 1,2,9,4", "rank 2 cpu:0"},
+        {3, "--devices cpu:0 --mode ddp --exact --leaves 7", ""},
+        {2, "--devices cpu:0 --mode zero2 --exact --accumulate 2", ""},
+        {2, "--devices cpu:0 --mode zero3 --update-in-backward", ""}}) {
+    SCOPED_TRACE(flags);
+    const Command options = with(words(flags), words("--steps 2 --no-eval"));
+    const Json run = in_processes(processes, "train", options);
     const Json plan =
-        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--devices cpu:0 --processes 2 --json")))));
-    EXPECT_EQ(run["devices"][0]["peak_bytes"], plan["devices"][0]["peak_bytes"]);
-    EXPECT_EQ(run["devices"][0]["peak_bytes_by_category"], plan["devices"][0]["peak_bytes_by_category"]);
-    for (const Json& device : run["devices"]) EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
+        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--processes {} --json", processes)))));
+    ASSERT_EQ(plan["devices"].size(), run["devices"].size());
+    std::map<std::string, Json> planned;
+    for (const Json& device : plan["devices"]) planned[device["device"]] = device;
+    for (const Json& device : run["devices"]) {
+      const Json& plan_of = planned.at(device["device"]);
+      for (const char* const key : {"samples_per_step", "peak_bytes", "peak_bytes_by_category"})
+        EXPECT_EQ(device[key], plan_of[key]) << device["device"];
+      EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
+      EXPECT_LE(device["peak_bytes"], plan["devices"][0]["peak_bytes"]);
+    }
+    if (*fullest != 0) EXPECT_EQ(plan["devices"][0]["device"], fullest);
   }
+}
+
+/// Leaves of unequal sizes, of which no process has all, and products whose library chooses by its scratch.
+TEST_F(Processes, HaveOneHashWhateverTheirLeavesNeed) {
+  const Command job = words(
+      "train --model mlp --image-size 24 --precision fp16 --leaves 3 --batch-size 17 --data synthetic:51 --steps 3 "
+      "--exact --no-eval --threads-per-device 1 --devices cpu:0 --json");
+  const Json alone = parse(run_vitrine(job));
+  EXPECT_EQ(parse_output({3, vitrine_command(job)})["state_hash"], alone["state_hash"]);
+  EXPECT_EQ(parse_output({2, vitrine_command(job)})["state_hash"], alone["state_hash"]);
 }
 
 TEST_F(Processes, StopTogetherWhenAnEvaluationIsNotFinite) {

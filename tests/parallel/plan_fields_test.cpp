@@ -57,6 +57,35 @@ TEST(PlanFields, ContainWhatTrainingDependsOn) {
   }
 }
 
+TEST(PlanFields, ContainWhatDecidesTheBitsOfALeaf) {
+  using Change = std::function<void(EngineConfig&, DeviceGroupOptions&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"exact mode off, where rank 0 has on", [](EngineConfig& c, auto&) { c.scheme.split.leaves = 0; }},
+      {"leaves 5, where rank 0 has 4", [](EngineConfig& c, auto&) { c.scheme.split.leaves = 5; }},
+      {"threads of a leaf 2, where rank 0 has 1", [](EngineConfig& c, auto&) { c.leaf_threads = 2; }},
+      {"leaves that share batch statistics 2, where rank 0 has 4",
+       [](EngineConfig& c, auto&) { c.batch_norm_leaves = 2; }},
+      {"workspace 65536, where rank 0 has planned", [](EngineConfig& c, auto&) { c.workspace_bytes = 65536; }},
+      {"Winograd's algorithm allowed, where rank 0 has not allowed",
+       [](EngineConfig&, DeviceGroupOptions& o) { o.winograd = true; }},
+      {"TF32 allowed, where rank 0 has not allowed", [](EngineConfig&, DeviceGroupOptions& o) { o.tf32 = true; }},
+  };
+  EngineConfig config = small_config(random_model(3), 12);
+  config.scheme.split.leaves = 4;
+  config.workspace_bytes = std::nullopt;
+  const auto fields = [](const EngineConfig& c, const DeviceGroupOptions& options) {
+    return exact_fields(*DeviceGroup::planned(options), c);
+  };
+  const DeviceGroupOptions options{.devices = {DeviceId{Backend::cpu, 0}}};
+  for (const auto& [message, change] : changes) {
+    EngineConfig changed = config;
+    DeviceGroupOptions with = options;
+    change(changed, with);
+    const std::string found = describe_disagreement({fields(config, options), fields(changed, with)});
+    EXPECT_NE(found.find("rank 1 has " + message), std::string::npos) << message << " is not in: " << found;
+  }
+}
+
 TEST(PlanFields, ContainLayersWithoutParameters) {
   const auto with_dropout = [](float p) { return planted_model(std::make_unique<Dropout>(p, 0)); };
   const Model half = with_dropout(0.5F), less = with_dropout(0.25F);

@@ -8,6 +8,7 @@
 #include "kernels/workspace_record.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -93,6 +94,84 @@ TEST(WorkspacePlan, ShrinksToTheCapacityAndNamesWhatGetsSlower) {
   }
   DeviceGroup too_small(cpu_group(fixed + full.workspace.least_bytes - 1));
   EXPECT_THROW(Engine(model, too_small, unsized(model), kWorkload), OutOfMemory);
+}
+
+TEST(WorkspacePlan, NamesTheProductsThatGetSlower) {
+  const Model model = make_model("mlp", {.image_size = 32});
+  DeviceGroup probe(cpu_group(kPlenty));
+  const DevicePlan full = plan_memory(model, probe, unsized(model, DType::f16), kWorkload)[0];
+  ASSERT_GT(full.workspace.bytes, full.workspace.least_bytes);
+  DeviceGroup group(cpu_group(full.peak_bytes - (full.workspace.bytes - full.workspace.least_bytes) / 2));
+  const WorkspacePlan shrunken = plan_memory(model, group, unsized(model, DType::f16), kWorkload)[0].workspace;
+  EXPECT_LT(shrunken.bytes, full.workspace.bytes);
+  ASSERT_FALSE(shrunken.shortages.empty());
+  expect_contains(shrunken.shortages[0].operation, "a product of ");
+  EXPECT_GT(shrunken.shortages[0].needed_bytes, shrunken.bytes);
+}
+
+EngineConfig exact(EngineConfig config, int leaves) {
+  config.scheme.split.leaves = leaves;
+  config.leaf_threads = 1;
+  return config;
+}
+
+TEST(WorkspacePlan, OfExactModeIsForAllLeavesOfTheRun) {
+  const Model model = make_model("mlp", {.image_size = 24});
+  EngineConfig config = exact(unsized(model, DType::f16), 3);
+  config.batch_size = 17;  // leaves of 5, 6 and 6
+  const auto planned = [&](int process, int processes) {
+    DeviceGroupOptions options = cpu_group(kPlenty);
+    options.place = ProcessGroupPlace{process, std::vector<int>(static_cast<size_t>(processes), 1)};
+    return plan_memory(model, *DeviceGroup::planned(options), config, {{17}, {17, 4}})[0].workspace.bytes;
+  };
+  for (int process = 0; process < 3; ++process) EXPECT_EQ(planned(process, 3), planned(0, 1)) << process;
+}
+
+TEST(WorkspacePlan, OfExactModeDoesNotShrink) {
+  for (const DType compute : {DType::f32, DType::f16}) {
+    const Model model = wide_model();
+    const EngineConfig config = exact(unsized(model, compute), 2);
+    DeviceGroup probe(cpu_group(kPlenty));
+    Engine whole(model, probe, config, kWorkload);
+    const DevicePlan full = whole.facts().plans[0];
+    EXPECT_EQ(full.workspace.least_bytes, full.workspace.bytes);
+    const std::vector<float> trained = train(whole, model);
+    DeviceGroup enough(cpu_group(full.peak_bytes));
+    Engine tight(model, enough, config, kWorkload);
+    EXPECT_EQ(train(tight, model), trained);
+
+    DeviceGroup group(cpu_group(full.peak_bytes - 1));
+    const std::string refusal = error_of<OutOfMemory>([&] { Engine(model, group, config, kWorkload); });
+    expect_contains(refusal, "its workspace of ");
+    expect_contains(refusal, " does not shrink in exact mode");
+    // The remedy is another identity, and works.
+    const std::string proposal = "EngineConfig::workspace_bytes ";
+    const size_t at = refusal.find(proposal);
+    ASSERT_NE(at, std::string::npos) << refusal;
+    EngineConfig smaller = config;
+    smaller.workspace_bytes = std::stoll(refusal.substr(at + proposal.size()));
+    EXPECT_LT(*smaller.workspace_bytes, full.workspace.bytes);
+    Engine other(model, group, smaller, kWorkload);
+    train(other, model);
+  }
+}
+
+TEST(WorkspacePlan, AGivenWorkspaceBelowTheLeastIsRefusedByThePlanAsByTheOperation) {
+  const Model model = wide_model();
+  for (const DType compute : {DType::f16, DType::bf16}) {
+    EngineConfig config = unsized(model, compute);
+    DeviceGroup group(cpu_group(kPlenty));
+    const auto plan = [&] { return plan_memory(model, group, config, kWorkload); };
+    config.workspace_bytes = std::nullopt;
+    const int64_t least = plan()[0].workspace.least_bytes;
+    for (const int64_t bytes : {int64_t{300}, least / 2}) {
+      config.workspace_bytes = bytes;
+      const std::string refusal = error_of<OutOfMemory>(plan);
+      expect_contains(refusal, " needs a workspace of at least ");
+      expect_contains(refusal, fmt::format("but {} bytes are reserved; reserve more with EngineConfig::", bytes));
+      EXPECT_EQ(error_of<OutOfMemory>([&] { Engine(model, group, config, kWorkload); }), refusal);
+    }
+  }
 }
 
 TEST(WorkspacePlan, AGivenWorkspaceIsObeyed) {

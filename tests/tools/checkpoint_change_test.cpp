@@ -64,6 +64,24 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
 }
 
+/// In exact mode the workspace decides algorithms, so it belongs to the run; its planned size does not.
+TEST_F(Checkpoints, OfExactRunsKeepTheirWorkspace) {
+  const Arguments job =
+      words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0 --steps 2");
+  ASSERT_FALSE(json(job + into("run")).is_null());
+  const Arguments resume = words("--resume {}", path("run") + step(2));
+  const Arguments longer =
+      words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --exact --devices cpu:0-1 --steps 3");
+  EXPECT_EQ(run(longer + resume).exit_code, 0);
+  for (const std::string& more : {"--workspace 2MiB", "--preprocess host"}) {
+    const ChildResult refused = run(longer + resume + words(more));
+    EXPECT_EQ(refused.exit_code, 2) << refused.error;
+    expect_contains(refused.error, more.substr(0, more.find(' ')) + " is ",
+                    "This changes results; use the checkpoint's settings, or allow it with --resume-change " +
+                        more.substr(2, more.find(' ') - 2));
+  }
+}
+
 // Checkpoints continue as long as names and values stay the same.
 TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
   const auto recorded = [&](const std::string& name, const std::string& flags) {

@@ -514,6 +514,60 @@ TEST(Plan, OfOneOfSeveralProcessesIncludesTheirExchange) {
             false);  // a sample more for each process
 }
 
+TEST(Plan, OfSeveralProcessesIsThatOfTheFullest) {
+  const Arguments command = words(
+      "--model small-cnn --data synthetic:80 --devices cpu:0 --threads-per-device 1 --steps 2 --no-eval --split 1,9 "
+      "--processes 2");
+  const Json open = json_of(with({"plan", "--batch-size", "40"}, command));
+  EXPECT_EQ(open["processes"], 2);
+  ASSERT_EQ(open["devices"].size(), 2U);
+  EXPECT_EQ(open["devices"][0]["device"], "rank 1 cpu:0");
+  EXPECT_EQ(open["devices"][1]["device"], "rank 0 cpu:0");
+  EXPECT_EQ(open["devices"][0]["samples_per_step"], 36);
+  const auto peak = open["devices"][0]["peak_bytes"].get<int64_t>();
+  EXPECT_GT(peak, 15 << 20);
+  EXPECT_LT(open["devices"][1]["peak_bytes"], 15 << 20);
+  // The capacity is that of each device, so the fullest one decides.
+  const Json tight = json_of(with({"plan", "--batch-size", "40", "--device-memory", "15MiB"}, command), 1);
+  EXPECT_EQ(tight["fits"], false);
+  EXPECT_EQ(tight["devices"][0]["fits"], false);
+  EXPECT_EQ(tight["devices"][1]["fits"], true);
+  EXPECT_TRUE(tight["remedies"].is_string());
+  const Arguments search = with(command, words("--workspace 1MiB --device-memory 15MiB --batch-size"));
+  const Json most = json_of(with(with({"plan"}, search), {"max"}));
+  EXPECT_EQ(most["fits"], true);
+  const int64_t batch = most["config"]["batch_size"];
+  EXPECT_LT(batch, 40);
+  EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(batch + 1)}), 1)["fits"], false);
+  // Devices that are equal have one column.
+  const ChildResult equal = run_vitrine(words(
+      "plan --model mlp --data synthetic:80 --devices cpu:0-1 --threads-per-device 1 --batch-size 40 --processes 4"));
+  EXPECT_EQ(equal.exit_code, 0) << equal.error;
+  expect_contains(equal.output, "; 4 processes");
+  EXPECT_EQ(equal.output.find("rank 3 cpu:0"), std::string::npos) << equal.output;
+}
+
+/// One check for both: what plan accepts, train does not refuse.
+TEST(Plan, RefusesAWorkspaceThatTrainWouldRefuse) {
+  const Arguments command = words(
+      "--model alexnet --image-size 71 --precision fp16 --devices cpu:0 --threads-per-device 1 --batch-size 6 --data "
+      "synthetic:6 --steps 1 --no-eval --workspace");
+  const ChildResult plan = run_vitrine(with(with({"plan"}, command), {"1MiB"})),
+                    train = run_vitrine(with(with({"train"}, command), {"1MiB"}));
+  EXPECT_EQ(plan.exit_code, 1);
+  EXPECT_EQ(train.exit_code, 1);
+  expect_contains(plan.error, " needs a workspace of at least ", "but 1048576 bytes are reserved", "--workspace ");
+  EXPECT_EQ(plan.error, train.error);
+  // The remedy is enough for every operation.
+  const std::string proposal = "reserve more with --workspace ";
+  const size_t at = plan.error.find(proposal);
+  ASSERT_NE(at, std::string::npos) << plan.error;
+  const std::string size = plan.error.substr(
+      at + proposal.size(), plan.error.find_first_of(" \n", at + proposal.size()) - at - proposal.size());
+  EXPECT_EQ(run_vitrine(with(with({"plan"}, command), {size})).exit_code, 0) << size;
+  EXPECT_EQ(run_vitrine(with(with({"train"}, command), {size})).exit_code, 0) << size;
+}
+
 TEST(Program, RefusesToRecordStepsBeyondTheRun) {
   const ChildResult result = run_vitrine(
       with(with({"train"}, kSmall), words("--devices cpu:0 --steps 1 --record-steps 5-9 --report unwritten.html")));

@@ -334,20 +334,6 @@ TEST(MovementChart, ManyDevicesThatDoTheSameShareAColumn) {
   EXPECT_TRUE(movement_chart(moving_run(1)).is_null());
 }
 
-TEST(MovementChart, APlanOfOneProcessNamesTheOthersWithWhichItReduces) {
-  RunRecord run = moving_run(1);
-  run.scheme = scheme_preset("ddp");
-  const Json chart = movement_chart(run, 3);
-  ASSERT_EQ(chart["columns"].size(), 3U);
-  EXPECT_EQ(chart["columns"][2], Json({{"name", "others"}, {"note", "3 processes"}}));
-  EXPECT_EQ(chart["rows"][0]["name"], "stage");
-  EXPECT_EQ(chart["rows"][0]["sinks"], Json({1})) << "each process has a host";
-  const Json& reduce = chart["rows"].back();
-  EXPECT_EQ(reduce["sources"], Json({1, 2}));
-  EXPECT_EQ(reduce["sinks"], Json({1, 2}));
-  EXPECT_EQ(reduce["marks"], Json({{{"column", 1}, {"text", "512 KiB"}}})) << "what others move is not in the plan";
-}
-
 TEST(DifferenceChart, LeadsFromTheEmptiestDeviceToTheFullest) {
   std::vector<DeviceRecord> devices(3);
   const int64_t activations[] = {8 << 20, 4 << 20, 2 << 20}, staging[] = {0, 0, 1 << 20};

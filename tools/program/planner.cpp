@@ -29,7 +29,8 @@ std::shared_ptr<const WorkspaceRecord>& workspace_record() {
 /// empty if it needs nothing of them.
 std::string assumption(const Options& options, const DeviceRecord& device) {
   const WorkspacePlan& workspace = device.plan.workspace;
-  const bool on_cpus = parse_device_list(device.device, 0).front().backend == Backend::cpu;
+  const std::string name = device.device.substr(device.device.rfind(' ') + 1);  // after the rank
+  const bool on_cpus = parse_device_list(name, 0).front().backend == Backend::cpu;
   std::vector<std::string> sentences;
   if (on_cpus && options.device_memory.empty()) {
     sentences.push_back(fmt::format(

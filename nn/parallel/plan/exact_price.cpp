@@ -29,6 +29,11 @@ int64_t reduced_bytes(const Model& model, const DeviceGroup& devices, EngineConf
 
 }  // namespace
 
+ExactPrice most_of(const ExactPrice& a, const ExactPrice& b) {
+  return {std::max(a.sent_bytes, b.sent_bytes), std::max(a.ordinary_sent_bytes, b.ordinary_sent_bytes),
+          std::max(a.peak_bytes, b.peak_bytes), std::max(a.ordinary_peak_bytes, b.ordinary_peak_bytes)};
+}
+
 ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                             const Workload& workload, const std::vector<DevicePlan>& plans) {
   EngineConfig ordinary = config;

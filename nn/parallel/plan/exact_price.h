@@ -14,6 +14,9 @@ struct ExactPrice {
   int64_t peak_bytes = 0, ordinary_peak_bytes = 0;
 };
 
+/// The larger of each figure.
+ExactPrice most_of(const ExactPrice& a, const ExactPrice& b);
+
 /// plans  of the configuration, which is exact      throws  ConfigError, ShapeError
 ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                             const Workload& workload, const std::vector<DevicePlan>& plans);

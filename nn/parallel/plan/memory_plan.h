@@ -24,7 +24,8 @@ enum class PlanDetail { peaks, layers };
 
 /// The arena of each compute stream. A plan that sizes it asks the libraries for the best algorithms of the model's
 /// convolutions and products, within the capacity of the device that has least room, and not below kLeastCpuWorkspace
-/// or kLeastGpuWorkspace.
+/// or kLeastGpuWorkspace. In exact mode it asks for all leaves of the run, whichever devices compute them, and does not
+/// shrink. A larger workspace changes no algorithm, up to what a plan can take: each operation chooses by its shapes.
 struct WorkspacePlan {
   int64_t bytes = 0;
   int64_t least_bytes = 0;  // the least size, on devices with less memory; `bytes` if that was given or cannot shrink

@@ -84,13 +84,11 @@ std::vector<DevicePlan> plan_memory(const Model& model, const DeviceGroup& devic
                                     const Workload& workload, PlanDetail detail) {
   validate(model, devices, config, workload);
   if (!config.workspace_bytes) return plan_with_workspace(model, devices, config, workload, detail);
-  std::vector<DevicePlan> plans = plan_sized(model, devices, config, workload, detail);
-  for (DevicePlan& plan : plans) plan.workspace = {*config.workspace_bytes, *config.workspace_bytes, {}, ""};
-  return plans;
+  return plan_sized(model, devices, config, workload, detail, true);
 }
 
 std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                   const Workload& workload, PlanDetail detail) {
+                                   const Workload& workload, PlanDetail detail, bool is_given) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   std::vector<DevicePlan> plans(static_cast<size_t>(twin->size()));
   int steps = 0;
@@ -110,9 +108,13 @@ std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& device
   run_on_meta(model, *twin, config, workload, layers ? keep_history : std::function<void()>());
   PlacedRecords placed;
   for (int i = 0; i < twin->size(); ++i) {
-    Pool& pool = (*twin)[i].pool();
+    Device& device = (*twin)[i];
+    const int64_t reserved = config.workspace_bytes.value();
+    if (is_given) require_workspace(device.compute(), {device.target(), device.thread_count()}, reserved);
+    Pool& pool = device.pool();
     const PoolStatistics s = pool.statistics();
     DevicePlan& plan = plans[static_cast<size_t>(i)];
+    plan.workspace = {reserved, reserved, {}, ""};
     plan.placement = placement_of(pool.take_record(), placed);
     plan.peak_bytes = plan.placement->height;
     plan.unplaced_peak_bytes = s.peak_bytes;

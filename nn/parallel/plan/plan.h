@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/workspace.h"
@@ -26,11 +27,17 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
                  const std::function<void()>& on_step);
 
 /// The plan of a configuration with workspace_bytes.
+///   is_given  they are not what a plan chose: throws OutOfMemory if they are too few for an operation
 std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                   const Workload& workload, PlanDetail detail);
+                                   const Workload& workload, PlanDetail detail, bool is_given);
 /// The plan of a configuration without workspace_bytes.
 std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                             const Workload& workload, PlanDetail detail);
+
+/// The workspace with which the plan of a configuration without workspace_bytes fits the devices, also where exact mode
+/// does not shrink it; nothing if none does.
+std::optional<int64_t> fitting_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                         const Workload& workload);
 
 /// Bytes of a plan beyond its device's capacity; below 0 where it fits.
 int64_t missing_bytes(const DevicePlan& plan, const Device& device);

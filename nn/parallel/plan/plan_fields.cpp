@@ -50,6 +50,18 @@ std::string describe(const Precision& p) {
 
 }  // namespace
 
+AgreementFields exact_fields(const DeviceGroup& devices, const EngineConfig& config) {
+  if (!config.exact()) return {{"exact mode", "off"}};
+  const bool on_gpus = devices.target().backend == Backend::cuda;
+  return {{"exact mode", "on"},
+          {"leaves", std::to_string(config.scheme.split.leaves)},
+          {"threads of a leaf", on_gpus ? "none" : std::to_string(config.leaf_threads)},
+          {"leaves that share batch statistics", std::to_string(config.leaf_group())},
+          {"workspace", config.workspace_bytes ? std::to_string(*config.workspace_bytes) : "planned"},
+          {"Winograd's algorithm", devices.options().winograd ? "allowed" : "not allowed"},
+          {"TF32", devices.options().tf32 ? "allowed" : "not allowed"}};
+}
+
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config,
                             const Workload& workload) {
   AgreementFields fields;
@@ -116,8 +128,9 @@ void agree_with_processes(const EngineSetup& setup) {
     throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
   if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
-  require_agreement(*setup.peers(), "what they train",
-                    plan_fields(setup.model, setup.layout, setup.config, setup.workload));
+  AgreementFields fields = plan_fields(setup.model, setup.layout, setup.config, setup.workload);
+  for (auto& field : exact_fields(setup.devices, setup.config)) fields.push_back(std::move(field));
+  require_agreement(*setup.peers(), "what they train", fields);
 }
 
 }  // namespace vitrine

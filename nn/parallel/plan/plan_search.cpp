@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -76,8 +77,46 @@ EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices
 bool Fit::fits() const { return tightest() >= 0; }
 int64_t Fit::tightest() const { return *std::ranges::min_element(headroom); }
 
+PlannedDevices::PlannedDevices(DeviceGroup& devices) : groups_{&devices}, first_rank_(devices.first_rank()) {
+  if (devices[0].id().backend == Backend::meta && devices.process_count() > 1) {
+    groups_.clear();
+    first_rank_ = 0;
+    for (int process = 0; process < devices.process_count(); ++process) {
+      const bool is_this = process == devices.process();
+      groups_.push_back(is_this ? &devices : others_.emplace_back(devices.in_process(process)).get());
+    }
+  }
+  for (DeviceGroup* const group : groups_) {
+    for (int d = 0; d < group->size(); ++d) devices_.push_back(&(*group)[d]);
+  }
+}
+
+std::string PlannedDevices::name(int i) const {
+  const std::string name = (*this)[i].name();
+  return groups_.size() > 1 ? fmt::format("rank {} {}", rank(i), name) : name;
+}
+
+std::vector<DevicePlan> PlannedDevices::plan(const Model& model, const EngineConfig& config, const Workload& workload,
+                                             PlanDetail detail) const {
+  std::vector<DevicePlan> all;
+  for (const DeviceGroup* const group : groups_) {
+    for (DevicePlan& plan : plan_memory(model, *group, config, workload, detail)) all.push_back(std::move(plan));
+  }
+  return all;
+}
+
 PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
-    : model_(model), devices_(devices), config_(std::move(config)), workload_(std::move(workload)) {}
+    : model_(model),
+      devices_(devices),
+      planned_(std::make_shared<const PlannedDevices>(devices)),
+      config_(std::move(config)),
+      workload_(std::move(workload)) {}
+
+PlanSearch PlanSearch::with(EngineConfig config) const {
+  PlanSearch other = *this;
+  other.config_ = std::move(config);
+  return other;
+}
 
 bool PlanSearch::capacity_is_given() const {
   return !devices_.options().memory_bytes.empty() || devices_.target().backend != Backend::cpu;
@@ -87,19 +126,24 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
   if (workload_.stop && workload_.stop()) throw SearchStopped();
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
   validate(model_, devices_, config, fit.workload);
-  try {
-    EngineConfig sized = config;
-    sized.workspace_bytes = full_workspace_bytes(model_, devices_, config, fit.workload);
-    fit.plans = plan_memory(model_, devices_, sized, fit.workload);
-  } catch (const OutOfMemory&) {
-    // The plan overflowed; a headroom below any capacity marks it.
-    fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});
-    for (DevicePlan& plan : fit.plans) plan.peak_bytes = DeviceGroup::kUnlimitedBytes + 1;
+  for (const DeviceGroup* const group : planned_->groups()) {
+    std::vector<DevicePlan> plans;
+    try {
+      EngineConfig sized = config;
+      sized.workspace_bytes = full_workspace_bytes(model_, *group, config, fit.workload);
+      plans = plan_sized(model_, *group, sized, fit.workload, PlanDetail::peaks, config.workspace_bytes.has_value());
+    } catch (const OutOfMemory& error) {
+      if (error.shortage().memory == MemoryShortage::Memory::workspace) throw;
+      // The plan overflowed; a headroom below any capacity marks it.
+      plans.assign(static_cast<size_t>(group->size()), DevicePlan{});
+      for (DevicePlan& plan : plans) plan.peak_bytes = DeviceGroup::kUnlimitedBytes + 1;
+    }
+    for (DevicePlan& plan : plans) fit.plans.push_back(std::move(plan));
   }
   const BatchPlan batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, devices_.world_size());
-  for (int d = 0; d < devices_.size(); ++d) {
-    fit.headroom.push_back(devices_[d].pool().capacity_bytes() - fit.plans[static_cast<size_t>(d)].peak_bytes);
-    fit.slices.push_back(batch.largest_slice(devices_.first_rank() + d));
+  for (int d = 0; d < planned_->size(); ++d) {
+    fit.headroom.push_back((*planned_)[d].pool().capacity_bytes() - fit.plans[static_cast<size_t>(d)].peak_bytes);
+    fit.slices.push_back(batch.largest_slice(planned_->rank(d)));
   }
   return fit;
 }
@@ -293,21 +337,23 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
   // A model that cannot train on half as many samples (batch norm of one value) has no second point.
   const Fit smaller = candidate(half, {}).value_or(fit);
   std::vector<std::string> lines;
+  std::set<std::string> known;
   for (size_t d = 0; d < fit.plans.size(); ++d) {
     const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];
     const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
-    Device& device = devices_[static_cast<int>(d)];
+    const Device& device = (*planned_)[static_cast<int>(d)];
     // With one sample, or a peak that does not depend on the slice, there is no line.
     const std::string terms = each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each),
                                                      samples, samples == 1 ? "" : "s", format_bytes(each))
                                        : std::string();
-    std::string line = fmt::format("{}: {}{}", device.name(), terms, format_bytes(peak));
+    std::string line = fmt::format(": {}{}", terms, format_bytes(peak));
     const int64_t capacity = device.pool().capacity_bytes();
     if (capacity != DeviceGroup::kUnlimitedBytes) {
       line += fmt::format(" of {}, {} {}", format_bytes(capacity), format_bytes(std::abs(fit.headroom[d])),
                           fit.headroom[d] < 0 ? "too much" : "free");
     }
-    lines.push_back(line);
+    if (known.insert(line).second || planned_->groups().size() == 1)
+      lines.push_back(planned_->name(static_cast<int>(d)) + line);
   }
   return lines;
 }

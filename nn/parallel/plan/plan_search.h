@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,11 +16,37 @@ namespace vitrine {
 /// The configuration with a split by these numbers of samples of each device.
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices);
 
+/// The devices for which a plan is made: those of this process; of a group of meta devices those of all processes,
+/// which it opens like this one's.
+class PlannedDevices {
+ public:
+  /// devices must outlive it.
+  explicit PlannedDevices(DeviceGroup& devices);
+
+  /// One group for each process.
+  const std::vector<DeviceGroup*>& groups() const { return groups_; }
+  int size() const { return static_cast<int>(devices_.size()); }
+  Device& operator[](int i) const { return *devices_[static_cast<size_t>(i)]; }
+  /// Among the devices of all processes.
+  int rank(int i) const { return first_rank_ + i; }
+  /// "cpu:0"; of several processes "rank 1 cpu:0".
+  std::string name(int i) const;
+  /// plan_memory() of all groups.
+  std::vector<DevicePlan> plan(const Model& model, const EngineConfig& config, const Workload& workload,
+                               PlanDetail detail = PlanDetail::peaks) const;
+
+ private:
+  std::vector<std::unique_ptr<DeviceGroup>> others_;
+  std::vector<DeviceGroup*> groups_;
+  std::vector<Device*> devices_;
+  int first_rank_ = 0;
+};
+
 /// A configuration with its plan.
 struct Fit {
   EngineConfig config;
   Workload workload;
-  std::vector<DevicePlan> plans;  // of this process's devices
+  std::vector<DevicePlan> plans;  // of PlannedDevices
   std::vector<int64_t> headroom;  // capacity less peak, bytes; below 0 where it does not fit
   std::vector<int64_t> slices;    // samples of each device in the largest micro-batch
 
@@ -29,7 +56,7 @@ struct Fit {
 };
 
 /// Searches configurations that fit the devices' memory, by plans alone: runs nothing and allocates nothing on a
-/// device. With several processes it considers only this process's devices.
+/// device. It considers PlannedDevices.
 class PlanSearch {
  public:
   /// model and devices must outlive it. The workload's `under` gives that of other batch sizes.
@@ -37,10 +64,11 @@ class PlanSearch {
 
   const Model& model() const { return model_; }
   DeviceGroup& devices() const { return devices_; }
+  const PlannedDevices& planned() const { return *planned_; }
   const EngineConfig& config() const { return config_; }
   const Workload& workload() const { return workload_; }
   /// The search of another configuration of the same run.
-  PlanSearch with(EngineConfig config) const { return {model_, devices_, std::move(config), workload_}; }
+  PlanSearch with(EngineConfig config) const;
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
   /// False where CPU devices have all of the available memory, so that a larger capacity would not help.
@@ -67,8 +95,8 @@ class PlanSearch {
   /// The configuration, changed only in what `space` allows. None: it does not fit.
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
-  /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as
-  /// a line through this plan and that of half the batch.
+  /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device, with several
+  /// processes for those that differ: its peak as a line through this plan and that of half the batch.
   std::vector<std::string> arithmetic(const Fit& fit) const;
 
  private:
@@ -83,6 +111,7 @@ class PlanSearch {
 
   const Model& model_;
   DeviceGroup& devices_;
+  std::shared_ptr<const PlannedDevices> planned_;
   EngineConfig config_;
   Workload workload_;
 };

@@ -106,24 +106,22 @@ PlanSearch with_nothing_recomputed(const PlanSearch& search) {
 RecomputeSearch::RecomputeSearch(const PlanSearch& search) : search_(with_nothing_recomputed(search)) {
   if (!search_.trains()) throw ConfigError("recompute: an engine that only evaluates recomputes nothing; leave it out");
   const EngineConfig& config = search_.config();
-  DeviceGroup& devices = search_.devices();
-  const std::vector<DevicePlan> plans =
-      plan_memory(search_.model(), devices, config, search_.workload(), PlanDetail::layers);
-  const BatchPlan batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, devices.world_size());
-  const auto samples = [&](int d) {
-    return batch.sizes[0][static_cast<size_t>(devices.first_rank()) + static_cast<size_t>(d)];
-  };
+  const PlannedDevices& devices = search_.planned();
+  const std::vector<DevicePlan> plans = devices.plan(search_.model(), config, search_.workload(), PlanDetail::layers);
+  const BatchPlan batch =
+      plan_batch(config.scheme.split, config.batch_size, config.accumulate, search_.devices().world_size());
+  const auto samples = [&](int d) { return batch.sizes[0][static_cast<size_t>(devices.rank(d))]; };
   const auto headroom = [&](int d) {
     return devices[d].pool().capacity_bytes() - plans[static_cast<size_t>(d)].peak_bytes;
   };
   for (int d = 0; d < devices.size(); ++d) {
     if (samples(d) > 0 && (samples(device_) == 0 || headroom(d) < headroom(device_))) device_ = d;
   }
-  parts_ = model_of(search_.model(), config, devices, std::max<int64_t>(1, samples(device_)),
+  parts_ = model_of(search_.model(), config, search_.devices(), std::max<int64_t>(1, samples(device_)),
                     plans[static_cast<size_t>(device_)]);
 }
 
-int64_t RecomputeSearch::capacity_bytes() const { return search_.devices()[device_].pool().capacity_bytes(); }
+int64_t RecomputeSearch::capacity_bytes() const { return search_.planned()[device_].pool().capacity_bytes(); }
 
 RecomputePoint RecomputeSearch::planned(const RecomputationChoice& choice) const {
   EngineConfig config = search_.config();

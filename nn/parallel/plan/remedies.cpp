@@ -91,7 +91,23 @@ Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
     remedy.push_back(propose(settings::kRecompute, fmt::format("{}", fmt::join(fit.recompute, ","))));
   if (fit.scheme.split.str() != config.scheme.split.str())
     remedy.push_back(propose(settings::kSplit, fit.scheme.split.str()));
+  if (fit.workspace_bytes != config.workspace_bytes)
+    remedy.push_back(propose(settings::kWorkspaceBytes, fit.workspace_bytes.value()));
   return remedy;
+}
+
+/// Exact mode: the workspace that an ordinary plan would shrink to.
+std::optional<Fit> with_smaller_workspace(const PlanSearch& search, PlanSearch::SearchSpace space) {
+  EngineConfig config = search.config();
+  if (!config.exact() || config.workspace_bytes) return std::nullopt;
+  std::optional<int64_t> least;
+  for (const DeviceGroup* const group : search.planned().groups()) {
+    const std::optional<int64_t> fitting = fitting_workspace(search.model(), *group, config, search.workload());
+    if (!fitting) return std::nullopt;
+    least = std::min(least.value_or(*fitting), *fitting);
+  }
+  config.workspace_bytes = least;
+  return search.with(std::move(config)).as_it_is(space);
 }
 
 }  // namespace
@@ -115,6 +131,7 @@ std::vector<Remedy> find_remedies(const PlanSearch& search, PlanSearch::SearchSp
   const std::vector<PlanSearch> others = under_other_schemes(search);
   for (const PlanSearch& other : others) add(other.as_it_is(space));
   if (config.resident_images.count > 0) add(with_images_on_host(search, space));
+  add(with_smaller_workspace(search, space));
   add(search.fewest_micro_batches(space));
   if (!space.split) add(search.as_it_is({.split = true}));
   if (!space.recompute) add(with_recomputation(search));
@@ -162,6 +179,8 @@ Reason describe_remedies(const PlanSearch& search, PlanSearch::SearchSpace space
     for (size_t i = 0; i < remedy.size(); ++i) {
       text += Reason({i == 0 ? "" : " ", remedy[i]});
       if (had_share && remedy[i].setting == settings::kSplit) text += " (instead of the given share of device 0)";
+      if (remedy[i].setting == settings::kWorkspaceBytes)
+        text += " (other bits: exact mode does not shrink the workspace by itself)";
     }
   }
   return text;
@@ -173,6 +192,7 @@ std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices
     return plan_memory(model, devices, config, workload, detail);
   } catch (const OutOfMemory& error) {
     const MemoryShortage& s = error.shortage();
+    if (s.memory == MemoryShortage::Memory::workspace) throw;
     throw OutOfMemory(Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} "
                                          "cannot allocate {} for {}{}{} in phase "
                                          "{}.\n",

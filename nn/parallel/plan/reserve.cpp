@@ -59,6 +59,9 @@ constexpr const char* kCopies = "copies in host memory (weights, gradients, chec
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(missing(other)));
   }
+  if (setup.config.exact() && workspace_planned)
+    story += fmt::format("; its workspace of {} does not shrink in exact mode, because it decides algorithms",
+                         format_bytes(plan.workspace.bytes));
   if (const DeviceGroupOptions& options = devices.options(); options.memory_bytes.empty() && options.host_bytes > 0) {
     story += fmt::format(". {} of the available memory are kept free for {}; a run without these copies may use it",
                          format_bytes(options.host_bytes), kCopies);

@@ -88,6 +88,8 @@ void validate_exact(const Model& model, const DeviceGroup& devices, const Engine
   }
   if (config.reducer)
     refuse(Reason("it has its own reduction, but EngineConfig::reducer replaces it; leave one of them out"));
+  if (config.autotune.enabled)
+    refuse(Reason("timed plans differ from search to search, and so do their sums; leave out autotune"));
   for (int i = 0; i < devices.size(); ++i) {
     const int count = devices[i].thread_count();
     if (devices[i].id().backend != Backend::cpu || count == config.leaf_threads) continue;

@@ -2,6 +2,7 @@
 // The workspace of a plan that is not given one.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "nn/parallel/plan/plan.h"
 
@@ -28,12 +29,29 @@ int64_t largest_lack(const std::vector<DevicePlan>& plans, const DeviceGroup& de
   return lack;
 }
 
-/// Meta devices that have recorded the workload's operations.
+/// One device in place of those of all processes.
+std::unique_ptr<DeviceGroup> one_device(const DeviceGroup& devices) {
+  DeviceGroupOptions one;
+  one.devices = {{Backend::meta, 0}};
+  one.stand_for = {devices.target()};
+  one.threads_per_device = {devices[0].thread_count()};
+  one.tf32 = devices.options().tf32;
+  one.winograd = devices.options().winograd;
+  return std::make_unique<DeviceGroup>(one);
+}
+
+/// Meta devices that have recorded the workload's operations: in exact mode one with all leaves of the run, so that
+/// every process gets the same workspace.
 std::unique_ptr<DeviceGroup> recorded_twin(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                            const Workload& workload) {
-  std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  std::unique_ptr<DeviceGroup> twin = config.exact() ? one_device(devices) : devices.meta_twin();
   EngineConfig sized = config;
   sized.workspace_bytes = kLeastCpuWorkspace;  // nothing runs in it
+  if (config.exact()) {
+    sized.scheme = Scheme();
+    sized.scheme.split.leaves = config.scheme.split.leaves;
+    sized.survive_device_loss = false;
+  }
   run_on_meta(model, *twin, sized, workload, {});
   return twin;
 }
@@ -83,19 +101,23 @@ void record_workspaces(const Model& model, const DeviceGroup& devices, const Eng
   }
 }
 
-std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                                            const Workload& workload, PlanDetail detail) {
+namespace {
+
+/// The plan with the largest workspace that fits and is worth it; one of `shrinks` false has what the operations ask
+/// for, whether it fits or not.
+std::vector<DevicePlan> plan_within(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                    const Workload& workload, PlanDetail detail, bool shrinks) {
   const WorkspaceNeed full = workspace_need(model, devices, config, workload, most_allowed(devices));
   const int64_t least = at_least(devices, full.unknown);
   WorkspacePlan workspace;
   workspace.bytes = std::max(least, full.best_bytes);
-  workspace.least_bytes = std::min(workspace.bytes, std::max(least, full.least_bytes));
+  workspace.least_bytes = shrinks ? std::min(workspace.bytes, std::max(least, full.least_bytes)) : workspace.bytes;
   workspace.unknown = full.unknown;
   EngineConfig sized = config;
   std::vector<DevicePlan> plans;
   while (true) {
     sized.workspace_bytes = workspace.bytes;
-    plans = plan_sized(model, devices, sized, workload, detail);
+    plans = plan_sized(model, devices, sized, workload, detail, false);
     const int64_t lack = largest_lack(plans, devices);
     if (lack <= 0 || workspace.bytes == workspace.least_bytes) break;
     const int64_t room = std::max(workspace.least_bytes, workspace.bytes - lack);
@@ -110,6 +132,21 @@ std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGrou
   if (largest_lack(plans, devices) > 0) workspace.shortages.clear();  // it does not fit at all
   for (DevicePlan& plan : plans) plan.workspace = workspace;
   return plans;
+}
+
+}  // namespace
+
+std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                            const Workload& workload, PlanDetail detail) {
+  // In exact mode the memory of a device must not decide which algorithms run.
+  return plan_within(model, devices, config, workload, detail, !config.exact());
+}
+
+std::optional<int64_t> fitting_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                         const Workload& workload) {
+  const std::vector<DevicePlan> plans = plan_within(model, devices, config, workload, PlanDetail::peaks, true);
+  if (largest_lack(plans, devices) > 0) return std::nullopt;
+  return plans.front().workspace.bytes;
 }
 
 }  // namespace vitrine

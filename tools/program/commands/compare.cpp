@@ -89,8 +89,8 @@ class Comparison {
       const EngineConfig config = engine_config(options_, job_, run.scheme, run.precision);
       RunRecord planned =
           planned_run(options_, job_, config,
-                      plan_batch(run.scheme.split, config.batch_size, config.accumulate, group->world_size()), *group,
-                      plan_memory(job_.model, *group, config, workload));
+                      plan_batch(run.scheme.split, config.batch_size, config.accumulate, group->world_size()),
+                      PlannedDevices(*group), plan_memory(job_.model, *group, config, workload));
       planned.name = run.name;
       const bool fits = all_fit(planned.devices);
       (fits ? fitting : refused).push_back(fits ? std::move(run) : std::move(planned));

@@ -2,6 +2,7 @@
 #include "tools/program/commands/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -54,39 +55,48 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   const Scheme scheme = resolve_scheme(options, devices, group.world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   const Workload workload = train_workload(options, job, options.steps, options.evaluate);
-  const std::vector<DevicePlan> plans = plan_or_explain(job.model, group, config, workload, PlanDetail::layers);
-  if (!options.prove.empty()) {
-    write_output_file("--prove", options.prove,
-                      [&](std::ostream& out) { write_schedule(job.model, group, config, workload, plans, out); });
+  const PlanSearch search(job.model, group, config, workload);
+  std::vector<DevicePlan> plans;
+  ExactPrice price;
+  for (DeviceGroup* const process : search.planned().groups()) {
+    std::vector<DevicePlan> own = plan_or_explain(job.model, *process, config, workload, PlanDetail::layers);
+    if (!options.prove.empty() && process == &group) {
+      write_output_file("--prove", options.prove,
+                        [&](std::ostream& out) { write_schedule(job.model, group, config, workload, own, out); });
+    }
+    if (config.exact()) price = most_of(price, plan_exact_price(job.model, *process, config, workload, own));
+    std::ranges::move(own, std::back_inserter(plans));
   }
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   print_warnings(options, idle_device_warnings(batch));
   Record record;
   record.kind = Record::Kind::plan;
-  RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, group, plans));
-  if (config.exact()) run.exact_price = plan_exact_price(job.model, group, config, workload, plans);
-  record.stage_below = plan_stage_below(options, job, config, batch, group);
-  if (finds_remedies && !all_fit(run.devices))
-    record.remedies = in_program_words(describe_remedies({job.model, group, config, workload}));
-  if (options.frontier)
-    record.frontier = recomputations(RecomputeSearch({job.model, group, config, workload}), run.devices);
+  RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, search.planned(), plans));
+  if (config.exact()) run.exact_price = price;
+  record.stage_below = plan_stage_below(options, job, config, batch, search.planned());
+  if (finds_remedies && !all_fit(run.devices)) record.remedies = in_program_words(describe_remedies(search));
+  if (options.frontier) record.frontier = recomputations(RecomputeSearch(search), run.devices);
   if (interrupted()) throw SearchStopped();
   const FlatLayout layout(job.model.net->parameters(), 0);
-  record.title =
-      fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.size(), "device"), options.mode_name());
+  record.title = fmt::format("The plan of {} on {}, {}", job.model.name, counted(group.world_size(), "device"),
+                             options.mode_name());
   record.command_line = command_line(options);
   record.facts = {
       {"model and data", describe_job(job, layout)},
-      {"scheme", fmt::format("{}: {} per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
-                             counted(options.batch_size, "sample"), describe_batch(batch), scheme.split.str(),
-                             loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
-                             options.processes > 1 ? fmt::format("; the first of {} processes", options.processes)
-                                                   : std::string())}};
+      {"scheme",
+       fmt::format("{}: {} per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(),
+                   counted(options.batch_size, "sample"), describe_batch(batch), scheme.split.str(),
+                   loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
+                   options.processes > 1 ? fmt::format("; {} processes", options.processes) : std::string())}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
   record.config = config_json({options, job, devices, group.world_size()});
   record.notes = chosen.notes;
-  for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
+  for (const DevicePlan& plan : plans) {
+    for (const std::string& warning : workspace_warnings(plan)) {
+      if (std::ranges::find(record.notes, warning) == record.notes.end()) record.notes.push_back(warning);
+    }
+  }
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {
     record.checkpoints.emplace().planned_staging =

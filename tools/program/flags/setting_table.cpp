@@ -96,6 +96,8 @@ bool is_sgd(const OptimizerConfig& optimizer) { return optimizer.kind == Optimiz
 
 /// Layers with running statistics take them over a micro-batch or, on request, over the samples of a device.
 bool has_norms(const SettingContext& c) { return BufferLayout(*c.job.model.net).any_saved(); }
+/// What decides how a leaf is computed: rounding, of which exact mode allows none.
+Effect of_algorithms(const SettingContext& c) { return c.options.exact ? Effect::result : Effect::rounding; }
 /// Exact mode computes the same bits, however its leaves are distributed.
 Effect unless_exact(const SettingContext& c) { return c.options.exact ? Effect::none : Effect::rounding; }
 Effect of_devices(const SettingContext& c) {
@@ -174,7 +176,7 @@ SettingTable model_settings() {
                "test set]",
                fraction(false, false), Meaning{"`--val-split`; null: the data's test set"}),
           flag("--preprocess", kModels, at(&Options::preprocess), "Where images are resized and normalized",
-               one_of({"host", "device"}), Effect::rounding),
+               one_of({"host", "device"}), EffectIf{of_algorithms}),
           flag("--normalize", kModels, at(&Options::normalize),
                "Mean/deviation per channel of pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2; or none [the data set's]",
                Type{"MEAN/DEVIATION"}, Meaning{"`--normalize`; null: the data set's"},
@@ -214,9 +216,10 @@ SettingTable device_settings() {
                L::commas, Effect::start, Ranks::local),
           flag("--workspace", kUsers, at(&Options::workspace),
                "Scratch memory of each device's libraries: 64MiB [planned: what the convolutions need]", bytes(0),
-               Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, Effect::rounding,
+               Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, EffectIf{of_algorithms},
                Compared{[](const SettingContext& c) {
-                 return value_or_null(c.workspace_bytes ? c.workspace_bytes : c.options.workspace);
+                 const bool planned = c.workspace_bytes && !c.options.exact;  // there its size changes no bits
+                 return value_or_null(planned ? c.workspace_bytes : c.options.workspace);
                }}),
           flag("--threads-per-device", kUsers, at(&Options::threads_per_device),
                "Threads of each CPU device: 2, or a list [the cores, divided]", whole_number(1, kMostThreadsPerDevice),
@@ -229,7 +232,7 @@ SettingTable device_settings() {
           // Checkpoints of versions without the flag continue.
           flag("--winograd", kModels, at(&Options::winograd),
                "Let f32 convolutions on CPU devices run by Winograd's algorithm: faster, six times the rounding error",
-               EffectIf{[](const SettingContext& c) { return c.options.exact ? Effect::result : Effect::rounding; }},
+               EffectIf{of_algorithms},
                Compared{[](const SettingContext& c) { return c.options.winograd ? "on" : ""; }}),
           flag("--nccl-defaults", kUsers, at(&Options::nccl_defaults),
                "Let NCCL choose its algorithm and protocol: often faster, but last bits may differ from run to run",

@@ -200,7 +200,7 @@ struct RunRecord {
   int64_t image_bytes = 0,
           label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
   // Measurements:
-  std::vector<DeviceRecord> devices;  // of all processes, in rank order
+  std::vector<DeviceRecord> devices;  // of all processes, in rank order; planned, the fullest first
   StepRecord steps;
   std::string diverged;    // why training stopped; empty if it did not diverge
   std::string failure;     // the error of the data that ended training; empty without one

@@ -43,15 +43,15 @@ std::string found(const Options& options, const Choices& choices) {
 }
 
 /// Why a batch with one more sample does not fit; empty if the batch is the whole training set.
-std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& devices, bool even_split) {
+std::string next_batch(const PlanSearch& search, const Fit& fit, bool even_split) {
   EngineConfig config = fit.config;
   ++config.batch_size;
   const Fit more = even_split ? search.even_split(config) : search.plan(config);
   const auto tightest = std::min_element(more.headroom.begin(), more.headroom.end());
   if (*tightest >= 0) return {};
-  Device& device = devices[static_cast<int>(tightest - more.headroom.begin())];
   return fmt::format("  a batch of {} with its full workspace would be {} too much for {}", config.batch_size,
-                     format_bytes(-*tightest), device.name());
+                     format_bytes(-*tightest),
+                     search.planned().name(static_cast<int>(tightest - more.headroom.begin())));
 }
 
 /// What nothing fits means: the arithmetic of the plan, and what would fit.
@@ -97,8 +97,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (options.balance == "time") choices.split = false;  // measured afterwards
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
-  // A plan for the first of several processes may look at that process; a run would not know whether the others have
-  // room.
+  // A plan knows the devices of all processes; a run would not know whether the others have room.
   if (devices.process_group() != nullptr || (devices.process_count() > 1 && choices.split)) {
     throw ConfigError(fmt::format(
         "{}: a process knows the memory of its own devices only; {}", asked,
@@ -140,7 +139,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (choices.batch_size) {
     const std::string reason = fit->config.batch_size == most
                                    ? fmt::format("  it is the whole training set of {}", format_count(most))
-                                   : next_batch(search, *fit, devices, choices.split);
+                                   : next_batch(search, *fit, choices.split);
     if (!reason.empty()) chosen.notes.push_back(reason);
   }
   return chosen;

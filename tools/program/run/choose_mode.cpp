@@ -68,14 +68,16 @@ std::vector<Candidate> candidates_that_fit(const Options& options, const Job& jo
       const Scheme scheme = resolve_scheme(one, resolve_devices(one, cuda_device_count()), devices.world_size());
       Candidate candidate{mode, engine_config(one, job, scheme, resolve_precision(one))};
       const Workload workload = train_workload(one, job, one.steps, one.evaluate);
-      const Fit fit = PlanSearch(job.model, devices, candidate.config, workload).plan(candidate.config);
+      const PlanSearch search(job.model, devices, candidate.config, workload);
+      const Fit fit = search.plan(candidate.config);
       if (!fit.fits()) {
         notes.push_back(fmt::format("  {}: does not fit", mode));
         continue;
       }
       EngineConfig sized = candidate.config;
       sized.workspace_bytes = fit.plans.front().workspace.bytes;
-      candidate.bytes = most_moved(plan_movement(job.model, devices, sized, workload));
+      for (const DeviceGroup* const group : search.planned().groups())
+        candidate.bytes = std::max(candidate.bytes, most_moved(plan_movement(job.model, *group, sized, workload)));
       fitting.push_back(std::move(candidate));
     } catch (const ConfigError& error) {
       notes.push_back(fmt::format("  {}: not possible: {}", mode, in_program_words(error)));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run/run_facts.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "kernels/libraries.h"
@@ -118,9 +120,10 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
   return record;
 }
 
-static DeviceRecord planned_device(Device& device, int64_t samples_per_step, const DevicePlan& plan) {
+static DeviceRecord planned_device(const std::string& name, const Device& device, int64_t samples_per_step,
+                                   const DevicePlan& plan) {
   DeviceRecord record;
-  record.device = device.name();
+  record.device = name;
   record.samples_per_step = samples_per_step;
   record.plan = plan;
   record.pool.peak_bytes = plan.peak_bytes;
@@ -134,28 +137,36 @@ static DeviceRecord planned_device(Device& device, int64_t samples_per_step, con
 }
 
 RunRecord planned_run(const Options& options, const Job& job, EngineConfig config, const BatchPlan& batch,
-                      DeviceGroup& group, const std::vector<DevicePlan>& plans) {
+                      const PlannedDevices& devices, const std::vector<DevicePlan>& plans) {
   RunRecord run = configured_run(options, config, batch);
-  config.workspace_bytes = plans.front().workspace.bytes;
-  const std::vector<PlannedMovement> moved =
-      plan_movement(job.model, group, config, train_workload(options, job, options.steps, options.evaluate));
-  run.planned_moved_bytes = most_moved(moved);
-  for (int d = 0; d < group.size(); ++d) {
-    const auto at = static_cast<size_t>(d);
-    DeviceRecord& device = run.devices.emplace_back(planned_device(group[d], batch.device_samples(d), plans[at]));
-    device.phases = moved[at].phases;
-    device.communication = moved[at].communication;
+  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
+  for (const DeviceGroup* const group : devices.groups()) {
+    config.workspace_bytes = plans[run.devices.size()].workspace.bytes;
+    const std::vector<PlannedMovement> moved = plan_movement(job.model, *group, config, workload);
+    run.planned_moved_bytes = std::max(run.planned_moved_bytes, most_moved(moved));
+    for (const PlannedMovement& movement : moved) {
+      const size_t at = run.devices.size();
+      const auto d = static_cast<int>(at);
+      DeviceRecord& device = run.devices.emplace_back(
+          planned_device(devices.name(d), devices[d], batch.device_samples(devices.rank(d)), plans[at]));
+      device.phases = movement.phases;
+      device.communication = movement.communication;
+    }
+  }
+  if (devices.groups().size() > 1) {
+    std::ranges::stable_sort(run.devices, {},
+                             [](const DeviceRecord& d) { return d.pool.capacity_bytes - d.plan.peak_bytes; });
   }
   return run;
 }
 
 std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job, EngineConfig config,
-                                          const BatchPlan& batch, DeviceGroup& group) {
+                                          const BatchPlan& batch, const PlannedDevices& devices) {
   Sharding& shard = config.scheme.shard;
-  if (shard == Sharding::none || group.world_size() == 1) return std::nullopt;
+  if (shard == Sharding::none || devices.groups()[0]->world_size() == 1) return std::nullopt;
   shard = static_cast<Sharding>(static_cast<int>(shard) - 1);
   const Workload workload = train_workload(options, job, options.steps, options.evaluate);
-  return planned_run(options, job, config, batch, group, plan_memory(job.model, group, config, workload));
+  return planned_run(options, job, config, batch, devices, devices.plan(job.model, config, workload));
 }
 
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/parallel/plan/plan_search.h"
 #include "tools/program/record/record.h"
 #include "tools/program/run/recorded_steps.h"
 
@@ -23,13 +24,13 @@ Facts machine_facts(DeviceGroup& devices);
 
 /// The configuration of a run; without measurements.
 RunRecord configured_run(const Options& options, const EngineConfig& config, const BatchPlan& batch);
-/// The same with devices as planned, and what they move.
+/// The same with devices as planned, those of several processes from the fullest on, and what they move.
 RunRecord planned_run(const Options& options, const Job& job, EngineConfig config, const BatchPlan& batch,
-                      DeviceGroup& group, const std::vector<DevicePlan>& plans);
+                      const PlannedDevices& devices, const std::vector<DevicePlan>& plans);
 /// planned_run() with one kind of states whole that the configuration shards, the last one; nothing if none is sharded,
 /// or there is one device only.
 std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job, EngineConfig config,
-                                          const BatchPlan& batch, DeviceGroup& group);
+                                          const BatchPlan& batch, const PlannedDevices& devices);
 
 /// Sets RunRecord::image_bytes and ::label_bytes.
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config);

@@ -108,9 +108,9 @@ std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
                                    format_bytes(workspace.bytes), in_program_words(workspace.unknown)));
   }
   if (workspace.shortages.empty()) return warnings;
-  std::string text = fmt::format(
-      "the workspace is {}, all that fits, so {} convolution{} slower than with more memory:",
-      format_bytes(workspace.bytes), workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
+  std::string text = fmt::format("the workspace is {}, all that fits, so {} operation{} slower than with more memory:",
+                                 format_bytes(workspace.bytes), workspace.shortages.size(),
+                                 workspace.shortages.size() == 1 ? " is" : "s are");
   for (size_t i = 0; i < std::min(kShortagesNamed, workspace.shortages.size()); ++i) {
     const WorkspaceShortage& shortage = workspace.shortages[i];
     text += fmt::format("\n  {}: the best algorithm needs {}", shortage.operation, format_bytes(shortage.needed_bytes));

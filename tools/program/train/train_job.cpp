@@ -139,7 +139,8 @@ Record make_record(const Options& options, const std::string& name, const std::v
   of.devices = gather_devices(processes, std::move(of.devices));
   if (!options.report.empty() && processes.count() == 1) {
     const auto planned = DeviceGroup::planned(device_group_options(options, devices));
-    record.stage_below = plan_stage_below(options, job, run.engine->config(), run.engine->facts().batch, *planned);
+    record.stage_below =
+        plan_stage_below(options, job, run.engine->config(), run.engine->facts().batch, PlannedDevices(*planned));
     if (record.stage_below)
       of.planned_moved_bytes = most_moved(plan_movement(job.model, *planned, run.engine->config(),
                                                         train_workload(options, job, options.steps, options.evaluate)));

@@ -54,9 +54,8 @@ Json step_chart(const std::vector<DeviceRecord>& devices);
 
 /// {"kind": "movement", ...}: a column for the host and for each device, and a row for each phase in the order of a
 /// step: arrows with the bytes that it moves in a mean step, or a box on each device that works. More than eight
-/// devices share columns where they take the same part, and processes whose devices are not in the record share one.
-/// null for a single device without other processes, or without measured steps.
-Json movement_chart(const RunRecord& run, int other_processes = 0);
+/// devices share columns where they take the same part. null for a single device, or without measured steps.
+Json movement_chart(const RunRecord& run);
 
 /// {"kind": "waterfall", ...}: from the peak of the device that holds least to that of the device that holds most,
 /// category by category. null for a single device, or if all peaks are equal.

@@ -43,10 +43,9 @@ constexpr struct {
              {Phase::optimizer},
              {Phase::broadcast, Way::first_to_others, "parameters"}};
 
-/// The columns of devices; the host's comes before them, one of other processes after them.
+/// The columns of devices; the host's comes before them.
 struct Columns {
   std::vector<DeviceSet> sets;
-  bool others = false;
 
   std::vector<size_t> without(size_t device) const {
     std::vector<size_t> columns;
@@ -62,24 +61,22 @@ struct Columns {
     return 1;
   }
   std::vector<size_t> all() const {
-    std::vector<size_t> columns(sets.size() + (others ? 1 : 0));
+    std::vector<size_t> columns(sets.size());
     std::iota(columns.begin(), columns.end(), size_t{1});
     return columns;
   }
-  /// A device of the column; null for the host and other processes.
-  const DeviceSet* devices(size_t column) const {
-    return column == 0 || column > sets.size() ? nullptr : &sets[column - 1];
-  }
+  /// A device of the column; null for the host.
+  const DeviceSet* devices(size_t column) const { return column == 0 ? nullptr : &sets[column - 1]; }
 };
 
-Columns columns_of(const RunRecord& run, bool others) {
+Columns columns_of(const RunRecord& run) {
   const auto special = [&](size_t d) { return d == 0 || static_cast<int>(d) == run.scheme.output_device; };
   const auto agree = [&](size_t a, size_t b) {
     if (a == b) return true;
     if (run.devices.size() <= kColumnsApart || special(a) || special(b)) return false;
     return run.devices[a].samples_per_step == run.devices[b].samples_per_step;
   };
-  return {group_devices(run.devices.size(), agree), others};
+  return {group_devices(run.devices.size(), agree)};
 }
 
 /// A row of arrows; null if nothing moves.
@@ -104,7 +101,7 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
     const DeviceSet* const devices = columns.devices(column);
     return devices == nullptr ? int64_t{0} : moved_bytes(run, devices->first(), phase);
   };
-  const auto idle = [&](size_t column) { return column <= columns.sets.size() && bytes_at(column) == 0; };
+  const auto idle = [&](size_t column) { return bytes_at(column) == 0; };
   const bool at_sink_only = way == Way::others_to_output;
   std::vector<size_t>& marked = way == Way::others_to_first ? sources : sinks;
   if (!at_sink_only) std::erase_if(marked, idle);
@@ -144,20 +141,15 @@ Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
 
 }  // namespace
 
-Json movement_chart(const RunRecord& run, int other_processes) {
-  if ((run.devices.size() < 2 && other_processes == 0) || measured_steps(run.devices) == 0) return {};
-  const Columns columns = columns_of(run, other_processes > 0);
+Json movement_chart(const RunRecord& run) {
+  if (run.devices.size() < 2 || measured_steps(run.devices) == 0) return {};
+  const Columns columns = columns_of(run);
   const std::vector<std::string> names = names_of(run.devices);
   Json heads = Json::array({{{"name", "host"}, {"note", ""}}});
   for (const DeviceSet& set : columns.sets) {
     heads.push_back({{"name", set.name(names)},
                      {"note", fmt::format("{}{}", counted(run.devices[set.first()].samples_per_step, "sample"),
                                           set.single() ? "" : " each")}});
-  }
-  if (columns.others) {
-    heads.push_back(
-        {{"name", "others"},
-         {"note", fmt::format("{} process{}", format_count(other_processes), other_processes == 1 ? "" : "es")}});
   }
   Json rows = Json::array();
   for (auto [phase, way, cargo] : kRows) {

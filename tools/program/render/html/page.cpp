@@ -225,8 +225,8 @@ Json comparison_speed(const Record& record) {
 }
 
 /// What moves where; nothing for one device alone.
-Json movement_section(const RunRecord& run, const std::string& boxes, int other_processes = 0) {
-  Json movement = movement_chart(run, other_processes);
+Json movement_section(const RunRecord& run, const std::string& boxes) {
+  Json movement = movement_chart(run);
   if (movement.is_null()) return movement;
   return blocks_of({text(fmt::format("One step from top to bottom. Arrows: bytes copied. Boxes: work{}. Samples are "
                                      "those of a full batch.",
@@ -382,8 +382,7 @@ Sections plan_sections(const Record& record) {
       {"Memory over one step", memory_over_time(devices,
                                                 "A steady step. The axis is the order in which the host allocates and "
                                                 "frees memory, not time. Bands: phases.")},
-      {"What moves where",
-       blocks_of({movement_section(record.run(), "", record.processes - 1), table(movement_table(record.run()))})},
+      {"What moves where", blocks_of({movement_section(record.run(), ""), table(movement_table(record.run()))})},
       {"Price of exact mode", blocks_of({table(exact_price_table(record.runs))})},
       {"Recomputation: bytes and time", frontier_section(record)},
       {"Held for backward", blocks_of({table(held_table(devices))})}};
