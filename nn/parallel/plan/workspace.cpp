@@ -50,7 +50,6 @@ std::unique_ptr<DeviceGroup> recorded_twin(const Model& model, const DeviceGroup
   if (config.exact()) {
     sized.scheme = Scheme();
     sized.scheme.split.leaves = config.scheme.split.leaves;
-    sized.survive_device_loss = false;
   }
   run_on_meta(model, *twin, sized, workload, {});
   return twin;
