@@ -86,22 +86,19 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   }
 }
 
-int64_t workspace_bytes(const ExecContext& ctx) {
+void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed,
+                           int64_t proposed) {
   const View workspace = ctx.workspace();
-  return workspace ? workspace.bytes() : 0;
-}
-
-void throw_small_workspace(const ExecContext& ctx, int64_t reserved, const char* operation, const std::string& what,
-                           int64_t needed, int64_t proposed) {
+  const int64_t bytes = workspace ? workspace.bytes() : 0;
   throw OutOfMemory(
       {fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ",
-                   operation, what.empty() ? "" : what + " ", needed, reserved),
+                   operation, what.empty() ? "" : what + " ", needed, bytes),
        propose(ctx.workspace_setting(), size_argument(proposed))},
       {.memory = MemoryShortage::Memory::workspace,
-       .device = ctx.workspace() ? ctx.workspace().device.str() : "",
+       .device = workspace ? workspace.device.str() : "",
        .user = operation,
        .needed_bytes = needed,
-       .capacity_bytes = reserved});
+       .capacity_bytes = bytes});
 }
 
 }  // namespace vitrine::check

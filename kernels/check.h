@@ -37,12 +37,10 @@ void no_overlap(const char* operation, const Argument& a, std::initializer_list<
 /// The same, except that others may start where a starts: a is computed in place.
 void same_or_apart(const char* operation, const Argument& a, std::initializer_list<Argument> others);
 
-/// Bytes of ctx.workspace().
-int64_t workspace_bytes(const ExecContext& ctx);
-/// throws OutOfMemory: a workspace of `reserved` bytes is smaller than the `needed` bytes of an operation, and
-///        `proposed` bytes are enough to run it at speed.
+/// throws OutOfMemory: ctx.workspace() is smaller than the `needed` bytes of an operation, and `proposed` bytes are
+///        enough to run it at speed.
 ///   what  needs them, such as "f16"; empty: the operation itself
-[[noreturn]] void throw_small_workspace(const ExecContext& ctx, int64_t reserved, const char* operation,
-                                        const std::string& what, int64_t needed, int64_t proposed);
+[[noreturn]] void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what,
+                                        int64_t needed, int64_t proposed);
 
 }  // namespace vitrine::check

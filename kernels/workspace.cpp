@@ -35,9 +35,9 @@ WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& targe
   return need;
 }
 
-void require_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t reserved) {
+void require_workspace(ExecContext& recorded, const WorkspaceTarget& target) {
   if (target.device.backend == Backend::cuda) return;
-  cpu::require_workspace(recorded, recorded.plans().get<RecordedOperations>(), target.thread_count, reserved);
+  cpu::require_workspace(recorded, recorded.plans().get<RecordedOperations>(), target.thread_count);
 }
 
 void record_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes,

@@ -39,9 +39,9 @@ struct WorkspaceNeed {
 ///   recorded  a context of a meta device
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes);
 
-/// throws OutOfMemory if a workspace of `reserved` bytes is too small for any of these operations, as that would which
-/// needs most. Not checked on GPUs, whose libraries tell it when they run.
-void require_workspace(ExecContext& recorded, const WorkspaceTarget& target, int64_t reserved);
+/// throws OutOfMemory if the context's workspace is too small for any of these operations, as that would which needs
+/// most. Not checked on GPUs, whose libraries tell it when they run.
+void require_workspace(ExecContext& recorded, const WorkspaceTarget& target);
 
 /// Whether convolutions were issued to the meta context so far: on a GPU only cuDNN is asked.
 bool has_convolutions(ExecContext& recorded);

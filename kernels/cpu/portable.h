@@ -44,7 +44,7 @@ struct Conv2dBytes {
   int64_t least, most;
 };
 Conv2dBytes conv2d_bytes(const RecordedConv2d& convolution);
-/// throws OutOfMemory as conv2d() does in a workspace of `reserved` bytes.
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& convolution);
+/// throws OutOfMemory as conv2d() does in ctx's workspace, or in a part of it that has `bytes`.
+void require_workspace(const ExecContext& ctx, int64_t bytes, const RecordedConv2d& convolution);
 
 }  // namespace vitrine::cpu::portable

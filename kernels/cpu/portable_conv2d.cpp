@@ -202,11 +202,11 @@ Conv2dBytes conv2d_bytes(const RecordedConv2d& convolution) {
   return {row, team_size() * std::max(row, kBlockFloats * size_of(DType::f32))};
 }
 
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& c) {
+void require_workspace(const ExecContext& ctx, int64_t bytes, const RecordedConv2d& c) {
   const int64_t needed = conv2d_bytes(c).least;
-  if (reserved >= needed) return;
+  if (bytes >= needed) return;
   const std::string what = fmt::format("x {} with a window of {} x {}", c.x.str(), c.w[1], c.w[2]);
-  check::throw_small_workspace(ctx, reserved, pass_name(c.pass), what, needed, needed * 64 * team_size());
+  check::throw_small_workspace(ctx, pass_name(c.pass), what, needed, needed * 64 * team_size());
 }
 
 }  // namespace vitrine::cpu::portable

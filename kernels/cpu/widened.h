@@ -21,8 +21,8 @@ void conv2d(ExecContext& ctx, const Conv2dCall& call);
 portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
 /// Bytes of workspace beyond which a product does not use more.
 int64_t gemm_bytes(const RecordedProduct& product);
-/// throw OutOfMemory as the operations do in a workspace of `reserved` bytes.
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& convolution);
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedProduct& product);
+/// throw OutOfMemory as the operations do in ctx's workspace.
+void require_workspace(const ExecContext& ctx, const RecordedConv2d& convolution);
+void require_workspace(const ExecContext& ctx, const RecordedProduct& product);
 
 }  // namespace vitrine::cpu::widened

@@ -91,7 +91,7 @@ int64_t least_bytes(const RecordedConv2d& c) {
 }  // namespace
 
 void conv2d(ExecContext& ctx, const Conv2dCall& call) {
-  require_workspace(ctx, check::workspace_bytes(ctx), call.recorded());
+  require_workspace(ctx, call.recorded());
   const bool of_weights = call.pass == Conv2dPass::backward_weight;
   const int64_t images = call.x.shape[0], at_once = images_at_once(ctx, call.recorded());
   Arena arena(ctx.workspace());
@@ -122,11 +122,11 @@ portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& c) {
           Arena::kAlignment + weight_bytes(c) + at_once * image_bytes(c) + f32_workspace(ctx, c, at_once)};
 }
 
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedConv2d& c) {
+void require_workspace(const ExecContext& ctx, const RecordedConv2d& c) {
   const int64_t needed = least_bytes(c);
-  if (reserved >= needed) return;
-  check::throw_small_workspace(ctx, reserved, pass_name(c.pass),
-                               fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
+  if (ctx.workspace() && ctx.workspace().bytes() >= needed) return;
+  check::throw_small_workspace(ctx, pass_name(c.pass), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()),
+                               needed, 4 * needed);
 }
 
 }  // namespace vitrine::cpu::widened

@@ -123,9 +123,9 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
   });
 }
 
-void require(const ExecContext& ctx, int64_t reserved, const char* name, DType dtype) {
-  if (reserved >= kWidenedGemmWorkspaceBytes) return;
-  check::throw_small_workspace(ctx, reserved, name, dtype_name(dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20);
+void require(const ExecContext& ctx, const char* name, DType dtype) {
+  if (ctx.workspace() && ctx.workspace().bytes() >= kWidenedGemmWorkspaceBytes) return;
+  check::throw_small_workspace(ctx, name, dtype_name(dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20);
 }
 
 /// Floats for tiles in the workspace; the rest is left to the library that multiplies them.
@@ -143,10 +143,9 @@ int64_t most_bytes(int64_t m, int64_t n, int64_t k, bool rounds) {
 }
 
 void multiply(ExecContext& ctx, const Product& p) {
-  const int64_t reserved = check::workspace_bytes(ctx);
-  require(ctx, reserved, p.name, p.a.dtype);
+  require(ctx, p.name, p.a.dtype);
   // The library chooses by what it can have: the rest of what is this product's own.
-  Arena arena(ctx.workspace().rows(0, std::min(reserved, most_bytes(p.m(), p.n(), p.k(), p.rounds()))));
+  Arena arena(ctx.workspace().rows(0, std::min(ctx.workspace().bytes(), most_bytes(p.m(), p.n(), p.k(), p.rounds()))));
   const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(arena));
   WideTile a(p.a, p.transpose_a, arena.take_floats(tile.m * tile.k));
   WideTile b(p.b, p.transpose_b, arena.take_floats(tile.k * tile.n));
@@ -181,8 +180,8 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
 
 int64_t gemm_bytes(const RecordedProduct& p) { return most_bytes(p.m, p.n, p.k, p.c_dtype != DType::f32); }
 
-void require_workspace(const ExecContext& ctx, int64_t reserved, const RecordedProduct& p) {
-  require(ctx, reserved, p.transpose_b ? "linear_forward" : "gemm", p.dtype);
+void require_workspace(const ExecContext& ctx, const RecordedProduct& p) {
+  require(ctx, p.transpose_b ? "linear_forward" : "gemm", p.dtype);
 }
 
 }  // namespace vitrine::cpu::widened

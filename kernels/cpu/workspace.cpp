@@ -119,8 +119,9 @@ WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operati
   return need;
 }
 
-void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads, int64_t reserved) {
+void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads) {
   const TeamScope team(threads);
+  const int64_t reserved = ctx.workspace() ? ctx.workspace().bytes() : 0;
   int64_t most = reserved;
   std::function<void()> refuse;  // names the operation that needs most, so that the proposal is enough for all
   const auto check = [&](const auto& operation, const std::function<void()>& refuse_it) {
@@ -133,11 +134,11 @@ void require_workspace(ExecContext& ctx, const RecordedOperations& operations, i
   for (const auto& [key, c] : operations.convolutions) {
     check(c, [&, &convolution = c] {
       if (convolution.dtype == DType::f32) portable::require_workspace(ctx, reserved, convolution);
-      widened::require_workspace(ctx, reserved, convolution);
+      widened::require_workspace(ctx, convolution);
     });
   }
   for (const auto& [p, unused] : operations.products) {
-    check(p, [&, &product = p] { widened::require_workspace(ctx, reserved, product); });
+    check(p, [&, &product = p] { widened::require_workspace(ctx, product); });
   }
   if (refuse) refuse();
 }

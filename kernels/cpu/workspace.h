@@ -10,7 +10,7 @@ namespace vitrine::cpu {
 WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
                              int64_t allowed_bytes);
 /// vitrine::require_workspace() of CPU devices.
-void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads, int64_t reserved);
+void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads);
 /// vitrine::record_workspace().
 void record_workspace(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
                       int64_t allowed_bytes, WorkspaceRecord& record);

@@ -32,7 +32,7 @@ struct Ranges {
     const int64_t least_bytes = least_lines * line_bytes;
     if (least_bytes > bytes) {
       const Shape x{sizes.N, sizes.H, sizes.W, sizes.C};
-      check::throw_small_workspace(ctx, bytes, operation,
+      check::throw_small_workspace(ctx, operation,
                                    fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes,
                                    2 * least_bytes);
     }

@@ -10,9 +10,9 @@ namespace vitrine::cuda {
 template <class T>
 T* scratch(ExecContext& ctx, const char* operation, int64_t count = 1) {
   const int64_t needed = count * static_cast<int64_t>(sizeof(T));
-  const int64_t reserved = check::workspace_bytes(ctx);
-  if (reserved < needed) check::throw_small_workspace(ctx, reserved, operation, "", needed, needed);
-  return static_cast<T*>(ctx.workspace().data);
+  const View workspace = ctx.workspace();
+  if ((workspace ? workspace.bytes() : 0) < needed) check::throw_small_workspace(ctx, operation, "", needed, needed);
+  return static_cast<T*>(workspace.data);
 }
 
 }  // namespace vitrine::cuda

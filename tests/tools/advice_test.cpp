@@ -140,8 +140,7 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
   ExecContext& ctx = group[0].compute();
   ctx.reserve_workspace(1000, settings::kWorkspaceBytes);
   const LayerScope layer(ctx, "classifier.1");
-  ctx.dispatch({"gemm", {}, {}},
-               [&ctx] { check::throw_small_workspace(ctx, 1000, "gemm", "f16", 65536, int64_t{8} << 20); });
+  ctx.dispatch({"gemm", {}, {}}, [&ctx] { check::throw_small_workspace(ctx, "gemm", "f16", 65536, int64_t{8} << 20); });
   try {
     ctx.stream().synchronize();
     FAIL() << "it was not refused";

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "nn/parallel/settings.h"
 #include "runtime/memory/pool_placement.h"
 
 namespace vitrine {
@@ -109,12 +110,10 @@ std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& device
   PlacedRecords placed;
   for (int i = 0; i < twin->size(); ++i) {
     Device& device = (*twin)[i];
-    const int64_t reserved = config.workspace_bytes.value();
-    if (is_given) require_workspace(device.compute(), {device.target(), device.thread_count()}, reserved);
     Pool& pool = device.pool();
     const PoolStatistics s = pool.statistics();
     DevicePlan& plan = plans[static_cast<size_t>(i)];
-    plan.workspace = {reserved, reserved, {}, ""};
+    plan.workspace = {config.workspace_bytes.value(), config.workspace_bytes.value(), {}, ""};
     plan.placement = placement_of(pool.take_record(), placed);
     plan.peak_bytes = plan.placement->height;
     plan.unplaced_peak_bytes = s.peak_bytes;
@@ -125,6 +124,9 @@ std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& device
     plan.peak_layer = s.peak_layer;
     move_blocks(plan.history, *plan.placement);
     plan.held = held_for_backward(plan.history.changes);
+    if (!is_given) continue;
+    device.compute().reserve_workspace(plan.workspace.bytes, settings::kWorkspaceBytes);
+    require_workspace(device.compute(), {device.target(), device.thread_count()});
   }
   return plans;
 }
