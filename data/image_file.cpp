@@ -10,7 +10,7 @@
 #include "data/dataset.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/file_kind.h"
+#include "runtime/file_type.h"
 
 namespace vitrine {
 namespace {
@@ -96,13 +96,13 @@ RgbImage read_image_file(const std::filesystem::path& path) {
     throw DamagedSample(fmt::format("{}: it cannot be opened (No such file or directory)", path.string()));
   const std::string file = read_regular_file(path.string(), kMostFileBytes);
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(file.data()), file.size());
-  const FileKind kind = recognize(file);
+  const FileType kind = recognize(file);
   try {
-    if (kind.format == FileKind::Format::jpeg) return decode_jpeg(bytes, path.string());
-    if (kind.format == FileKind::Format::png) return decode_png(bytes, path.string());
+    if (kind.format == FileType::Format::jpeg) return decode_jpeg(bytes, path.string());
+    if (kind.format == FileType::Format::png) return decode_png(bytes, path.string());
     throw DataError(fmt::format(
         "{}: expected a JPEG or PNG file, found {}", path.string(),
-        kind ? kind.describe(kind.format == FileKind::Format::picture ? "convert it to JPEG or PNG, or remove it"
+        kind ? kind.describe(kind.format == FileType::Format::picture ? "convert it to JPEG or PNG, or remove it"
                                                                       : "remove it")
              : "one that begins differently; remove or convert it"));
   } catch (const DataError& error) {

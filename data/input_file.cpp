@@ -13,7 +13,7 @@
 #include "data/readers.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/file_kind.h"
+#include "runtime/file_type.h"
 #include "runtime/memory/available.h"
 
 namespace vitrine {
@@ -121,8 +121,8 @@ void InputFile::expect_just(int64_t bytes, const std::string& what) const {
 }
 
 void InputFile::expect_unknown_kind(const std::string& expected) const {
-  const FileKind kind =
-      packing_ == Packing::gzip && gzdirect(handle(file_.get())) == 0 ? FileKind() : recognize_file(path_.string());
+  const FileType kind =
+      packing_ == Packing::gzip && gzdirect(handle(file_.get())) == 0 ? FileType() : recognize_file(path_.string());
   if (!kind) return;
   throw DataError(fmt::format("{}: expected {}, found {}", path_.string(), expected,
                               kind.describe("the file has another format: download the data set again")));

@@ -15,6 +15,7 @@
 #include "nn/json_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
+#include "runtime/file_type.h"
 #include "runtime/hash.h"
 
 namespace vitrine {
@@ -98,7 +99,12 @@ FileDigest digest_of(const Descriptor& file) {
 
 void check_file(const std::string& path, int64_t bytes, const std::string& xxh3, bool content) {
   const RegularFile file = open_regular_file(path);
-  if (file.bytes != bytes) throw DataError(fmt::format("{}: it has {} bytes, expected {}", path, file.bytes, bytes));
+  if (file.bytes != bytes) {
+    const FileType kind = recognize_file(path);
+    const bool is_other = kind && kind.format != FileType::Format::safetensors;
+    throw DataError(fmt::format("{}: it has {} bytes, expected {}{}", path, file.bytes, bytes,
+                                is_other ? "; it is " + kind.describe("copy the checkpoint again") : ""));
+  }
   if (!content) return;
   const FileDigest found = digest_of(file.descriptor);
   if (found.bytes != bytes || hex(found.xxh3) != xxh3) {

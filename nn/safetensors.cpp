@@ -15,7 +15,7 @@
 #include "nn/weights_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/file_kind.h"
+#include "runtime/file_type.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
 #include "runtime/printable.h"
@@ -71,9 +71,9 @@ class OpenFile {
   }
 
   void throw_if_other_kind() const {
-    const FileKind kind = recognize_file(path_);
-    if (!kind || kind.format == FileKind::Format::safetensors) return;
-    const bool is_torch = kind.format == FileKind::Format::torch || kind.format == FileKind::Format::pickle;
+    const FileType kind = recognize_file(path_);
+    if (!kind || kind.format == FileType::Format::safetensors) return;
+    const bool is_torch = kind.format == FileType::Format::torch || kind.format == FileType::Format::pickle;
     throw DataError(fmt::format(
         "{}: expected a safetensors file, found {}", path_,
         kind.describe(is_torch ? fmt::format("convert it with {}", kConvertWeights) : "name a safetensors file")));
@@ -98,8 +98,8 @@ std::vector<std::string> shards_of(const std::string& path) {
   check_json_text(path, text);
   std::set<std::string> names;
   try {
-    for (const auto& [tensor, file] : nlohmann::json::parse(text).at("weight_map").items())
-      names.insert(file.get<std::string>());
+    const nlohmann::json index = nlohmann::json::parse(text);
+    for (const auto& [tensor, file] : index.at("weight_map").items()) names.insert(file.get<std::string>());
   } catch (const nlohmann::json::exception& problem) {
     throw DataError(fmt::format("{}: expected an index of safetensors files with a \"weight_map\": {}", path,
                                 describe_json_error(problem)));

@@ -127,6 +127,9 @@ TEST_F(Checkpoint, SizesAloneAreCheckedOnRequest) {
   EXPECT_THROW(read_checkpoint(path("whole")), DataError);
   fs::resize_file(file, 10);
   EXPECT_THROW(read_checkpoint(path("whole"), false), DataError);
+  std::ofstream(file) << "version https://git-lfs.github.com/spec/v1\n";
+  expect_mentions(error_of<DataError>([&] { read_checkpoint(path("whole"), false); }),
+                  {file, "it is a Git LFS pointer; fetch the file itself with git lfs pull"});
 }
 
 TEST_F(Checkpoint, ReplacesAndRemovesAsAWhole) {

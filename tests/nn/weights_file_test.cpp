@@ -210,7 +210,7 @@ std::string with_other_tensor(const std::string& name, const std::string& descri
 
 TEST_F(WeightsFile, TensorsThatNoParameterNeedsAreListedAndMayBeAnything) {
   const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
-  std::vector<float> flat(2);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   struct Case {
     const char *name, *description, *unused;
   };
@@ -239,7 +239,7 @@ TEST_F(WeightsFile, TensorsThatNoParameterNeedsAreListedAndMayBeAnything) {
 
 TEST_F(WeightsFile, AParameterOfAnotherDtypeIsRefusedWithWhatHelps) {
   const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
-  std::vector<float> flat(2);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   const auto refusal_of = [&](const char* dtype, const char* shape, int bytes) {
     write_file(std::string(R"({"weight": {"dtype": ")") + dtype + R"(", "shape": )" + shape +
                    R"(, "data_offsets": [0, )" + std::to_string(bytes) + "]}}",
@@ -258,12 +258,12 @@ TEST_F(WeightsFile, AParameterOfAnotherDtypeIsRefusedWithWhatHelps) {
 
 TEST_F(WeightsFile, ValuesOf16BitsAreWidenedExactly) {
   const FlatLayout layout({ParamSpec{"weight", Shape{4}, {}, {}}}, 0);
-  std::vector<float> flat(4);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   const auto load = [&](DType dtype, const std::vector<uint16_t>& bits) {
     const auto bytes = std::as_bytes(std::span(bits));
     write_safetensors(path(), {{"weight", {.shape = {4}, .dtype = dtype, .data = {bytes.begin(), bytes.end()}}}}, {});
     load_weights(path(), layout, flat);
-    return flat;
+    return std::vector<float>(flat.begin(), flat.begin() + 4);
   };
   // One, the largest finite value, minus two, and the smallest denormal.
   EXPECT_EQ(load(DType::bf16, {0x3F80, 0x7F7F, 0xC000, 0x0001}),
@@ -299,7 +299,7 @@ TEST_F(WeightsFile, RemediesWereTried) {
       {{{"c.weight", floats(2)}}, false, false},
       {{}, false, false},
   };
-  std::vector<float> flat(5);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   for (const Case& c : cases) {
     write_safetensors(path(), c.tensors, {});
     LoadOptions options;

@@ -228,7 +228,7 @@ TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
   fs::create_directory(path("none"));
   const ChildResult none =
       run_vitrine(words("eval --model mlp --image-size 8 --data synthetic:195 --weights {}", path("none")));
-  expect_contains(none.error, "vitrine: --weights " + path("none") + ": there is no checkpoint in it");
+  expect_contains(none.error, "vitrine: --weights " + path("none") + ": expected a checkpoint, model.safetensors or ");
 }
 
 TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {

@@ -5,7 +5,10 @@
 usage: convert_weights_test.py VITRINE CONVERT_WEIGHTS     exits with 77 without PyTorch and safetensors
 """
 import argparse
+import contextlib
+import io
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -35,7 +38,14 @@ def run(*command):
 
 
 def convert(*arguments):
-    return run(sys.executable, CONVERT, *arguments)
+    """The script in this process, because importing PyTorch takes seconds."""
+    output, sys.argv = io.StringIO(), [CONVERT, *arguments]
+    with contextlib.redirect_stdout(output):
+        try:
+            runpy.run_path(CONVERT, run_name="__main__")
+        except SystemExit as end:
+            return subprocess.CompletedProcess(arguments, 1 if end.code else 0, output.getvalue(), str(end.code))
+    return subprocess.CompletedProcess(arguments, 0, output.getvalue(), "")
 
 
 def evaluate(weights):

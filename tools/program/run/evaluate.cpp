@@ -143,8 +143,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     if (!alone) recent = sum_over_processes(*run.devices->process_group(), recent);
     if (recent.interrupted > 0) return std::nullopt;
     if (recent.failed > 0) {
-      throw DataError(
-          first_error(run.devices->process_group(), errors.empty() ? "" : describe_unread(errors.front())));
+      throw DataError(first_error(run.devices->process_group(), errors.empty() ? "" : describe_unread(errors.front())));
     }
     sum.totals.add_totals(recent.totals);
     sum.skipped += recent.skipped;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/file_kind.h"
+#include "runtime/file_type.h"
 
 #include <string>
 
@@ -11,7 +11,7 @@ namespace vitrine::test {
 namespace {
 
 using namespace std::string_literals;
-using Format = FileKind::Format;
+using Format = FileType::Format;
 
 /// A zip archive up to the name of its first file.
 std::string zip(const std::string& first) {
@@ -19,7 +19,7 @@ std::string zip(const std::string& first) {
          "data";
 }
 
-TEST(FileKinds, AreRecognizedByTheFirstBytes) {
+TEST(FileTypes, AreRecognizedByTheFirstBytes) {
   struct Case {
     std::string bytes;
     Format format;
@@ -67,7 +67,7 @@ TEST(FileKinds, AreRecognizedByTheFirstBytes) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.bytes.substr(0, 20));
-    const FileKind kind = recognize(c.bytes);
+    const FileType kind = recognize(c.bytes);
     EXPECT_EQ(kind.format, c.format);
     expect_contains(kind.name, c.name);
     expect_contains(kind.remedy, c.remedy);
@@ -75,8 +75,8 @@ TEST(FileKinds, AreRecognizedByTheFirstBytes) {
     // No prefix of a file is read beyond its end.
     for (size_t size = 0; size < c.bytes.size(); ++size) recognize(c.bytes.substr(0, size));
   }
-  EXPECT_EQ((FileKind{Format::other, "an apple", ""}.describe("peel it")), "an apple; peel it");
-  EXPECT_EQ((FileKind{Format::other, "an apple", "eat it"}.describe("peel it")), "an apple; eat it");
+  EXPECT_EQ((FileType{Format::other, "an apple", ""}.describe("peel it")), "an apple; peel it");
+  EXPECT_EQ((FileType{Format::other, "an apple", "eat it"}.describe("peel it")), "an apple; eat it");
   EXPECT_FALSE(recognize_file("/dev/zero"));
   EXPECT_FALSE(recognize_file("/nonexistent"));
 }

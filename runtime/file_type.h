@@ -8,8 +8,8 @@
 
 namespace vitrine {
 
-/// What a file is, by its first bytes: for messages about a file that is not what a reader expects. Private to Vitrine.
-struct FileKind {
+/// What a file is, by its first bytes: for messages about a file that is not what a reader expects.
+struct FileType {
   /// other: known, but none of those that readers ask for; picture: of another format than jpeg and png
   enum class Format { unknown, other, safetensors, torch, pickle, jpeg, png, picture };
   Format format = Format::unknown;
@@ -23,12 +23,12 @@ struct FileKind {
 };
 
 /// So many bytes suffice.
-inline constexpr size_t kFileKindBytes = 512;
+inline constexpr size_t kFileTypeBytes = 512;
 
 /// The kind of a file that begins so; `bytes` may be the whole file.
-FileKind recognize(std::string_view bytes);
-FileKind recognize(std::span<const unsigned char> bytes);
+FileType recognize(std::string_view bytes);
+FileType recognize(std::span<const unsigned char> bytes);
 /// The same of a file on the disk. Unknown if it is not a regular file, or cannot be read.
-FileKind recognize_file(const std::string& path);
+FileType recognize_file(const std::string& path);
 
 }  // namespace vitrine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/file_kind.h"
+#include "runtime/file_type.h"
 
 #include <algorithm>
 #include <cctype>
@@ -15,7 +15,7 @@
 namespace vitrine {
 namespace {
 
-using Format = FileKind::Format;
+using Format = FileType::Format;
 using namespace std::string_view_literals;
 
 constexpr const char* kDownload = "the download failed: download the file again";
@@ -81,7 +81,7 @@ bool is_safetensors(std::string_view bytes) {
 }
 
 /// torch.save writes data.pkl first, in a folder of the archive's name.
-FileKind zip_kind(std::string_view bytes) {
+FileType zip_kind(std::string_view bytes) {
   constexpr size_t kName = 30;  // after the header of the first file
   std::string_view first;
   if (bytes.size() > kName) first = bytes.substr(kName, little_endian(bytes, 26, 2));
@@ -91,10 +91,10 @@ FileKind zip_kind(std::string_view bytes) {
 }
 
 /// Of a web page, which may begin with blanks and a byte order mark.
-FileKind markup_kind(std::string_view bytes) {
+FileType markup_kind(std::string_view bytes) {
   if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
   while (!bytes.empty() && std::isspace(static_cast<unsigned char>(bytes.front())) != 0) bytes.remove_prefix(1);
-  std::string begin(bytes.substr(0, kFileKindBytes));
+  std::string begin(bytes.substr(0, kFileTypeBytes));
   std::ranges::transform(begin, begin.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (begin.starts_with("<svg")) return {Format::picture, "an SVG image"};
   for (const char* page : {"<!doctype html", "<html", "<head", "<body"}) {
@@ -106,11 +106,11 @@ FileKind markup_kind(std::string_view bytes) {
 
 }  // namespace
 
-std::string FileKind::describe(std::string_view otherwise) const {
+std::string FileType::describe(std::string_view otherwise) const {
   return fmt::format("{}; {}", name, remedy.empty() ? otherwise : remedy);
 }
 
-FileKind recognize(std::string_view bytes) {
+FileType recognize(std::string_view bytes) {
   if (bytes.empty()) return {Format::other, "an empty file", "copy or download it again"};
   if (is_safetensors(bytes)) return {Format::safetensors, "a safetensors file"};
   const auto* const known = std::ranges::find_if(kMagics, [&](const Magic& kind) {
@@ -122,21 +122,21 @@ FileKind recognize(std::string_view bytes) {
   // PROTO, and a protocol from 2 to 5.
   if (bytes.size() > 1 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5)
     return {Format::pickle, "a Python pickle"};
-  if (bytes.size() >= 16 && std::ranges::all_of(bytes.substr(0, kFileKindBytes), [](char c) { return c == '\0'; }))
+  if (bytes.size() >= 16 && std::ranges::all_of(bytes.substr(0, kFileTypeBytes), [](char c) { return c == '\0'; }))
     return {Format::other, "a file that begins with zero bytes", "it was not copied completely: copy it again"};
   return markup_kind(bytes);
 }
 
-FileKind recognize(std::span<const unsigned char> bytes) {
+FileType recognize(std::span<const unsigned char> bytes) {
   return recognize(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-FileKind recognize_file(const std::string& path) {
+FileType recognize_file(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   std::string bytes;
   if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      !read_content(file, kFileKindBytes, bytes))
+      !read_content(file, kFileTypeBytes, bytes))
     return {};
   return recognize(bytes);
 }
