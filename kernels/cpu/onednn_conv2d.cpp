@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
+
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/onednn_descriptors.h"
 #include "kernels/cpu/onednn_plans.h"
 
 namespace vitrine::cpu::onednn {
 namespace {
+
+// With more images, implementations that failed with this number of them are refused: a trial takes as long as a pass.
+constexpr int64_t kMostTrialImages = 32;
 
 using dnnl::memory;
 using Tag = memory::format_tag;
@@ -92,7 +97,24 @@ int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
                    plan.reorder_x.scratch_bytes, plan.reorder_y.scratch_bytes});
 }
 
-ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, bool with_bias, bool relu) {
+/// Completes the plan that an implementation of this name has begun; false if it must not be used.
+using Complete = std::function<bool(ConvolutionPlan& plan, const std::string& implementation)>;
+
+/// The plan of the first implementation that is no reference loop and that `complete` accepts.
+///   begin  sets the pass of a plan, and its weights, from the descriptor
+template <class Descriptor, class Begin>
+ConvolutionPlan first_accepted(Descriptor& descriptor, const Complete& complete, const Begin& begin) {
+  do {
+    if (!skip_reference(descriptor)) break;
+    ConvolutionPlan plan;
+    begin(plan);
+    if (complete(plan, descriptor.impl_info_str())) return plan;
+  } while (descriptor.next_impl());
+  return {};
+}
+
+ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, bool with_bias, bool relu,
+                             const Complete& complete) {
   dnnl::primitive_attr attributes = workspace_attributes();
   if (relu) {
     dnnl::post_ops epilogue;
@@ -101,73 +123,88 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
   }
   auto described = describe_forward(plans.engine, c, with_bias, attributes);
   auto& descriptor = described.descriptor;
-  ConvolutionPlan plan;
-  if (!skip_reference(descriptor)) return plan;
-  plan.pass = make_pass<dnnl::convolution_forward>(plans, descriptor);
-  plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
-  plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
-  plans.add_argument(plan.pass, DNNL_ARG_DST, c.y);
-  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_BIAS, c.bias);
-  set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
-  return plan;
+  return first_accepted(descriptor, complete, [&](ConvolutionPlan& plan) {
+    plan.pass = make_pass<dnnl::convolution_forward>(plans, descriptor);
+    plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
+    plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
+    plans.add_argument(plan.pass, DNNL_ARG_DST, c.y);
+    if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_BIAS, c.bias);
+    set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
+  });
 }
 
-ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c) {
+ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c, const Complete& complete) {
   const auto hint = describe_forward(plans.engine, c, false, {});
   auto described = describe_backward_data(plans.engine, c, hint.descriptor, workspace_attributes());
   auto& descriptor = described.descriptor;
-  ConvolutionPlan plan;
-  if (!skip_reference(descriptor)) return plan;
-  plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
-  plans.add_argument(plan.pass, DNNL_ARG_DIFF_SRC, c.x);
-  plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
-  plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
-  set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
-  return plan;
+  return first_accepted(descriptor, complete, [&](ConvolutionPlan& plan) {
+    plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
+    plans.add_argument(plan.pass, DNNL_ARG_DIFF_SRC, c.x);
+    plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
+    plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
+    set_weights(plans, plan, descriptor.weights_desc(), c.plain_w, false);
+  });
+}
+
+ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias,
+                                     const Complete& complete) {
+  const auto hint = describe_forward(plans.engine, c, with_bias, {});
+  auto described = describe_backward_weight(plans.engine, c, with_bias, hint.descriptor, workspace_attributes());
+  auto& descriptor = described.descriptor;
+  return first_accepted(descriptor, complete, [&](ConvolutionPlan& plan) {
+    plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);
+    plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
+    plans.add_argument(plan.pass, DNNL_ARG_DIFF_WEIGHTS, descriptor.diff_weights_desc());
+    plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
+    if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.grad_bias);
+    set_weights(plans, plan, descriptor.diff_weights_desc(), c.plain_grad_w, true);
+  });
+}
+
+int64_t workspace_bytes(const ConvolutionPlan& plan, const RecordedConv2d& c) {
+  const int64_t bias = c.pass == Conv2dPass::backward_weight && c.bias ? c.w[0] * size_of(DType::f32) : 0;
+  int64_t bytes = Arena::kAlignment;
+  for (const int64_t piece : {most_scratch_bytes(plan), plan.weight_bytes, bias, plan.x_bytes, plan.y_bytes})
+    bytes += Arena::aligned(piece);
+  return bytes;
 }
 
 // oneDNN's AVX2 kernel for 1x1 windows with a stride sums the first weights of odd channel counts while another thread
 // still writes them. Seen in 2.6; the kernel's source is the same in 3.7.
-bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& descriptor, const Convolution& c) {
-  if (c.strides[0] == 1) return true;
-  while (std::string_view(descriptor.impl_info_str()).starts_with("jit_1x1")) {
-    if (!descriptor.next_impl()) return false;
+bool is_racing(const RecordedConv2d& c, const std::string& implementation) {
+  return c.pass == Conv2dPass::backward_weight && c.config.stride > 1 && implementation.starts_with("jit_1x1");
+}
+
+ConvolutionPlan make_convolution(OneDnnPlans& plans, const RecordedConv2d& c, dnnl::algorithm algorithm) {
+  const bool on_trial = needs_trial(c);
+  std::set<std::string> refused;
+  if (on_trial && c.x[0] > kMostTrialImages) {
+    RecordedConv2d few = c;
+    few.x = c.x.with_dim0(kMostTrialImages);
+    refused = convolution_plan(plans, few, algorithm).refused;
   }
-  return skip_reference(descriptor);
-}
-
-ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias) {
-  const auto hint = describe_forward(plans.engine, c, with_bias, {});
-  auto described = describe_backward_weight(plans.engine, c, with_bias, hint.descriptor, workspace_attributes());
-  auto& descriptor = described.descriptor;
+  const auto is_right = [&](ConvolutionPlan& begun) {
+    return !on_trial || c.x[0] > kMostTrialImages || passes_trial(plans, begun, c);
+  };
   ConvolutionPlan plan;
-  if (!skip_reference(descriptor) || !skip_racing_kernel(descriptor, c)) return plan;
-  plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);
-  plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
-  plans.add_argument(plan.pass, DNNL_ARG_DIFF_WEIGHTS, descriptor.diff_weights_desc());
-  plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
-  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.grad_bias);
-  set_weights(plans, plan, descriptor.diff_weights_desc(), c.plain_grad_w, true);
-  return plan;
-}
-
-ConvolutionPlan make_convolution(const OneDnnPlans& plans, const RecordedConv2d& c, dnnl::algorithm algorithm) {
   try {
     const Convolution convolution(c.config, c.x, c.w, conv2d_output_shape(c.config, c.x, c.w), c.dtype, algorithm);
-    ConvolutionPlan plan;
-    if (c.pass == Conv2dPass::forward) plan = make_forward(plans, convolution, c.bias, c.config.relu);
-    if (c.pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
-    if (c.pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, c.bias);
-    if (!plan.pass) return {};
-    set_images(plans, plan, convolution, c.pass);
-    const int64_t bias = c.pass == Conv2dPass::backward_weight && c.bias ? c.w[0] * size_of(DType::f32) : 0;
-    plan.bytes = Arena::kAlignment;
-    for (const int64_t piece : {most_scratch_bytes(plan), plan.weight_bytes, bias, plan.x_bytes, plan.y_bytes})
-      plan.bytes += Arena::aligned(piece);
-    return plan;
+    const Complete complete = [&](ConvolutionPlan& begun, const std::string& implementation) {
+      if (is_racing(c, implementation) || refused.contains(implementation)) return false;
+      set_images(plans, begun, convolution, c.pass);
+      begun.bytes = workspace_bytes(begun, c);
+      if (is_right(begun)) return true;
+      refused.insert(implementation);
+      return false;
+    };
+    if (c.pass == Conv2dPass::forward) plan = make_forward(plans, convolution, c.bias, c.config.relu, complete);
+    if (c.pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution, complete);
+    if (c.pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, c.bias, complete);
   } catch (const dnnl::error&) {
-    return {};  // no implementation: the caller uses another one
+    plan = {};  // no implementation: the caller uses another one
   }
+  plan.refused = std::move(refused);
+  return plan;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -37,6 +39,7 @@ struct ConvolutionPlan {
   Plan reorder_x, reorder_y;
   int64_t x_bytes = 0, y_bytes = 0;  // in the pass's layout; 0: it works on NHWC
   int64_t bytes = 0;                 // of workspace, for all of these
+  std::set<std::string> refused;     // implementations before this one that have failed their trials
 };
 
 struct OneDnnPlans {
@@ -58,6 +61,12 @@ ConvolutionPlan& convolution_plan(OneDnnPlans& plans, RecordedConv2d convolution
 ///   weights_packed  the same plan has run in this workspace since the weights changed
 void run(OneDnnPlans& plans, ConvolutionPlan& plan, const View& workspace, const Conv2dCall& call,
          bool weights_packed = false);
+
+/// True where implementations of oneDNN have been wrong: where windows or strides exceed the image, or the first rows
+/// or columns of windows are over padding only.
+bool needs_trial(const RecordedConv2d& convolution);
+/// True if the plan turns ones into the right sums in buffers of its own, in which all that it has to write is NaN.
+bool passes_trial(OneDnnPlans& plans, ConvolutionPlan& plan, const RecordedConv2d& convolution);
 
 /// Attributes of primitives whose scratch the caller provides, from the workspace.
 dnnl::primitive_attr workspace_attributes();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,12 +67,22 @@ inline Conv2dCase random_case(TestDevice& device, DType dtype, uint64_t seed) {
                    {outputs, window_h, window_w, channels}, config, seed);
 }
 
+/// Fills the workspace of a CPU device with NaN, which results must not depend on.
+inline void poison_workspace(TestDevice& device) {
+  const View workspace = device.ctx().workspace();
+  if (on_gpu() || !workspace) return;
+  device.ctx().dispatch({"poison_workspace", {}, {}}, [=] {
+    std::memset(workspace.data, GuardedTensor::kPoison, static_cast<size_t>(workspace.bytes()));
+  });
+}
+
 /// Runs the pass on the path and compares it with the reference.
 inline void check_forward(TestDevice& device, const Conv2dCase& c, const Conv2dPath& path, bool with_bias) {
   Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
   if (with_bias) add_bias(expected, c.bias);
   if (c.config.relu) apply_relu(expected);
   const GuardedTensor y = device.guarded(c.g.y, c.dtype);
+  poison_workspace(device);
   path.forward(device.ctx(), c.config, c.x_device, c.w_device, with_bias ? c.bias_device : Tensor(), y);
   expect_rounded(stored_values(device, y), expected, c.name(path) + " y", c.roundoff(), c.underflow());
 }
@@ -81,6 +92,7 @@ inline void check_backward(TestDevice& device, const Conv2dCase& c, const Conv2d
                            bool with_bias) {
   const std::string what = c.name(path);
   const GuardedTensor grad_x = device.guarded(c.g.x, c.dtype);
+  poison_workspace(device);
   path.backward_data(device.ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
   expect_rounded(stored_values(device, grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x",
                  c.roundoff(), c.underflow());
@@ -93,6 +105,7 @@ inline void check_backward(TestDevice& device, const Conv2dCase& c, const Conv2d
   const GuardedTensor grad_w = accumulate ? device.guarded(c.g.w, c.old_w) : device.guarded(c.g.w);
   const GuardedTensor grad_bias =
       accumulate ? device.guarded(Shape{outputs}, c.old_bias) : device.guarded(Shape{outputs});
+  poison_workspace(device);
   path.backward_weight(device.ctx(), c.config, c.x_device, c.grad_y_device, grad_w, with_bias ? grad_bias.view : View{},
                        mode);
   // cuDNN may round the gradient of f16 and bf16 images to their dtype before it adds it to the content, of up to 1.

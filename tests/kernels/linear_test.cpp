@@ -162,6 +162,16 @@ TEST_P(LinearHalfTest, NamesTheWorkspaceThatItNeeds) {
   }
 }
 
+TEST_P(LinearTest, OfNoInputsOrOutputsIsTheBiasOrZero) {
+  if (on_gpu()) GTEST_SKIP() << "for libraries of CPU devices";
+  if (is_half()) ctx().reserve_workspace(int64_t{1} << 20);
+  const GuardedTensor y = guarded({3, 2}), grad_x = guarded({3, 4});
+  linear_forward(ctx(), empty({3, 0}), empty({2, 0}), tensor({2}, {0.5F, -1.0F}), true, y);
+  expect_equal(values(y), {0.5F, 0.0F, 0.5F, 0.0F, 0.5F, 0.0F}, "y");
+  linear_backward_data(ctx(), empty({3, 0}), empty({0, 4}), grad_x);
+  expect_equal(values(grad_x), std::vector<float>(12), "grad_x");
+}
+
 TEST_F(DeviceTest, LinearRefusesWrongArguments) {
   const Tensor x = device.empty({64, 784});
   const Tensor w = device.empty({256, 512});

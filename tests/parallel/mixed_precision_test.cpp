@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
+#include "nn/layers/conv2d.h"
+#include "nn/layers/flatten.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
@@ -58,6 +60,25 @@ TEST_P(MixedPrecision, EverySchemeTrainsLikeDdp) {
       const TrainingOutcome again = five_steps(model, 3, config);
       EXPECT_EQ(again.weights, result.weights) << "not the same bits: " << mode;
     }
+  }
+}
+
+// Strides beyond a narrow image leave kernel columns over padding alone, whose gradient is 0.
+TEST_P(MixedPrecision, TrainsStridedConvolutionsOfNarrowImagesLikeFloat) {
+  const auto narrow_model = [](int64_t size, int64_t stride) {
+    std::vector<Sequential::Part> parts;
+    parts.push_back({"first", conv(3, 16, true)});
+    parts.push_back({"second", std::make_unique<Conv2d>(Conv2dLayerConfig{
+                                   .in_channels = 16, .out_channels = 16, .window = 3, .conv = {stride, 1}})});
+    parts.push_back({"flatten", std::make_unique<Flatten>()});
+    parts.push_back({"fc", linear(16, 5)});
+    return image_model("narrow", size, 3, 5, std::move(parts));
+  };
+  for (const int64_t size : {1, 2, 3}) {
+    const Model model = narrow_model(size, size + 1);
+    const TrainingOutcome full = five_steps(model, 1, small_config(model, 16));
+    const TrainingOutcome half = five_steps(model, 1, mixed_config(model, 16, "ddp", GetParam()));
+    EXPECT_LT(relative_difference(half.weights, full.weights), GetParam() == DType::f16 ? 1e-3 : 1e-2) << size;
   }
 }
 
