@@ -66,10 +66,10 @@ class FailureDetectorTest : public ::testing::Test {
         sum.processor_ns += of_a_tick.processor_ns;
         sum.transfers += of_a_tick.transfers;
       }
-      now_ns += kSecond / 5;
-      for (int r = 0; r < detector.size(); ++r) detector.hear(r, now_ns);
+      time_ns += kSecond / 5;
+      for (int r = 0; r < detector.size(); ++r) detector.hear(r, time_ns);
       detector.set_activity(rank, sum);
-      tick(now_ns);
+      tick(time_ns);
       if (const Reason notice = detector.take_notice(); !notice.empty()) notices.push_back(notice);
     }
     return notices;
@@ -77,7 +77,7 @@ class FailureDetectorTest : public ::testing::Test {
 
   FailureDetector detector{1};
   int cut_off = -1;  // a rank whose machine acknowledges nothing
-  int64_t now_ns = kSecond;
+  int64_t time_ns = kSecond;
 };
 
 TEST_F(FailureDetectorTest, NamesTheRanksThatHaveNotJoined) {
@@ -230,21 +230,21 @@ TEST_F(FailureDetectorTest, ARankWhoseProcessorTimeAdvancesIsSlow) {
   constexpr int kTimeoutMs = 4000;
   for (const int works_s : {0, 7, 1000}) {
     open(3);
-    now_ns = kSecond;
+    time_ns = kSecond;
     for (const int rank : {0, 1}) begin(rank, record(0, 1));
     detector.overdue(1, {"collective 0", kTimeoutMs}, kSecond);
     const auto notices = judge_at_work(2, {.processor_ns = 2 * FailureDetector::kWorkNs}, works_s);
     expect_verdict({"rank 2 (pid 72 on node1) is late: others have begun collective 0"});
     if (works_s == 0) {
       EXPECT_TRUE(notices.empty());
-      EXPECT_LE(now_ns, 3 * kSecond);
+      EXPECT_LE(time_ns, 3 * kSecond);
       continue;
     }
     ASSERT_EQ(notices.size(), 1U);
     expect_contains(notices[0], "rank 2 (pid 72 on node1) is slow, not stuck", "processor time", "up to 20 s");
     // It waits once for each judgement that saw work; five times the deadline has passed at the end.
     const int64_t end_s = works_s == 7 ? 2 + 2 * kTimeoutMs / 1000 : 2 + 4 * kTimeoutMs / 1000;
-    EXPECT_NEAR(static_cast<double>(now_ns) / kSecond, static_cast<double>(end_s), 0.5);
+    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, static_cast<double>(end_s), 0.5);
     if (works_s > 7) expect_verdict({"although its processor time advances", "has waited 20.0 s"});
   }
 }
@@ -257,7 +257,7 @@ TEST_F(FailureDetectorTest, ACollectiveWhoseDataMovesIsSlow) {
   expect_verdict({"every rank has begun"});
   ASSERT_EQ(notices.size(), 1U);
   expect_contains(notices[0], "rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which is slow, not stuck");
-  EXPECT_NEAR(static_cast<double>(now_ns) / kSecond, 10, 0.5);
+  EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 10, 0.5);
 }
 
 TEST_F(FailureDetectorTest, BeforeTheFirstStepALateRankHasMoreTimeButAStuckOneHasNot) {
@@ -266,17 +266,17 @@ TEST_F(FailureDetectorTest, BeforeTheFirstStepALateRankHasMoreTimeButAStuckOneHa
   detector.overdue(1, {"the exchange of the plan", 4000, true}, kSecond);
   EXPECT_TRUE(judge_at_work(0, {}, 0).empty());
   expect_verdict({"rank 0 (pid 70 on node1) is late: others have reached exchange the plan"});
-  EXPECT_NEAR(static_cast<double>(now_ns) / kSecond, 18, 0.5);
+  EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 18, 0.5);
   // Both wait: rank 0 in a collective that rank 1 has left.
   open(2);
-  now_ns = kSecond;
+  time_ns = kSecond;
   begin_all(record(0, 1));
   detector.gather(1, 0, "the plan", "");
   detector.overdue(0, {"collective 0", 4000, true}, kSecond);
   detector.overdue(1, {"the exchange of the plan", 4000, true}, kSecond + 1);
   judge_at_work(1, {.transfers = 1}, 0);
   expect_verdict({"rank 0 (pid 70 on node1) waits in collective 0, which others have left: a message to it is lost"});
-  EXPECT_LE(now_ns, 3 * kSecond);
+  EXPECT_LE(time_ns, 3 * kSecond);
 }
 
 TEST_F(FailureDetectorTest, TheRankWithFewerCollectivesIsLate) {
