@@ -9,32 +9,30 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/parallel_for.h"
 #include "runtime/philox.h"
 
 namespace vitrine {
 namespace {
 
 constexpr size_t kPartElements = size_t{1} << 16;
+constexpr int64_t kDrawnElements = int64_t{1} << 12;  // by one thread at a time
 
 int64_t aligned(int64_t elements) {
   return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements *
          FlatLayout::kAlignmentElements;
 }
 
-void fill(const Init& init, PhiloxSequence& random, std::span<float> values) {
-  switch (init.kind) {
-    case Init::Kind::zeros:
-      return;
-    case Init::Kind::ones:
-      std::fill(values.begin(), values.end(), 1.0F);
-      return;
-    case Init::Kind::uniform:
-      for (float& v : values) v = (2.0F * random.next_uniform() - 1.0F) * init.bound;
-      return;
-    case Init::Kind::normal:
-      for (float& v : values) v = random.next_normal() * init.bound;
-      return;
-  }
+/// Draws the elements of a parameter from `first` on, with all threads.
+void fill(const Init& init, uint64_t seed, uint64_t stream, int64_t first, std::span<float> values) {
+  if (init.kind == Init::Kind::zeros) return;
+  if (init.kind == Init::Kind::ones) return std::fill(values.begin(), values.end(), 1.0F);
+  const bool uniform = init.kind == Init::Kind::uniform;
+  parallel_for(static_cast<int64_t>(values.size()), kDrawnElements, [&](int64_t begin, int64_t end) {
+    PhiloxSequence random(seed, stream, static_cast<uint64_t>((first + begin) * (uniform ? 1 : 2)));
+    for (float& v : values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
+      v = (uniform ? 2.0F * random.next_uniform() - 1.0F : random.next_normal()) * init.bound;
+  });
 }
 
 }  // namespace
@@ -150,12 +148,12 @@ void initialize_in_parts(const FlatLayout& layout, uint64_t seed, std::span<floa
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const int64_t elements = spec.shape.numel(), all = aligned(elements);
-    PhiloxSequence random(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i)));
+    const uint64_t stream = random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i));
     for (int64_t begin = 0; begin < all;) {
       const std::span<float> values = part.first(std::min(part.size(), static_cast<size_t>(all - begin)));
       std::fill(values.begin(), values.end(), 0.0F);
       const auto left = static_cast<size_t>(std::max<int64_t>(0, elements - begin));
-      fill(spec.init, random, values.first(std::min(values.size(), left)));
+      fill(spec.init, seed, stream, begin, values.first(std::min(values.size(), left)));
       take(layout.offset(i) + begin, values);
       begin += static_cast<int64_t>(values.size());
     }

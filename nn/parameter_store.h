@@ -62,7 +62,8 @@ std::vector<size_t> parameters_matching(std::string_view pattern, const std::vec
 /// of RandomPurpose::initialization) and depends on nothing else: freezing parameters changes no value.
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
 /// The same values in parts, each written to `part` and given to take(its first element in the flat buffer, values):
-/// every element once, with the zeros between parameters. The parts of a parameter follow one another.
+/// every element once, with the zeros between parameters. The parts of a parameter follow one another. All threads of
+/// the caller draw (runtime/parallel_for.h).
 ///   part  scratch of at least one element
 void initialize_in_parts(const FlatLayout& layout, uint64_t seed, std::span<float> part,
                          const std::function<void(int64_t first, std::span<const float> values)>& take);

@@ -16,7 +16,7 @@ std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(ProcessGroup&, co
                   kUseMpirun));
 }
 
-std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {
+std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int, int64_t) {
   throw UnsupportedError(
       {"MPI is not built in, so the processes cannot connect over it; build with libopenmpi-dev installed, or, with "
        "GPUs, use ",

@@ -30,7 +30,10 @@ uint64_t random_stream(RandomPurpose purpose, uint64_t index) {
   return static_cast<uint64_t>(purpose) << kRandomStreamBits | index;
 }
 
-PhiloxSequence::PhiloxSequence(uint64_t seed, uint64_t stream) : key_{low(seed), high(seed)}, stream_(stream) {}
+PhiloxSequence::PhiloxSequence(uint64_t seed, uint64_t stream, uint64_t first)
+    : key_{low(seed), high(seed)}, stream_(stream), block_(first / 4) {
+  for (uint64_t skipped = 0; skipped < first % 4; ++skipped) next_u32();
+}
 
 uint32_t PhiloxSequence::next_u32() {
   if (used_ == 4) {

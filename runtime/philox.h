@@ -27,7 +27,8 @@ uint64_t random_stream(RandomPurpose purpose, uint64_t index);
 /// for dropout.
 class PhiloxSequence {
  public:
-  PhiloxSequence(uint64_t seed, uint64_t stream);
+  /// Begins at word `first` of the stream.
+  PhiloxSequence(uint64_t seed, uint64_t stream, uint64_t first = 0);
   uint32_t next_u32();
   /// Uniform in [0, 1), 24 bits.
   float next_uniform();

@@ -3,14 +3,17 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 #include <mpi.h>
 #include <sched.h>
 
+#include "runtime/clock.h"
 #include "runtime/comm/circulant.h"
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
@@ -24,17 +27,45 @@ namespace vitrine::comm {
 namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
-constexpr int kSpinsBeforeYield = 64;
 // Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
 
+/// What a thread does between two looks for a message: it spins, then yields its core, and sleeps for a part of the
+/// time it has waited once others use the core, or after a long time.
+class Pauses {
+ public:
+  void pause() {
+    constexpr int kSpins = 64;
+    constexpr int64_t kLongYieldNs = 50'000;  // others had the core meanwhile
+    constexpr int64_t kLongWaitNs = 100'000'000, kLongestSleepNs = 5'000'000;
+    if (rounds_++ < kSpins) return;
+    const int64_t now_ns = steady_now_ns();
+    if (begin_ns_ == 0) begin_ns_ = now_ns;
+    if (core_is_shared_ || now_ns - begin_ns_ > kLongWaitNs) {
+      const int64_t sleep_ns = std::min(kLongestSleepNs, (now_ns - begin_ns_) / 16);
+      std::this_thread::sleep_for(std::chrono::nanoseconds(sleep_ns));
+      return;
+    }
+    sched_yield();
+    core_is_shared_ = steady_now_ns() - now_ns > kLongYieldNs;
+  }
+  int rounds() const { return rounds_; }
+
+ private:
+  int rounds_ = 0;
+  int64_t begin_ns_ = 0;
+  bool core_is_shared_ = false;
+};
+
 class MpiExchange final : public ProcessExchange {
  public:
-  MpiExchange(ProcessGroup& process_group, const ExchangeOptions& options) : largest_direct_(options.largest_direct) {
+  MpiExchange(ProcessGroup& process_group, const ExchangeOptions& options)
+      : process_group_(process_group), largest_direct_(options.largest_direct) {
     // A failed peer will never take part, so a blocking call cannot be used.
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
-    for (int done = 0; done == 0; sched_yield()) {
+    Pauses pauses;
+    for (int done = 0; done == 0; pauses.pause()) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
       if (const Reason failure = process_group.failure(); !failure.empty()) throw CommError(failure);
     }
@@ -131,19 +162,18 @@ class MpiExchange final : public ProcessExchange {
     throw CommError(reason_);
   }
 
+  ProcessGroup& process_group_;
   MPI_Comm comm_ = MPI_COMM_NULL;  // never freed: freeing is a collective, which a dead peer would never join
   int rank_ = 0, size_ = 1, largest_tag_ = 32767, largest_direct_;
   std::unique_ptr<SharedSums> shared_;  // null: messages carry direct sums
   std::string why_not_shared_;          // in brackets, for the description
   std::atomic<int64_t> messages_{0};
-  std::mutex mpi_mutex_;  // MPI may support calls from one thread at a time only
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
   Reason reason_;
 };
 
 void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {
-  const std::lock_guard lock(exchange_.mpi_mutex_);
   for (int64_t at = 0; at < count; at += kLargestMessageBytes) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
     exchange_.messages_.fetch_add(1, std::memory_order_relaxed);
@@ -154,7 +184,6 @@ void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {
 }
 
 void MpiExchange::Batch::receive(int from, void* bytes, int64_t count) {
-  const std::lock_guard lock(exchange_.mpi_mutex_);
   for (int64_t at = 0; at < count; at += kLargestMessageBytes) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
     check(MPI_Irecv(static_cast<std::byte*>(bytes) + at, part, MPI_BYTE, from, tag_, exchange_.comm_,
@@ -164,19 +193,18 @@ void MpiExchange::Batch::receive(int from, void* bytes, int64_t count) {
 }
 
 void MpiExchange::Batch::wait() {
-  for (int64_t round = 0;; ++round) {
+  if (requests_.empty()) return;
+  Pauses pauses;
+  for (int done = 0;; pauses.pause()) {
     exchange_.throw_if_aborted();
-    int done = 0;
     {
-      const std::lock_guard lock(exchange_.mpi_mutex_);
       check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
     }
     if (done != 0) break;
-    // The awaited process may need the core.
-    if (round >= kSpinsBeforeYield) sched_yield();
   }
   requests_.clear();
+  exchange_.process_group_.note_transfer();
 }
 
 void MpiExchange::share_memory(ProcessGroup& process_group, const ExchangeOptions& options) {
@@ -186,7 +214,8 @@ void MpiExchange::share_memory(ProcessGroup& process_group, const ExchangeOption
     return;
   }
   shared_ = std::make_unique<SharedSums>(
-      std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); }, options.past_the_caches);
+      std::move(created.segment), rank_, size_, [this] { throw_if_aborted(); },
+      [this] { process_group_.note_transfer(); }, options.past_the_caches);
 }
 
 SegmentedSum MpiExchange::segmented(const SumBuffers& buffers) const {
@@ -451,25 +480,19 @@ void MpiExchange::exchange(std::span<const Part> sends, std::span<const Part> re
 std::optional<size_t> MpiExchange::await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag) {
   std::vector<MPI_Request> arrivals(ranks.size());
   std::vector<int> arrived(ranks.size());
-  {
-    const std::lock_guard lock(mpi_mutex_);
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      check(MPI_Irecv(&values[i], sizeof values[i], MPI_BYTE, ranks[i], fold(tag), comm_, &arrivals[i]), "MPI_Irecv");
-    }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    check(MPI_Irecv(&values[i], sizeof values[i], MPI_BYTE, ranks[i], fold(tag), comm_, &arrivals[i]), "MPI_Irecv");
   }
   std::optional<size_t> last;
   size_t count = 0;
-  for (int64_t round = 0; count < ranks.size(); ++round) {
+  for (Pauses pauses; count < ranks.size(); pauses.pause()) {
     throw_if_aborted();
     int now = 0;
-    {
-      const std::lock_guard lock(mpi_mutex_);
-      check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE),
-            "MPI_Testsome");
-    }
-    if (now > 0 && round >= kSettlingRounds) last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
+    check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE),
+          "MPI_Testsome");
+    if (now > 0 && pauses.rounds() >= kSettlingRounds)
+      last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
     count += static_cast<size_t>(std::max(0, now));
-    if (round >= kSpinsBeforeYield) sched_yield();
   }
   return last;
 }

@@ -60,13 +60,14 @@ int64_t SharedSums::segment_bytes(int processes) {
 }
 
 SharedSums::SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll,
-                       bool past_the_caches)
+                       std::function<void()> added, bool past_the_caches)
     : segment_(std::move(segment)),
       rank_(rank),
       processes_(processes),
       slice_bytes_(slice_bytes(processes)),
       place_bytes_(slice_bytes_),
       poll_(std::move(poll)),
+      added_(std::move(added)),
       uncached_bytes_(past_the_caches ? std::numeric_limits<int64_t>::max() : 0) {}
 
 int64_t SharedSums::partial_bytes(int partials) const { return slice_bytes_ / partials / kLine * kLine; }
@@ -183,6 +184,7 @@ void SharedSums::add_slice(const SegmentedSum& sum, int64_t segment, int64_t num
                  (mine.end - mine.begin) * size_of(sum.result_dtype));
   progress(rank_).sums.store(number + 1, std::memory_order_release);
   announce();
+  added_();
 }
 
 void SharedSums::read_sums(const SegmentedSum& sum, int64_t segment, int64_t number) {

@@ -42,8 +42,9 @@ class SharedSums {
   static int64_t segment_bytes(int processes);
 
   ///   segment  segment_bytes() zeros, mapped by all ranks      poll  called while waiting; may throw
+  ///   added    called for each segment that this rank has added
   SharedSums(std::unique_ptr<SharedSegment> segment, int rank, int processes, std::function<void()> poll,
-             bool past_the_caches = false);
+             std::function<void()> added, bool past_the_caches = false);
 
   /// The most elements of a slice to which no rank contributes more than so many partial sums.
   int64_t slice_elements(DType dtype, int partials) const { return partial_bytes(partials) / size_of(dtype); }
@@ -82,7 +83,7 @@ class SharedSums {
   int rank_, processes_;
   int64_t slice_bytes_;
   int64_t place_bytes_;  // of the sum in progress
-  std::function<void()> poll_;
+  std::function<void()> poll_, added_;
   std::mutex in_use_;
   int64_t segments_ = 0;  // added so far, by all ranks alike
   uint64_t barriers_ = 0;

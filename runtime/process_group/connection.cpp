@@ -95,6 +95,14 @@ bool Connection::receive() {
   return !gone_;
 }
 
+bool Connection::acknowledged() const {
+  constexpr uint32_t kLongestMs = 1000;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0 ||
+         info.tcpi_last_ack_recv < kLongestMs;
+}
+
 std::optional<std::string> Connection::take() {
   uint64_t size = 0;
   const size_t available = received_.size() - taken_;

@@ -38,6 +38,8 @@ class Connection {
   /// has been read; take() still works.
   bool receive();
   bool gone() const { return gone_; }
+  /// Whether the other machine acknowledges what it is sent, as that of a stopped process does too.
+  bool acknowledged() const;
   /// Returns the next complete message. throws CommError for data that is not a message, is too large or too slow, or
   /// was not sealed by the other side.
   std::optional<std::string> take();

@@ -10,6 +10,13 @@
 
 namespace vitrine::process_group {
 
+std::string no_messages(const std::string& one, const std::string& other, int64_t silent_ms) {
+  return fmt::format(
+      "no messages between {} and {} for {:.1f} s, although their connection is open: the network between them is "
+      "broken, or a machine is down",
+      one, other, static_cast<double>(silent_ms) * 1e-3);
+}
+
 FailureDetector::FailureDetector(int size) : members_(static_cast<size_t>(size)) {}
 
 void FailureDetector::join(int rank, std::string name, int64_t now_ns) {
@@ -163,10 +170,10 @@ std::string FailureDetector::position(int rank) const {
                      behind->finished >= behind->begun ? "which it finished" : "which it did not finish");
 }
 
-void FailureDetector::overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns) {
-  std::optional<Overdue>& overdue = member(rank).overdue;
+void FailureDetector::overdue(int rank, Overdue wait, int64_t now_ns) {
+  std::optional<LongWait>& overdue = member(rank).overdue;
   if (!overdue) ++overdue_;
-  overdue = Overdue{std::move(what), waited_ms, now_ns};
+  overdue = LongWait{std::move(wait), now_ns, now_ns};
 }
 
 void FailureDetector::not_overdue(int rank) {
@@ -238,7 +245,7 @@ bool FailureDetector::all_said_bye() const { return ended_ == size(); }
 
 void FailureDetector::was_stopped(int64_t pause_ns, int64_t now_ns) { pause_ = {pause_ns, now_ns}; }
 
-void FailureDetector::tick(int64_t now_ns) {
+void FailureDetector::tick(int64_t now_ns, const Acknowledges& acknowledges) {
   if (!verdict_.empty()) return;
   if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
     const int rank = dead_->first;
@@ -246,34 +253,96 @@ void FailureDetector::tick(int64_t now_ns) {
       return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} exited", member(0).name,
                                 static_cast<double>(pause_->first) * 1e-9, position(0), member(rank).name));
     }
+    if (const auto& wait = member(rank).overdue; wait && wait->report.silent_ms > 0)
+      return decide(fmt::format("{}. {} exited; {}",
+                                no_messages(member(0).name, member(rank).name, wait->report.silent_ms),
+                                member(rank).name, position(rank)));
     decide(fmt::format("{} died: its connection closed unexpectedly; {}{}", member(rank).name, position(rank),
                        others_position(rank)));
   }
   if (overdue_ == 0) return;
-  const Member* oldest = nullptr;
-  for (const Member& m : members_) {
+  Member* oldest = nullptr;
+  for (Member& m : members_) {
     if (m.overdue && (oldest == nullptr || m.overdue->reported_ns < oldest->overdue->reported_ns)) oldest = &m;
   }
-  if (now_ns - oldest->overdue->reported_ns >= kJudgeAfterNs) judge(*oldest, now_ns);
+  const int64_t begin_ns = oldest->overdue->next_ns;
+  if (now_ns < begin_ns) return;
+  if (watched_ns_ != begin_ns) {
+    for (Member& m : members_) m.watched = m.activity;
+    watched_ns_ = begin_ns;
+  }
+  if (now_ns - begin_ns >= kJudgeAfterNs) judge(*oldest, now_ns, acknowledges);
 }
 
-void FailureDetector::judge(const Member& waits, int64_t now_ns) {
-  const std::string waiting = fmt::format("{} has waited {:.1f} s in {}", waits.name,
-                                          static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
-  int silent = -1;  // the one silent for the longest time
-  for (int rank = 0; rank < size(); ++rank) {
+bool FailureDetector::judge_silence(const std::string& waiting, int64_t now_ns, const Acknowledges& acknowledges) {
+  std::vector<int> silent;
+  int living = 0;  // ranks other than 0 that have not ended
+  for (int rank = 1; rank < size(); ++rank) {
     const Member& m = member(rank);
-    if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns))
-      silent = rank;
+    if (m.ended()) continue;
+    ++living;
+    if (now_ns - m.heard_ns >= kSilentNs) silent.push_back(rank);
   }
-  if (silent >= 0) {
-    const Member& m = member(silent);
-    return decide(fmt::format(
-        "{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine "
-        "unreachable?); "
-        "{}{}. {}",
-        m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
+  if (silent.empty()) return false;
+  const int first = *std::ranges::min_element(silent, {}, [&](int rank) { return member(rank).heard_ns; });
+  const Member& m = member(first);
+  const double seconds = static_cast<double>(now_ns - m.heard_ns) * 1e-9;
+  const std::string where = position(first) + others_position(first);
+  if (living > 1 && static_cast<int>(silent.size()) == living) {
+    decide(
+        fmt::format("{} receives nothing: all {} other ranks have been silent for up to {:.1f} s, but their "
+                    "connections are open, so the likelier cause is rank 0's own network or machine. {}",
+                    member(0).name, living, seconds, waiting));
+  } else if (!acknowledges(first)) {
+    std::vector<std::string> names;
+    for (const int rank : silent) names.push_back(member(rank).name);
+    decide(fmt::format(
+        "{}; {}. {}",
+        no_messages(member(0).name, fmt::format("{}", fmt::join(names, ", ")), (now_ns - m.heard_ns) / 1'000'000),
+        where, waiting));
+  } else {
+    decide(
+        fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "
+                    "machine unreachable?); {}. {}",
+                    m.name, seconds, where, waiting));
   }
+  return true;
+}
+
+Reason FailureDetector::slow(const std::string& name) {
+  return name + " is slow, not stuck: others wait for it, and its processor time advances";
+}
+
+bool FailureDetector::extend(Member& waits, const Reason& notice) {
+  LongWait& wait = *waits.overdue;
+  const int64_t unit_ms = wait.report.waited_ms / (1 + wait.judged);
+  if (++wait.judged >= kPatience) return false;
+  if (wait.judged == 1 && !notice.empty()) {
+    notice_ = notice + fmt::format("; waiting up to {:.0f} s", static_cast<double>(unit_ms * kPatience) * 1e-3);
+  }
+  wait.report.waited_ms += unit_ms;
+  wait.next_ns += unit_ms * 1'000'000;
+  return true;
+}
+
+void FailureDetector::judge_late(int rank, const std::string& name, const std::string& late, Member& waits,
+                                 const std::string& waiting) {
+  const Member& m = member(rank);
+  if (m.overdue) {
+    return decide(fmt::format("{} waits in {}, which others have left: a message to it is lost; {}. {}", name,
+                              m.overdue->report.what, late, waiting));
+  }
+  if ((m.works() || waits.overdue->report.first_step) && extend(waits, m.works() ? slow(name) : Reason())) return;
+  decide(fmt::format("{} is late: {}, and it has not{}; {}. {}", name, late,
+                     m.works() ? ", although its processor time advances (is the machine overloaded?)" : "",
+                     position(rank), waiting));
+}
+
+void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& acknowledges) {
+  const Overdue& wait = waits.overdue->report;
+  const std::string waiting =
+      fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(wait.waited_ms) * 1e-3, wait.what);
+  if (judge_silence(waiting, now_ns, acknowledges)) return;
   // The devices that have begun the fewest and the most collectives.
   const DeviceState* first = nullptr;
   const DeviceState* last = nullptr;
@@ -284,22 +353,32 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
     for (size_t d = 0; d < m.devices.size(); ++d) {
       const DeviceState& state = m.devices[d];
       if (first == nullptr || state.begun > first->begun) first = &state;
-      if (last != nullptr && state.begun >= last->begun) continue;
+      if (last != nullptr && (state.begun > last->begun || (state.begun == last->begun && !member(last_rank).overdue)))
+        continue;
       last = &state;
       last_rank = rank;
       last_name = device_name(rank, static_cast<int>(d));
     }
   }
   if (last != nullptr && last->begun < first->begun) {
-    return decide(fmt::format("{} is late: others have begun {}, and it has not; {}. {}", last_name, first->last->str(),
-                              position(last_rank), waiting));
+    return judge_late(last_rank, last_name, "others have begun " + first->last->str(), waits, waiting);
   }
-  const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
+  const auto fewer = [](const Member& a, const Member& b) {
+    return std::pair(a.gatherings, a.overdue.has_value()) < std::pair(b.gatherings, b.overdue.has_value());
+  };
   const auto [behind, ahead] = std::ranges::minmax_element(members_, fewer);
   if (behind->gatherings < ahead->gatherings) {
-    return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name,
-                              ahead->gathering, position(static_cast<int>(behind - members_.begin())), waiting));
+    return judge_late(static_cast<int>(behind - members_.begin()), behind->name,
+                      fmt::format("others have reached exchange {}", ahead->gathering), waits, waiting);
   }
+  const auto moves = [](const Member& m) { return m.activity.transfers > m.watched.transfers; };
+  const bool counted = std::ranges::any_of(members_, [](const Member& m) { return m.activity.transfers > 0; });
+  const auto works = std::ranges::find_if(members_, [](const Member& m) { return !m.overdue && m.works(); });
+  Reason notice;
+  if (works != members_.end()) notice = slow(works->name);
+  if (std::ranges::any_of(members_, moves)) notice = waiting + ", which is slow, not stuck: data moves";
+  // GPUs do not count transfers, and take long to connect.
+  if ((!notice.empty() || (wait.first_step && !counted)) && extend(waits, notice)) return;
   decide({waiting,
           ", which every rank has begun and no rank is known to have finished: the network between them may be broken; "
           "choose a longer ",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -10,10 +11,14 @@
 #include <vector>
 
 #include "runtime/process_group/collective_record.h"
+#include "runtime/process_group/message.h"
 #include "runtime/reason.h"
 
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
+
+/// The same words whichever of two processes finds it.
+std::string no_messages(const std::string& one, const std::string& other, int64_t silent_ms);
 
 /// Tracks the progress of every process of a process group and names the culprit if they stop progressing. Pure
 /// bookkeeping: the code that carries the messages reports all events. Times are nanoseconds on any steady clock.
@@ -30,13 +35,16 @@ class FailureDetector {
   std::string missing() const;
   /// A process has sent a sign of life.
   void hear(int rank, int64_t now_ns);
+  /// What it has done so far.
+  void set_activity(int rank, const Activity& activity) { member(rank).activity = activity; }
   void set_devices(int rank, std::vector<std::string> names);
   /// A device began these collectives, in order, and has finished `finished` in total. Compares the records with those
   /// of other devices.
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
   /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its
-  /// wait is over by then.
-  void overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns);
+  /// wait is over by then. A rank that others wait for may take kPatience times as long before the first step is done,
+  /// or while its processor time advances; so may a collective while its data moves.
+  void overdue(int rank, Overdue wait, int64_t now_ns);
   void not_overdue(int rank);
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has
   /// arrived.
@@ -52,10 +60,14 @@ class FailureDetector {
   /// Rank 0, which owns this detector, did nothing for so long because it was stopped. Connections lost after that are
   /// a consequence.
   void was_stopped(int64_t pause_ns, int64_t now_ns);
-  void tick(int64_t now_ns);
+  /// Whether the machine of a rank acknowledges what it is sent.
+  using Acknowledges = std::function<bool(int rank)>;
+  void tick(int64_t now_ns, const Acknowledges& acknowledges);
 
   /// Why the process group has failed: the first cause found. Empty if it has not failed.
   const Reason& verdict() const { return verdict_; }
+  /// Why the processes wait longer than the deadline, once; otherwise empty.
+  Reason take_notice() { return std::exchange(notice_, {}); }
   /// Progress of a process: "last began collective 17 (...), finished 17".
   std::string position(int rank) const;
   int size() const { return static_cast<int>(members_.size()); }
@@ -64,6 +76,9 @@ class FailureDetector {
   static constexpr int64_t kSilentNs = 1'500'000'000;
   static constexpr int64_t kJudgeAfterNs = 1'000'000'000;
   static constexpr int64_t kDeathAfterNs = 150'000'000;
+  static constexpr int kPatience = 5;
+  /// Processor time during a judgement that shows work: more than threads take that only watch.
+  static constexpr int64_t kWorkNs = 5'000'000;
 
  private:
   struct DeviceState {
@@ -71,9 +86,10 @@ class FailureDetector {
     uint64_t begun = 0, finished = 0;
     std::optional<CollectiveRecord> last;
   };
-  struct Overdue {
-    std::string what;
-    int64_t waited_ms, reported_ns;
+  struct LongWait {
+    Overdue report;
+    int64_t reported_ns = 0, next_ns = 0;  // when it is next watched, and then judged
+    int judged = 0;
   };
   struct Member {
     std::string name;
@@ -83,7 +99,9 @@ class FailureDetector {
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;
     std::string gathering;  // purpose of the latest one
-    std::optional<Overdue> overdue;
+    std::optional<LongWait> overdue;
+    Activity activity, watched;  // now, and when the judgement began
+    bool works() const { return activity.processor_ns - watched.processor_ns >= kWorkNs; }
   };
   /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a
   /// record costs no more with many ranks.
@@ -105,7 +123,14 @@ class FailureDetector {
   Member& member(int rank) { return members_[static_cast<size_t>(rank)]; }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   void compare(Round round);
-  void judge(const Member& waits, int64_t now_ns);
+  void judge(Member& waits, int64_t now_ns, const Acknowledges& acknowledges);
+  bool judge_silence(const std::string& waiting, int64_t now_ns, const Acknowledges& acknowledges);
+  /// Judges a rank that others wait for; `late` says what for.
+  void judge_late(int rank, const std::string& name, const std::string& late, Member& waits,
+                  const std::string& waiting);
+  static Reason slow(const std::string& name);
+  /// Waits once more, unless there have been kPatience judgements.
+  bool extend(Member& waits, const Reason& notice);
   /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
   void decide(Reason verdict);
@@ -121,7 +146,8 @@ class FailureDetector {
   std::map<uint64_t, Gathering> gatherings_;
   std::optional<std::pair<int64_t, int64_t>> pause_;  // duration and end
   std::optional<std::pair<int, int64_t>> dead_;       // rank, and when it was detected
-  Reason verdict_;
+  int64_t watched_ns_ = 0;                            // when the judgement began
+  Reason verdict_, notice_;
 };
 
 }  // namespace vitrine::process_group

@@ -62,13 +62,13 @@ Message read_message(Reader& reader) {
     case MessageKind::welcome:
       return Welcome{reader.shown()};
     case MessageKind::beat:
-      return Beat{reader.at_end() ? std::string() : reader.shown()};
+      return Beat{{reader.amount<int64_t>(), reader.amount<int64_t>()}, reader.shown()};
     case MessageKind::devices:
       return read_devices(reader);
     case MessageKind::progress:
       return read_progress(reader);
     case MessageKind::waiting:
-      return Overdue{reader.shown(), reader.amount<int64_t>()};
+      return Overdue{reader.shown(), reader.amount<int64_t>(), reader.flag(), reader.amount<int64_t>()};
     case MessageKind::gather:
       return Gather{reader.number<uint64_t>(), reader.shown(), reader.text()};
     case MessageKind::gathered:

@@ -15,7 +15,7 @@
 namespace vitrine::process_group {
 
 /// First value of a hello: "VIT" and the protocol's version as a digit.
-inline constexpr uint32_t kMagic = 0x56495436;
+inline constexpr uint32_t kMagic = 0x56495437;
 /// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 
@@ -25,7 +25,7 @@ enum class MessageKind : uint8_t {
   refused,    // server -> member: why it may not join, and whether it may try again
   accepted,   // server -> member: it has joined
   welcome,    // server -> member: all processes have joined
-  beat,       // both ways: alive; from the server also its progress
+  beat,       // both ways: alive, what it has done so far, and from the server its progress
   devices,    // member -> server: the names of its devices
   progress,   // member -> server: collectives that a device began and finished
   waiting,    // member -> server: it has waited too long, for this; empty: it no longer waits
@@ -53,7 +53,12 @@ struct Accepted {};
 struct Welcome {
   std::string name;
 };
+struct Activity {
+  int64_t processor_ns = 0;  // of the process, without the process group's thread
+  int64_t transfers = 0;     // between processes; 0 if they are not counted
+};
 struct Beat {
+  Activity activity;
   std::string position;
 };
 struct Devices {
@@ -67,6 +72,8 @@ struct Progress {
 struct Overdue {
   std::string what;
   int64_t waited_ms = 0;
+  bool first_step = false;  // the first step is not done yet
+  int64_t silent_ms = 0;    // how long nothing has arrived from the server, if that ends the process
 };
 struct Gather {
   uint64_t sequence = 0;

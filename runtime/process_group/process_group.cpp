@@ -228,6 +228,8 @@ void ProcessGroup::set_warm() {
   state_->warm = true;
 }
 
+void ProcessGroup::note_transfer() { state_->transfers.fetch_add(1, std::memory_order_relaxed); }
+
 void ProcessGroup::fail(const Reason& reason, int64_t patience_ms) {
   State& s = *state_;
   constexpr std::chrono::seconds kLongestTelling{1};

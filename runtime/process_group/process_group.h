@@ -28,13 +28,17 @@ struct ProcessGroupOptions {
   std::string run_id = {};
   /// All processes are known to run on this machine, so rank 0 listens only on its loopback interface.
   bool one_machine = false;
-  /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().
+  /// How long a process may wait for its peers in one collective or exchange. It waits up to five times as long for a
+  /// rank that is late until set_warm(), or whose processor time advances, and while data moves.
   int64_t timeout_ms = 60000;
   /// Exits with status 1 this long after the process group has failed if the process has not ended by itself; 0: never.
   int64_t exit_after_ms = 0;
   /// Called with the reason in the process that detects the failure of the process group (rank 0, or a rank that lost
   /// rank 0), before the others learn of it: they may exit then, and a launcher may end this process. Must not block.
   std::function<void(const Reason&)> on_failure_found = {};
+  /// Called on rank 0 with the reason when the processes wait longer than timeout_ms for a rank that is slow, not
+  /// stuck. Must not block.
+  std::function<void(const Reason&)> on_slow = {};
 };
 
 /// The processes of a run, as seen by one of them: small exchanges on the host, and mutual failure detection. A thread
@@ -105,6 +109,8 @@ class ProcessGroup {
 
   /// Ends the longer timeout of the first step.
   void set_warm();
+  /// Data of a collective has arrived. Thread-safe.
+  void note_transfer();
   /// Reports that this process fails, which ends the process group. Returns when the others have been notified and all
   /// handlers have been called, at the latest after one second; likewise if the process group has failed already. The
   /// process may exit afterwards.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -56,7 +57,7 @@ struct ProcessGroup::State {
                                                         const std::string& where, std::string& problem) const;
   /// Of MPI_Init and MPI_Finalize; 0: none, the process must not be ended.
   int64_t mpi_deadline_ms() const { return options.exit_after_ms > 0 ? options.timeout_ms : 0; }
-  int64_t rendezvous_ms() const { return options.timeout_ms * kFirstStepFactor; }
+  int64_t rendezvous_ms() const { return options.timeout_ms * process_group::FailureDetector::kPatience; }
 
   // The process group's own thread: watch.cpp.
   void watch();
@@ -97,9 +98,8 @@ struct ProcessGroup::State {
   void throw_if_failed_locked() const {
     if (!failure.empty()) throw CommError(failure);
   }
-  static constexpr int kFirstStepFactor = 5;
   static constexpr int64_t kByeTimeoutNs = 10'000 * process_group::kMs;
-  int64_t timeout_ns() const { return options.timeout_ms * process_group::kMs * (warm ? 1 : kFirstStepFactor); }
+  int64_t timeout_ns() const { return options.timeout_ms * process_group::kMs; }
 
   struct Slot {
     std::string name;
@@ -145,6 +145,8 @@ struct ProcessGroup::State {
   bool all_reported = false;  // the failure was reported to the other processes and the handlers; guarded by `mutex`
   std::map<uint64_t, std::function<void(const Reason&)>> handlers;
 
+  std::atomic<int64_t> transfers{0};
+
   // Used by the process group's thread only.
   process_group::FailureDetector detector;
   std::vector<std::optional<process_group::Connection>> members;  // on the server, by rank
@@ -152,7 +154,7 @@ struct ProcessGroup::State {
   process_group::Rendezvous rendezvous;                           // from the options
   std::string last_refusal;  // on the server of a process that knows the key, on members of this one
   std::string server_name, server_position = "nothing is known of its collectives";
-  int64_t server_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
+  int64_t server_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0, progressed_ns = 0;
   Descriptor poll_set;                     // of the connections, by the rank at their other end
   std::vector<int> ready;                  // ranks whose connection has data or accepts more
   std::vector<char> listened, wants_more;  // by rank: it is in the set; it is watched for accepting more

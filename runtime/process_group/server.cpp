@@ -55,7 +55,7 @@ void ProcessGroup::State::connect() {
   raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
   rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.run_id, options.one_machine);
   if (options.rendezvous.empty()) {
-    mpi = MpiSession::open(rank, mpi_deadline_ms());
+    mpi = MpiSession::open(rank, size, mpi_deadline_ms());
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
           fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by "

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,6 +26,12 @@ constexpr int64_t kBeatNs = 200 * kMs;
 // Longer than the server takes to judge.
 constexpr int64_t kServerSilentNs = 2500 * kMs;
 constexpr int64_t kLongestFarewellNs = 1000 * kMs;
+
+int64_t processor_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 }  // namespace
 
@@ -116,8 +123,16 @@ void ProcessGroup::State::watch() {
       report_local(now_ns);
       check_waits(now_ns);
       if (is_server()) {
-        detector.tick(now_ns);
+        detector.tick(now_ns, [this](int peer) {
+          const std::optional<Connection>& connection = connection_to(peer);
+          return !connection || connection->acknowledged();
+        });
+        if (const Reason notice = detector.take_notice(); !notice.empty() && options.on_slow) options.on_slow(notice);
         if (!detector.verdict().empty()) declare(detector.verdict());
+      }
+      if (mpi && failed_ns == 0 && now_ns - progressed_ns >= kTickMs * kMs) {
+        mpi->progress();
+        progressed_ns = now_ns;
       }
     } catch (const std::exception& error) {
       declare(fmt::format("{}: its connection thread failed: {}", process_name(rank), error.what()));
@@ -252,11 +267,19 @@ void ProcessGroup::State::report_local(int64_t now_ns) {
   if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
   if (now_ns - last_beat_ns < kBeatNs) return;
   last_beat_ns = now_ns;
+  const Activity activity{processor_ns(CLOCK_PROCESS_CPUTIME_ID) - processor_ns(CLOCK_THREAD_CPUTIME_ID),
+                          transfers.load(std::memory_order_relaxed)};
+  const std::string beat = Writer(MessageKind::beat)
+                               .number(activity.processor_ns)
+                               .number(activity.transfers)
+                               .text(is_server() ? detector.position(0) : std::string())
+                               .bytes();
   if (is_server()) {
     detector.hear(0, now_ns);
-    send_to_members(Writer(MessageKind::beat).text(detector.position(0)).bytes());
+    detector.set_activity(0, activity);
+    send_to_members(beat);
   } else {
-    send_to(0, Writer(MessageKind::beat).bytes());
+    send_to(0, beat);
   }
 }
 
@@ -264,9 +287,11 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   std::string what;
   int64_t waited_ns = 0;
   uint64_t longest = 0;
+  bool first_step = false;
   {
     const std::lock_guard lock(mutex);
     if (!failure.empty()) return;
+    first_step = !warm;
     for (const auto& [id, wait] : waits) {
       if (now_ns - wait.since_ns < timeout_ns() || now_ns - wait.since_ns <= waited_ns) continue;
       waited_ns = now_ns - wait.since_ns;
@@ -274,13 +299,27 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
       what = wait.what;
     }
   }
-  if (longest != reported_wait) send_to_server(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
+  const auto report = [&](int64_t silent_ms) {
+    send_to_server(Writer(MessageKind::waiting)
+                       .text(what)
+                       .number(waited_ns / kMs)
+                       .number(static_cast<uint8_t>(first_step))
+                       .number(silent_ms)
+                       .bytes());
+  };
+  if (longest != reported_wait) report(0);
   reported_wait = longest;
-  if (is_server() || longest == 0 || now_ns - server_heard_ns < kServerSilentNs) return;
-  declare(
-      fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "
-                  "machine unreachable?); {}{}",
-                  server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
+  const int64_t silent_ns = now_ns - server_heard_ns;
+  if (is_server() || longest == 0 || silent_ns < kServerSilentNs) return;
+  report(silent_ns / kMs);  // it may arrive all the same
+  const std::string verdict =
+      server->acknowledged()
+          ? fmt::format(
+                "{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "
+                "machine unreachable?)",
+                server_name, static_cast<double>(silent_ns) * 1e-9)
+          : no_messages(server_name, process_name(rank), silent_ns / kMs);
+  declare(fmt::format("{}; {}{}", verdict, server_position, own_position()));
 }
 
 void ProcessGroup::State::serve_member(int peer, int64_t now_ns) {
@@ -315,11 +354,11 @@ void ProcessGroup::State::handle_from_member(int from, const std::string& bytes,
     changed.notify_all();
   };
   std::visit(
-      Cases{[](const Beat&) {}, [&](Devices& m) { detector.set_devices(from, std::move(m.names)); },
+      Cases{[&](const Beat& m) { detector.set_activity(from, m.activity); },
+            [&](Devices& m) { detector.set_devices(from, std::move(m.names)); },
             [&](const Progress& m) { detector.progress(from, m.device, m.finished, m.begun); },
             [&](Overdue& m) {
-              m.what.empty() ? detector.not_overdue(from)
-                             : detector.overdue(from, std::move(m.what), m.waited_ms, now_ns);
+              m.what.empty() ? detector.not_overdue(from) : detector.overdue(from, std::move(m), now_ns);
             },
             gather, [&](const Failed& m) { detector.fail(from, m.reason); }, [&](const Bye&) { detector.bye(from); },
             [](const auto&) { throw CommError("a message that only rank 0 sends"); }},

@@ -125,6 +125,8 @@ INSTANTIATE_TEST_SUITE_P(All, Faults,
                                            Case{"skip", "began collective", true}),
                          [](const auto& test) { return std::string(test.param.fault); });
 
+class MissingInMpiInit : public MpirunTest {};
+
 class StoppedInMpi : public MpirunTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(StoppedInMpi, EndsAllProcessesAndNamesTheRank) {
@@ -142,6 +144,18 @@ TEST_P(StoppedInMpi, EndsAllProcessesAndNamesTheRank) {
     EXPECT_TRUE(std::regex_search(result.error, sentence)) << result.error;
     expect_lacks(result.error, "no process of this machine is stopped");
     EXPECT_EQ(processes_with(marker), std::vector<std::string>{});
+  }
+}
+
+TEST_F(MissingInMpiInit, IsNamed) {
+  for (const auto& [fault, problem] : {std::pair("ended", "rank 2 of 4 ended before it or never started"),
+                                       std::pair("elsewhere", "rank 2 \\(pid [0-9]+\\) runs sleep instead")}) {
+    const ChildResult result = mpirun(kProcesses, {test::program_path("fault_worker"), fault, "2", "0", "0",
+                                                   std::to_string(kTimeoutMs), "vitrine-missing"});
+    EXPECT_NE(result.exit_code, 0);
+    const std::regex sentence(
+        fmt::format("rank 0 on [^ ]+ waited 3 s for the other processes in MPI_Init: {}", problem));
+    EXPECT_TRUE(std::regex_search(result.error, sentence)) << result.error;
   }
 }
 

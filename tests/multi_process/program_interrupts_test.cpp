@@ -63,18 +63,22 @@ TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
   }
 }
 
-TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllWithoutAMessage) {
-  ChildProcess child(
-      mpirun_command(
-          3, vitrine_command(words(
-                 "train --model alexnet --optimizer sgd --data synthetic:30 --batch-size 3 --threads-per-device 1"))),
-      ChildProcess::Streams::pipes, mpirun_environment());
-  ASSERT_TRUE(child.wait_for("3 processes on 1 host"));  // the engines are constructed next
-  kill(process_of_rank(child.pid(), 0), SIGTERM);
-  const ChildResult result = child.wait();
-  // mpirun's status is that of the process whose end it sees first: of the signal, or of one that misses its peer.
-  EXPECT_TRUE(result.exit_code == 143 || result.exit_code == 1) << result.exit_code << result.error;
-  expect_lacks(result.error, "stopping after the current step");
+TEST_F(ProcessInterrupts, BeforeTheFirstStepASignalEndsAllAndIsNamed) {
+  for (const int rank : {0, 2}) {
+    ChildProcess child(
+        mpirun_command(
+            3, vitrine_command(words(
+                   "train --model alexnet --optimizer sgd --data synthetic:30 --batch-size 3 --threads-per-device 1"))),
+        ChildProcess::Streams::pipes, mpirun_environment());
+    ASSERT_TRUE(child.wait_for("3 processes on 1 host"));  // the engines are constructed next
+    kill(process_of_rank(child.pid(), rank), SIGTERM);
+    const ChildResult result = child.wait();
+    // mpirun's status is that of the process whose end it sees first: of the signal, or of one that misses its peer.
+    EXPECT_TRUE(result.exit_code == 143 || result.exit_code == 1) << result.exit_code << result.error;
+    expect_contains(result.error, "vitrine: rank " + std::to_string(rank) + " (pid ",
+                    "failed: it was asked to stop by SIGTERM before its first step");
+    expect_lacks(result.error, "stopping after the current step", "died");
+  }
 }
 
 TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {

@@ -8,6 +8,7 @@
 
 #include "nn/model.h"
 #include "runtime/error.h"
+#include "runtime/philox.h"
 
 namespace vitrine {
 namespace {
@@ -40,6 +41,22 @@ TEST(FlatLayout, ViewsAreAtTheirOffsets) {
   EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements() - 1}, DType::f32, DeviceId::host()}),
                ShapeError);
   EXPECT_THROW(layout.views({flat.data(), {layout.parameter_elements()}, DType::i32, DeviceId::host()}), DtypeError);
+}
+
+TEST(Initialize, IsOneSequencePerParameterHoweverManyThreadsDraw) {
+  const int64_t count = 100'003;
+  const FlatLayout layout(
+      {{"uniform", {count}, {Init::Kind::uniform, 0.5F}}, {"normal", {count}, {Init::Kind::normal, 2.0F}}}, 0);
+  std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+  initialize(layout, 3, flat);
+  for (int i = 0; i < 2; ++i) {
+    PhiloxSequence random(3, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i)));
+    const float* const values = flat.data() + layout.offset(i);
+    for (int64_t e = 0; e < count; ++e) {
+      const float wanted = i == 0 ? (2.0F * random.next_uniform() - 1.0F) * 0.5F : random.next_normal() * 2.0F;
+      ASSERT_EQ(values[e], wanted) << "parameter " << i << ", element " << e;
+    }
+  }
 }
 
 TEST(Initialize, PartsOfAnySizeHaveTheSameBits) {

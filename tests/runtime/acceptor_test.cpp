@@ -170,12 +170,12 @@ TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
                                  .number(1)
                                  .number(2)
                                  .text("rank 1")),
-                  "it speaks version 2 of the protocol between processes, rank 0 version 6; start all of them with the "
+                  "it speaks version 2 of the protocol between processes, rank 0 version 7; start all of them with the "
                   "same version of Vitrine");
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495437}).text("who knows")),
-                  "version 7 of the protocol");
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495438}).text("who knows")),
+                  "version 8 of the protocol");
   stop();
-  expect_contains(acceptor->last_refusal(), "version 7 of the protocol between processes, rank 0 version 6");
+  expect_contains(acceptor->last_refusal(), "version 8 of the protocol between processes, rank 0 version 7");
 }
 
 TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {

@@ -46,14 +46,38 @@ class FailureDetectorTest : public ::testing::Test {
       for (int rank = 0; rank < detector.size(); ++rank) {
         if (rank != silent) detector.hear(rank, now_ns);
       }
-      detector.tick(now_ns);
+      tick(now_ns);
     }
+  }
+  void tick(int64_t now_ns) {
+    detector.tick(now_ns, [this](int rank) { return rank != cut_off; });
   }
   void expect_verdict(std::initializer_list<const char*> parts) {
     for (const char* part : parts) expect_contains(detector.verdict(), part);
   }
 
+  /// Judges until there is a verdict; every rank sends signs of life, and `rank` works, or its data moves, for so many
+  /// seconds. Returns the notices.
+  std::vector<std::string> judge_at_work(int rank, Activity of_a_tick, int seconds) {
+    std::vector<std::string> notices;
+    Activity sum;
+    for (int64_t ticks = 0; ticks < 1000 && detector.verdict().empty(); ++ticks) {
+      if (ticks < 5 * seconds) {
+        sum.processor_ns += of_a_tick.processor_ns;
+        sum.transfers += of_a_tick.transfers;
+      }
+      time_ns += kSecond / 5;
+      for (int r = 0; r < detector.size(); ++r) detector.hear(r, time_ns);
+      detector.set_activity(rank, sum);
+      tick(time_ns);
+      if (const Reason notice = detector.take_notice(); !notice.empty()) notices.push_back(notice);
+    }
+    return notices;
+  }
+
   FailureDetector detector{1};
+  int cut_off = -1;  // a rank whose machine acknowledges nothing
+  int64_t time_ns = kSecond;
 };
 
 TEST_F(FailureDetectorTest, NamesTheRanksThatHaveNotJoined) {
@@ -155,8 +179,8 @@ TEST_F(FailureDetectorTest, ASilentRankThatOthersWaitForHangs) {
   open(4);
   begin_all(record(0, 1));
   begin(0, record(1, 2, "bucket 4"));
-  detector.overdue(0, "collective 1", 3000, 10 * kSecond);
-  detector.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
+  detector.overdue(0, {"collective 1", 3000}, 10 * kSecond);
+  detector.overdue(3, {"the exchange of votes", 3000}, 10 * kSecond);
   judge(10 * kSecond, 2);
   expect_verdict({"rank 2 (pid 72 on node1) hangs: it has sent nothing for", "collective 0 (all_reduce of bucket 3",
                   "others have reached collective 1 (all_reduce of bucket 4",
@@ -167,9 +191,92 @@ TEST_F(FailureDetectorTest, NamesTheRankThatWasSilentFirst) {
   open(4);
   for (int rank = 0; rank < 4; ++rank)
     detector.hear(rank, rank == 3 ? 2 * kSecond : rank == 1 ? 4 * kSecond : 10 * kSecond);
-  detector.overdue(0, "x", 3000, 10 * kSecond);
-  detector.tick(10 * kSecond + FailureDetector::kJudgeAfterNs);
+  detector.overdue(0, {"x", 3000}, 10 * kSecond);
+  tick(10 * kSecond + FailureDetector::kJudgeAfterNs);
   expect_verdict({"rank 3 (pid 73 on node1) hangs"});
+}
+
+TEST_F(FailureDetectorTest, ARankThatCannotBeReachedIsNotSaidToHang) {
+  open(4);
+  cut_off = 2;
+  detector.overdue(1, {"collective 1", 3000}, 10 * kSecond);
+  judge(10 * kSecond, 2);
+  expect_verdict({"no messages between rank 0 (pid 70 on node1) and rank 2 (pid 72 on node1) for ", "network"});
+  expect_lacks(detector.verdict(), "hangs");
+}
+
+TEST_F(FailureDetectorTest, WhenAllOthersAreSilentRankZeroIsTheLikelierCause) {
+  for (const int cut : {-1, 2}) {
+    open(4);
+    cut_off = cut;
+    detector.overdue(0, {"collective 1", 3000}, 10 * kSecond);
+    tick(10 * kSecond);
+    tick(10 * kSecond + FailureDetector::kJudgeAfterNs);
+    expect_verdict({"rank 0 (pid 70 on node1) receives nothing: all 3 other ranks have been silent for up to 11.0 s",
+                    "the likelier cause is rank 0's own network", "has waited 3.0 s in collective 1"});
+  }
+}
+
+TEST_F(FailureDetectorTest, ARankThatHeardNothingFromRankZeroAndExitedDidNotDie) {
+  open(3);
+  detector.overdue(2, {"the votes", 3000, false, 2600}, kSecond);
+  detector.lost(2, kSecond);
+  judge(kSecond);
+  expect_verdict({"no messages between rank 0 (pid 70 on node1) and rank 2 (pid 72 on node1) for 2.6 s"});
+  expect_lacks(detector.verdict(), "died");
+}
+
+TEST_F(FailureDetectorTest, ARankWhoseProcessorTimeAdvancesIsSlow) {
+  constexpr int kTimeoutMs = 4000;
+  for (const int works_s : {0, 7, 1000}) {
+    open(3);
+    time_ns = kSecond;
+    for (const int rank : {0, 1}) begin(rank, record(0, 1));
+    detector.overdue(1, {"collective 0", kTimeoutMs}, kSecond);
+    const auto notices = judge_at_work(2, {.processor_ns = 2 * FailureDetector::kWorkNs}, works_s);
+    expect_verdict({"rank 2 (pid 72 on node1) is late: others have begun collective 0"});
+    if (works_s == 0) {
+      EXPECT_TRUE(notices.empty());
+      EXPECT_LE(time_ns, 3 * kSecond);
+      continue;
+    }
+    ASSERT_EQ(notices.size(), 1U);
+    expect_contains(notices[0], "rank 2 (pid 72 on node1) is slow, not stuck", "processor time", "up to 20 s");
+    // It waits once for each judgement that saw work; five times the deadline has passed at the end.
+    const int64_t end_s = works_s == 7 ? 2 + 2 * kTimeoutMs / 1000 : 2 + 4 * kTimeoutMs / 1000;
+    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, static_cast<double>(end_s), 0.5);
+    if (works_s > 7) expect_verdict({"although its processor time advances", "has waited 20.0 s"});
+  }
+}
+
+TEST_F(FailureDetectorTest, ACollectiveWhoseDataMovesIsSlow) {
+  open(2);
+  begin_all(record(0, 1));
+  detector.overdue(1, {"collective 0", 4000}, kSecond);
+  const auto notices = judge_at_work(0, {.transfers = 1}, 7);
+  expect_verdict({"every rank has begun"});
+  ASSERT_EQ(notices.size(), 1U);
+  expect_contains(notices[0], "rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which is slow, not stuck");
+  EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 10, 0.5);
+}
+
+TEST_F(FailureDetectorTest, BeforeTheFirstStepALateRankHasMoreTimeButAStuckOneHasNot) {
+  open(2);
+  detector.gather(1, 0, "the plan", "");
+  detector.overdue(1, {"the exchange of the plan", 4000, true}, kSecond);
+  EXPECT_TRUE(judge_at_work(0, {}, 0).empty());
+  expect_verdict({"rank 0 (pid 70 on node1) is late: others have reached exchange the plan"});
+  EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 18, 0.5);
+  // Both wait: rank 0 in a collective that rank 1 has left.
+  open(2);
+  time_ns = kSecond;
+  begin_all(record(0, 1));
+  detector.gather(1, 0, "the plan", "");
+  detector.overdue(0, {"collective 0", 4000, true}, kSecond);
+  detector.overdue(1, {"the exchange of the plan", 4000, true}, kSecond + 1);
+  judge_at_work(1, {.transfers = 1}, 0);
+  expect_verdict({"rank 0 (pid 70 on node1) waits in collective 0, which others have left: a message to it is lost"});
+  EXPECT_LE(time_ns, 3 * kSecond);
 }
 
 TEST_F(FailureDetectorTest, TheRankWithFewerCollectivesIsLate) {
@@ -177,7 +284,7 @@ TEST_F(FailureDetectorTest, TheRankWithFewerCollectivesIsLate) {
   begin_all(record(0, 1));
   for (const int rank : {0, 1, 3}) begin(rank, record(1, 2, "bucket 4"));
   finish(2, 1);
-  detector.overdue(1, "collective 1", 2500, 10 * kSecond);
+  detector.overdue(1, {"collective 1", 2500}, 10 * kSecond);
   judge(10 * kSecond);
   expect_verdict(
       {"rank 2 (pid 72 on node1) is late: others have begun collective 1 (all_reduce of bucket 4, 4096 bytes, phase "
@@ -191,7 +298,7 @@ TEST_F(FailureDetectorTest, ARankWithoutACollectiveIsLate) {
   open(3);
   begin(1, record(0, 1));
   begin(2, record(0, 1));
-  detector.overdue(2, "collective 0", 2500, kSecond);
+  detector.overdue(2, {"collective 0", 2500}, kSecond);
   judge(kSecond);
   expect_verdict({"rank 0 (pid 70 on node1) is late: others have begun collective 0", "it had begun no collective"});
 }
@@ -203,7 +310,7 @@ TEST_F(FailureDetectorTest, NamesTheLateDevice) {
       if (rank != 1 || d != 2) begin(rank, record(0, 1), d);
     }
   }
-  detector.overdue(0, "collective 0", 2500, kSecond);
+  detector.overdue(0, {"collective 0", 2500}, kSecond);
   judge(kSecond);
   expect_verdict({"rank 1 (pid 71 on node1), device cuda:2 is late"});
 }
@@ -212,7 +319,7 @@ TEST_F(FailureDetectorTest, TheRankThatMissesAnExchangeIsLate) {
   open(3);
   begin_all(record(0, 1));
   for (const int rank : {0, 2}) EXPECT_FALSE(detector.gather(rank, 0, "the votes", "v"));
-  detector.overdue(0, "the exchange of the votes", 4000, kSecond);
+  detector.overdue(0, {"the exchange of the votes", 4000}, kSecond);
   judge(kSecond);
   expect_verdict({"rank 1 (pid 71 on node1) is late: others have reached exchange the votes, and it has not",
                   "collective 0", "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
@@ -221,7 +328,7 @@ TEST_F(FailureDetectorTest, TheRankThatMissesAnExchangeIsLate) {
 TEST_F(FailureDetectorTest, WhenAllRanksWaitTheNetworkIsBlamed) {
   open(2);
   begin_all(record(0, 1));
-  detector.overdue(1, "collective 0", 4000, kSecond);
+  detector.overdue(1, {"collective 0", 4000}, kSecond);
   judge(kSecond);
   expect_verdict({"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network",
                   "ProcessGroupOptions::timeout_ms"});
@@ -230,14 +337,14 @@ TEST_F(FailureDetectorTest, WhenAllRanksWaitTheNetworkIsBlamed) {
 TEST_F(FailureDetectorTest, AWaitThatEndsInTimeBlamesNoRank) {
   open(3);
   begin(0, record(0, 1));
-  detector.overdue(0, "collective 0", 3000, kSecond);
-  detector.tick(kSecond + kSecond / 2);
+  detector.overdue(0, {"collective 0", 3000}, kSecond);
+  tick(kSecond + kSecond / 2);
   detector.not_overdue(0);
   judge(kSecond);
   EXPECT_EQ(detector.verdict(), "");
   // Another process's wait still counts.
-  detector.overdue(0, "collective 0", 3000, 4 * kSecond);
-  detector.overdue(2, "an exchange", 3000, 4 * kSecond);
+  detector.overdue(0, {"collective 0", 3000}, 4 * kSecond);
+  detector.overdue(2, {"an exchange", 3000}, 4 * kSecond);
   detector.not_overdue(0);
   judge(4 * kSecond);
   expect_verdict({"rank 2 (pid 72 on node1) has waited 3.0 s in an exchange"});
@@ -360,7 +467,7 @@ TEST_F(FailureDetectorTest, KeepsTheFirstCause) {
   begin(0, record(0, 1));
   begin(1, record(0, 2));
   begin(2, record(0, 3));
-  detector.overdue(0, "x", 1000, kSecond);
+  detector.overdue(0, {"x", 1000}, kSecond);
   judge(kSecond);
   EXPECT_EQ(detector.verdict(), first);
 }

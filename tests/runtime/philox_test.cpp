@@ -27,6 +27,14 @@ TEST(PhiloxSequence, FollowsTheCounter) {
   }
 }
 
+TEST(PhiloxSequence, BeginsAtAnyWord) {
+  for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{4}, uint64_t{7}, uint64_t{1003}}) {
+    PhiloxSequence whole(3, 7), rest(3, 7, first);
+    for (uint64_t skipped = 0; skipped < first; ++skipped) whole.next_u32();
+    for (int i = 0; i < 9; ++i) EXPECT_EQ(rest.next_u32(), whole.next_u32()) << first;
+  }
+}
+
 TEST(PhiloxSequence, SeedsAndStreamsDiffer) {
   PhiloxSequence a(1, 2), again(1, 2), other_seed(2, 2), other_stream(1, 3);
   const uint32_t first = a.next_u32();

@@ -339,7 +339,10 @@ TEST_F(ProcessGroupFailure, ASilentRankZeroIsReportedAsHanging) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess silent = lead_one(place.path());
-      silent.send(process_group::Writer(process_group::MessageKind::beat).text("its last known was something"));
+      silent.send(process_group::Writer(process_group::MessageKind::beat)
+                      .number(int64_t{0})
+                      .number(int64_t{0})
+                      .text("its last known was something"));
       for (int i = 0; i < 6000 && noted() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }

@@ -53,35 +53,54 @@ void Parameters::set_part(Replica& r, int64_t first, std::span<const float> valu
 }
 
 void Parameters::set(std::span<const float> flat) {
-  VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == setup_.layout.parameter_elements(),
-                 "parameters come in the engine's layout");
-  set_in_parts([&](const TakePart& take) { take(0, flat); });
+  set_in_parts([&](const TakePart& take) {
+    VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == setup_.layout.parameter_elements(),
+                   "parameters come in the engine's layout");
+    take(0, flat);
+  });
+}
+
+void Parameters::set_shards(const std::function<void(const TakePart&)>& give, const TakePart& set) {
+  ProcessGroup& process_group = *setup_.peers();
+  constexpr const char* kWhat = "the parameters of rank 0";
+  constexpr size_t kMostElements = size_t{1} << 20;
+  if (process_group.rank() == 0) {
+    give([&](int64_t first, std::span<const float> values) {
+      for (size_t at = 0; at < values.size(); at += kMostElements) {
+        const std::span<const float> part = values.subspan(at, std::min(kMostElements, values.size() - at));
+        const int64_t begin = first + static_cast<int64_t>(at);
+        std::string bytes(reinterpret_cast<const char*>(&begin), sizeof begin);
+        process_group.broadcast(kWhat, bytes.append(reinterpret_cast<const char*>(part.data()), part.size_bytes()));
+        set(begin, part);
+      }
+    });
+    process_group.broadcast(kWhat, {});  // the end
+    return;
+  }
+  for (std::string bytes; !(bytes = process_group.broadcast(kWhat, {})).empty();) {
+    int64_t first = 0;
+    VITRINE_ASSERT(bytes.size() % sizeof(float) == 0 && bytes.size() > sizeof first, "rank 0 sends whole parts");
+    std::vector<float> part((bytes.size() - sizeof first) / sizeof(float));
+    std::memcpy(&first, bytes.data(), sizeof first);
+    std::memcpy(part.data(), bytes.data() + sizeof first, part.size() * sizeof(float));
+    set(first, part);
+  }
 }
 
 void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) {
   if (averages_.in_place()) throw OrderError("set_parameters: an AverageScope is open; close it first");
   window_.drain();
   setup_.devices.synchronize();
-  const bool gathers = replicas_[0].reduction.shards_masters();
   const auto set = [&](int64_t first, std::span<const float> values) {
     replicas_.for_each([&](Replica& r) { set_part(r, first, values); });
     setup_.devices.synchronize();  // before the memory of the part is used again
   };
-  give([&](int64_t first, std::span<const float> values) {
-    if (!gathers || setup_.peers() == nullptr) return set(first, values);
-    // Each device takes its shard of rank 0's values from messages between hosts.
-    constexpr size_t kMostElements = size_t{1} << 20;
-    for (size_t at = 0; at < values.size(); at += kMostElements) {
-      const std::span<const float> part = values.subspan(at, std::min(kMostElements, values.size() - at));
-      const std::string bytes = setup_.peers()->broadcast(
-          "the parameters of rank 0", {reinterpret_cast<const char*>(part.data()), part.size_bytes()});
-      std::vector<float> received(part.size());
-      VITRINE_ASSERT(bytes.size() == part.size_bytes(), "set_parameters: rank 0 has sent a part of another size");
-      std::memcpy(received.data(), bytes.data(), bytes.size());
-      set(first + static_cast<int64_t>(at), received);
-    }
-  });
-  if (setup_.peers() != nullptr && !gathers) {
+  if (setup_.peers() == nullptr) {
+    give(set);
+  } else if (replicas_[0].reduction.shards_masters()) {
+    set_shards(give, set);
+  } else {
+    if (setup_.peers()->rank() == 0) give(set);
     const ProcessGroup::Waiting waiting(*setup_.peers(), "the parameters of rank 0");
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "parameters");

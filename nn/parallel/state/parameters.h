@@ -23,10 +23,11 @@ class Parameters {
 
   const FlatLayout& layout() const;
   /// Sets the parameters from one flat host buffer in layout(). Makes all replicas equal; with several processes all
-  /// call it, and rank 0's values are used.
+  /// call it, and rank 0's values are used: other ranks may pass nothing.
   void set(std::span<const float> flat);
   using TakePart = std::function<void(int64_t first, std::span<const float> values)>;
   /// The same from parts in host memory, so that no copy of all parameters exists: `give` calls its argument for each.
+  /// With several processes it is called on rank 0.
   void set_in_parts(const std::function<void(const TakePart&)>& give);
   /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values. With several processes and
   /// Sharding::parameters all call it, and working_values(); with Scheme::shard and a 16-bit copy all call it.
@@ -54,6 +55,8 @@ class Parameters {
   void verify();
 
  private:
+  /// Each device takes its shard of rank 0's values from messages between hosts.
+  void set_shards(const std::function<void(const TakePart&)>& give, const TakePart& set);
   /// Copies what the replica holds of a part in host memory to its parameters, or to its 16-bit copy where it has no
   /// others.
   void set_part(Replica& r, int64_t first, std::span<const float> values);

@@ -603,8 +603,9 @@ SettingTable process_settings() {
                "job and step]",
                Type{"NAME"}, kNotInJson, Effect::local, Ranks::local),
           flag("--timeout", kUsers, at(&Options::timeout_seconds),
-               "Seconds to wait for the others in a collective; five times as long in the first step", number(0.1, 1e6),
-               kNotInJson, Effect::local),
+               "Seconds to wait for the others in a collective; up to five times as long for one that is slow, not "
+               "stuck",
+               number(0.1, 1e6), kNotInJson, Effect::local),
           flag("--verify-replicas", kTrain, at(&Options::verify_replicas),
                "Compare the parameters of all replicas every N steps [only at the start]", whole_number(1, 1 << 30),
                NoDefault{}, kNotInJson, Effect::local),

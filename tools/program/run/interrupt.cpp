@@ -2,9 +2,14 @@
 #include "tools/program/run/interrupt.h"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <thread>
+#include <utility>
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "tools/program/flags/options.h"
@@ -16,14 +21,22 @@ namespace {
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_received{0};
 std::atomic<int> first_signal{0};
+std::atomic<int> early_interrupt{-1};  // the event of report_early_interrupt()
 std::atomic<bool> quiet{false}, asked_before{false};
 std::atomic<const char*> unit_of_work{"step"};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
-  if (!asked_before.load(std::memory_order_relaxed) || signals_received.fetch_add(1) > 0)
+  const bool early = !asked_before.load(std::memory_order_relaxed);
+  const int event = early_interrupt.load(std::memory_order_relaxed);
+  if ((early && event < 0) || signals_received.fetch_add(1) > 0)
     _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
+  if (early) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(event, &one, sizeof one);
+    return;
+  }
   if (quiet.load(std::memory_order_relaxed)) return;
   for (const char* part : {"\nvitrine: stopping after the current ", unit_of_work.load(std::memory_order_relaxed),
                            "; interrupt again to stop immediately\n"}) {
@@ -40,6 +53,19 @@ void install_interrupt_handler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+void report_early_interrupt(std::function<void(const char* name)> report) {
+  const int event = eventfd(0, EFD_CLOEXEC);
+  if (event < 0) return;  // the signal ends the program without a message
+  std::thread([event, report = std::move(report)] {
+    uint64_t signals = 0;
+    while (read(event, &signals, sizeof signals) < 0 && errno == EINTR) {
+    }
+    report(terminated() ? "SIGTERM" : "SIGINT");
+    _exit(interrupt_status());
+  }).detach();
+  early_interrupt.store(event, std::memory_order_relaxed);
 }
 
 void set_interruptible(const char* work) { unit_of_work.store(work, std::memory_order_relaxed); }

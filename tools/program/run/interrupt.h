@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 namespace vitrine::tools {
 
 /// Ctrl-C and SIGTERM: the first stops the program after the current step, the second immediately, with status 143 for
 /// SIGTERM and 130 for Ctrl-C. Before the first call of interrupted() there is no step to finish: the first one ends
-/// the program, without a message.
+/// the program, without a message unless report_early_interrupt() was called.
 void install_interrupt_handler();
+/// From now on the first signal before the first call of interrupted() calls `report` on a thread of its own, with
+/// "SIGTERM" or "SIGINT", and then ends the program. Call it once.
+void report_early_interrupt(std::function<void(const char* name)> report);
 /// What the program finishes when it is asked to stop: "step", if not set. A literal.
 void set_interruptible(const char* work);
 /// Whether the program was asked to stop.

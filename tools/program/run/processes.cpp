@@ -91,6 +91,9 @@ Processes::Processes(Options& options) {
   process_group.on_failure_found = [](const Reason& reason) {
     fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
   };
+  process_group.on_slow = [](const Reason& reason) {
+    fmt::print(stderr, "vitrine: note: {}\n", in_program_words(reason));
+  };
   process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();
   if (leads()) {
@@ -99,6 +102,10 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
+  report_early_interrupt([group = std::weak_ptr(process_group_)](const char* name) {
+    if (const auto alive = group.lock())
+      alive->fail(fmt::format("it was asked to stop by {} before its first step", name));
+  });
   process_group_->on_failure(
       [](const Reason&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }

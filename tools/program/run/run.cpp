@@ -450,12 +450,13 @@ static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, 
 
 void load_weights(Run& run, const WeightsFile& weights) {
   const FlatLayout& layout = run.engine->parameters().layout();
-  std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+  const bool reads = run.devices->process() == 0;
+  std::vector<float> flat(reads ? static_cast<size_t>(layout.parameter_elements()) : 0);
   const BufferLayout& buffer_layout = run.engine->parameters().buffer_layout();
   BufferValues buffers = buffer_layout.initial();
   const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
-    if (run.devices->process() == 0) {
+    if (reads) {
       if (weights.load.partial) initialize(layout, run.engine->config().seed, flat);
       report_loaded(weights, layout,
                     load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.load));
