@@ -15,7 +15,7 @@
 namespace vitrine {
 namespace {
 
-constexpr int64_t kChannels = 3;
+constexpr int64_t kRgb = 3;
 // Pillow's fixed-point weights of 8-bit images.
 constexpr int kWeightBits = 22;
 
@@ -59,12 +59,12 @@ uint8_t apply(const Taps& taps, const uint8_t* first, int64_t stride) {
 /// Resizes `rows` rows of `row_bytes` bytes each. Rows of the result have a pixel for each of the taps.
 std::vector<uint8_t> resize_rows(const uint8_t* pixels, int64_t rows, int64_t row_bytes,
                                  const std::vector<Taps>& taps) {
-  std::vector<uint8_t> resized(static_cast<size_t>(rows) * taps.size() * kChannels);
+  std::vector<uint8_t> resized(static_cast<size_t>(rows) * taps.size() * kRgb);
   uint8_t* to = resized.data();
   for (int64_t y = 0; y < rows; ++y) {
     for (const Taps& t : taps) {
-      for (int64_t c = 0; c < kChannels; ++c)
-        *to++ = apply(t, pixels + y * row_bytes + t.first * kChannels + c, kChannels);
+      for (int64_t c = 0; c < kRgb; ++c)
+        *to++ = apply(t, pixels + y * row_bytes + t.first * kRgb + c, kRgb);
     }
   }
   return resized;
@@ -111,7 +111,7 @@ RgbImage read_image_file(const std::filesystem::path& path) {
 }
 
 void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> target) {
-  VITRINE_ASSERT(static_cast<int64_t>(target.size()) == side * side * kChannels, "the target has room for one image");
+  VITRINE_ASSERT(static_cast<int64_t>(target.size()) == side * side * kRgb, "the target has room for one image");
   const bool wide = image.width > image.height;
   const int64_t width = wide ? side * image.width / image.height : side,
                 height = wide ? side : side * image.height / image.width;
@@ -121,7 +121,7 @@ void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> tar
   };
   const std::vector<Taps> columns = triangle_taps(image.width, width, middle(width), side);
   const std::vector<Taps> rows = triangle_taps(image.height, height, middle(height), side);
-  const int64_t source_row = image.width * kChannels;
+  const int64_t source_row = image.width * kRgb;
   std::vector<uint8_t> resized;
   // The first pass rounds to whole values, so the order of the passes counts: Pillow 13 begins with the columns of
   // images that lose more than twice as many rows as columns. They are high, and lose no columns to the crop.
@@ -132,7 +132,7 @@ void resize_and_crop(const RgbImage& image, int64_t side, std::span<uint8_t> tar
                   end = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
     resized =
         resize_columns(resize_rows(image.pixels.data() + first * source_row, end - first, source_row, columns).data(),
-                       first, side * kChannels, rows);
+                       first, side * kRgb, rows);
   }
   std::ranges::copy(resized, target.begin());
 }

@@ -343,7 +343,6 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
     any_dynamic = any_dynamic || dynamic;
     if (!dynamic) one.loss_scale_growth_interval.reset();
-    if (one.precision == "fp32") one.broadcast.reset();
     precisions.emplace_back(item, resolve_precision(one));
   }
   if (o.loss_scale_growth_interval && !any_dynamic) {

@@ -89,9 +89,7 @@ SettingTable in_group(const std::string& group, SettingTable rows) {
 }
 
 Scheme scheme_of(const SettingContext& c) { return resolve_scheme(c.options, c.devices, c.world_size); }
-Precision precision_of(const SettingContext& c) {
-  return precision_for(c.options, c.job.model, resolve_precision(c.options));
-}
+Precision precision_of(const SettingContext& c) { return resolve_precision(c.options); }
 bool is_sgd(const OptimizerConfig& optimizer) { return optimizer.kind == OptimizerConfig::Kind::sgd; }
 
 /// Layers with running statistics take them over a micro-batch or, on request, over the samples of a device.
