@@ -110,7 +110,7 @@ bool passes_trial(OneDnnPlans& plans, ConvolutionPlan& plan, const RecordedConv2
     fill_with_ones(w.view);
     fill_with_ones(bias.view);
   }
-  if (!run(plans, plan, workspace.view, call)) return false;
+  run(plans, plan, workspace.view, call);
   const Counts rows(y_shape[1], c.x[1], c.w[1], c.config), columns(y_shape[2], c.x[2], c.w[2], c.config);
   if (c.pass == Conv2dPass::forward) return holds_sums(y.view, c.w[3], rows.y, columns.y, c.bias ? 1 : 0);
   if (c.pass == Conv2dPass::backward_data) return holds_sums(x.view, c.w[0], rows.x, columns.x, 0);

@@ -119,8 +119,8 @@ TEST(LrSchedule, FollowsPyTorchInShortRunsWithAWarmup) {
       const ScheduledValues found = schedule.at(static_cast<int64_t>(step));
       const double lr = entry.at("values")[step][0];
       EXPECT_NEAR(found.lr, lr, 1e-15 + 1e-9 * lr) << entry << ", step " << step;
-      if (found.momentum)
-        EXPECT_NEAR(*found.momentum, entry.at("values")[step][1].get<double>(), 1e-9) << entry << ", step " << step;
+      if (!found.momentum) continue;
+      EXPECT_NEAR(*found.momentum, entry.at("values")[step][1].get<double>(), 1e-9) << entry << ", step " << step;
     }
   }
 }

@@ -46,7 +46,7 @@ TEST(FlatLayout, ViewsAreAtTheirOffsets) {
 TEST(Initialize, IsOneSequencePerParameterHoweverManyThreadsDraw) {
   const int64_t count = 100'003;
   const FlatLayout layout(
-      {{"uniform", {count}, {Init::Kind::uniform, 0.5F}}, {"normal", {count}, {Init::Kind::normal, 2.0F}}}, 0);
+      {{"uniform", {count}, {Init::Kind::uniform, 0.5F}, {}}, {"normal", {count}, {Init::Kind::normal, 2.0F}, {}}}, 0);
   std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
   initialize(layout, 3, flat);
   for (int i = 0; i < 2; ++i) {
