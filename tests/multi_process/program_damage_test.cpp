@@ -41,8 +41,8 @@ TEST_F(ProcessDamage, ATrainingImageEndsAllBeforeItsStepAndTheRunContinuesWithTh
   for (const std::string mode : {"ddp", "zero3"}) {
     SCOPED_TRACE(mode);
     const Command saving = with(whole, words("--checkpoint-dir {} --save {}", path(mode), path(mode + ".safetensors")));
-    // Rank 1's part of the batch of step 7, and a batch of the first steps.
-    const std::string bad = images_.damage("train", 391);
+    // In the part of rank 1 of the eighth batch. The program does not look at this image before it begins.
+    const std::string bad = images_.damage("train", 392);
     EXPECT_EQ(train(mode, saving).exit_code, 1);
     expect_contains(json()["failure"].get<std::string>(), "rank 1: " + bad);
     expect_contains(content(path("err.0")), "rank 1: " + bad, "--skip-damaged goes on without damaged images");
@@ -51,7 +51,7 @@ TEST_F(ProcessDamage, ATrainingImageEndsAllBeforeItsStepAndTheRunContinuesWithTh
     EXPECT_LE(steps, 7U);
     EXPECT_EQ(json()["checkpoints"]["saved"], 1);
     EXPECT_TRUE(std::filesystem::exists(path(mode + ".safetensors")));
-    images_.repair("train", 391);
+    images_.repair("train", 392);
     ASSERT_EQ(train(mode, with(saving, words("--resume"))).exit_code, 0) << content(path("err.0"));
     EXPECT_EQ(json()["first_step"], steps);
     EXPECT_EQ(json()["state_hash"], state);
