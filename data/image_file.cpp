@@ -63,8 +63,7 @@ std::vector<uint8_t> resize_rows(const uint8_t* pixels, int64_t rows, int64_t ro
   uint8_t* to = resized.data();
   for (int64_t y = 0; y < rows; ++y) {
     for (const Taps& t : taps) {
-      for (int64_t c = 0; c < kRgb; ++c)
-        *to++ = apply(t, pixels + y * row_bytes + t.first * kRgb + c, kRgb);
+      for (int64_t c = 0; c < kRgb; ++c) *to++ = apply(t, pixels + y * row_bytes + t.first * kRgb + c, kRgb);
     }
   }
   return resized;
