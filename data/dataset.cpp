@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -56,19 +57,6 @@ class MemorySamples final : public Samples {
   const std::vector<int32_t> labels_;
 };
 
-class FirstSamples final : public Samples {
- public:
-  FirstSamples(std::shared_ptr<const Samples> all, int64_t count) : all_(std::move(all)), count_(count) {}
-  int64_t size() const override { return count_; }
-  int32_t label(int64_t i) const override { return all_->label(i); }
-  void read_image(int64_t i, std::span<uint8_t> out) const override { all_->read_image(i, out); }
-  int64_t held_bytes() const override { return all_->held_bytes(); }
-
- private:
-  const std::shared_ptr<const Samples> all_;
-  const int64_t count_;
-};
-
 /// Some samples of a set, in the order of `indices`.
 class PickedSamples final : public Samples {
  public:
@@ -80,7 +68,6 @@ class PickedSamples final : public Samples {
   void read_image(int64_t i, std::span<uint8_t> out) const override {
     all_->read_image(indices_[static_cast<size_t>(i)], out);
   }
-  void read_ahead(const std::function<bool()>& stop) const override { all_->read_ahead(stop); }
   int64_t held_bytes() const override {
     return static_cast<int64_t>(indices_.size() * sizeof indices_[0]) + (holds_all_ ? all_->held_bytes() : 0);
   }
@@ -183,7 +170,9 @@ Dataset first_samples(const Dataset& set, int64_t count) {
   VITRINE_ASSERT(count >= 1, "a data set has at least one sample");
   if (count >= set.size()) return set;
   Dataset first = set;
-  first.samples = std::make_shared<FirstSamples>(set.samples, count);
+  std::vector<int64_t> indices(static_cast<size_t>(count));
+  std::iota(indices.begin(), indices.end(), 0);
+  first.samples = std::make_shared<PickedSamples>(set.samples, std::move(indices), true);
   return first;
 }
 

@@ -100,18 +100,18 @@ TEST(ProgramData, ConstantImagesTrainWithAnotherNormalization) {
 
 TEST(ProgramData, AValSplitIsPartOfTheRun) {
   const TempFolder folder;
-  const auto run = [&](const char* split, const std::string& more) {
-    return run_vitrine(
-        words("train --model mlp --image-size 8 --data synthetic:50 --batch-size 10 --val-split {} "
-              "--checkpoint-dir {} --epochs {}",
-              split, folder.str() + "/run", more));
+  const auto run = [&](const char* split, const char* more) {
+    return run_vitrine(with(words("train --model mlp --image-size 8 --data synthetic:50 --batch-size 10 --val-split {} "
+                                  "--checkpoint-dir {}",
+                                  split, folder.str() + "/run"),
+                            words(more)));
   };
-  const ChildResult first = run("0.2", "1");
+  const ChildResult first = run("0.2", "--epochs 1");
   EXPECT_EQ(first.exit_code, 0) << first.error;
   expect_contains(first.output, "synthetic train: 40 images 32x32x3, test set: 10");
   expect_contains(first.output, ", 0.2 of the images held out");
-  EXPECT_EQ(run("0.2", "2 --resume auto").exit_code, 0);
-  const ChildResult other = run("0.1", "2 --resume auto");
+  EXPECT_EQ(run("0.2", "--epochs 2 --resume auto").exit_code, 0);
+  const ChildResult other = run("0.1", "--epochs 2 --resume auto");
   EXPECT_EQ(other.exit_code, 2);
   expect_contains(other.error, "--val-split is 0.1, in the checkpoint 0.2");
 }
