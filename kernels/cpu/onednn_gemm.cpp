@@ -53,8 +53,9 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
   return plan;
 }
 
-/// Bytes of scratch that a product may take of a workspace, wherever its pieces begin.
-int64_t most_scratch(int64_t workspace_bytes) { return workspace_bytes - Arena::kAlignment; }
+/// Bytes of scratch that a product may take of a workspace, wherever its pieces begin. Without one, an implementation
+/// that needs none runs.
+int64_t most_scratch(int64_t workspace_bytes) { return std::max<int64_t>(0, workspace_bytes - Arena::kAlignment); }
 
 /// The size of the workspace decides, not what was multiplied before.
 Plan& plan_for(OneDnnPlans& plans, const Product& product, const View& workspace) {
@@ -110,7 +111,8 @@ int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowe
   int64_t most = 0;
   for_each_block({p, p.n}, [&](const Product& block, int64_t) {
     const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), block, most_scratch(allowed_bytes));
-    most = plan && most >= 0 ? std::max(most, Arena::kAlignment + Arena::aligned(plan.scratch_bytes)) : -1;
+    const int64_t bytes = plan.scratch_bytes > 0 ? Arena::kAlignment + Arena::aligned(plan.scratch_bytes) : 0;
+    most = plan && most >= 0 ? std::max(most, bytes) : -1;
   });
   return most;
 }

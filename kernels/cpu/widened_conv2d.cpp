@@ -85,7 +85,7 @@ int64_t images_at_once(ExecContext& ctx, const RecordedConv2d& c) {
 
 /// Bytes with which one image can be computed.
 int64_t least_bytes(const RecordedConv2d& c) {
-  return Arena::kAlignment + weight_bytes(c) + image_bytes(c) + portable::conv2d_bytes(c).least;
+  return weight_bytes(c) + image_bytes(c) + portable::conv2d_bytes(c).least;
 }
 
 }  // namespace

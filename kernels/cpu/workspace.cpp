@@ -43,7 +43,7 @@ Answer ask(ExecContext& ctx, const RecordedConv2d& c, int64_t /*allowed*/) {
 }
 /// Least bytes of a product.
 int64_t least_bytes(ExecContext& ctx, const RecordedProduct& p) {
-  if (p.dtype == DType::f32) return 0;
+  if (p.dtype == DType::f32 || onednn::product_bytes(ctx, p, 0) >= 0) return 0;
   const int64_t by_onednn = onednn::product_bytes(ctx, p, kWidenedGemmWorkspaceBytes);
   return by_onednn >= 0 ? by_onednn : kWidenedGemmWorkspaceBytes;
 }
