@@ -179,7 +179,7 @@ TEST_F(Processes, HoldWhatIsPlanned) {
     const Command options = with(words(flags), words("--steps 2 --no-eval"));
     const Json run = in_processes(processes, "train", options);
     const Json plan =
-        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--processes {} --json", processes)))));
+        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--processes {} --json", std::to_string(processes))))));
     ASSERT_EQ(plan["devices"].size(), run["devices"].size());
     std::map<std::string, Json> planned;
     for (const Json& device : plan["devices"]) planned[device["device"]] = device;
@@ -190,7 +190,7 @@ TEST_F(Processes, HoldWhatIsPlanned) {
       EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
       EXPECT_LE(device["peak_bytes"], plan["devices"][0]["peak_bytes"]);
     }
-    if (*fullest != 0) EXPECT_EQ(plan["devices"][0]["device"], fullest);
+    EXPECT_TRUE(*fullest == 0 || plan["devices"][0]["device"] == fullest) << plan["devices"][0]["device"];
   }
 }
 
