@@ -171,7 +171,7 @@ TEST_F(Processes, HoldWhatIsPlanned) {
   };
   for (const auto& [processes, flags, fullest] :
        {Case{2, "--devices cpu:0 --mode zero1 --precision bf16 --split 3,5", "rank 1 cpu:0"},
-        {2, "--devices cpu:0-1 --mode ddp --split 1,2,9,4", "rank 2 cpu:0"},
+        {2, "--devices cpu:0-1 --mode ddp --split 1,2,9,4", "rank 1 cpu:0"},
         {3, "--devices cpu:0 --mode ddp --exact --leaves 7", ""},
         {2, "--devices cpu:0 --mode zero2 --exact --accumulate 2", ""},
         {2, "--devices cpu:0 --mode zero3 --update-in-backward", ""}}) {

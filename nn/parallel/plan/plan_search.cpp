@@ -93,7 +93,10 @@ PlannedDevices::PlannedDevices(DeviceGroup& devices) : groups_{&devices}, first_
 
 std::string PlannedDevices::name(int i) const {
   const std::string name = (*this)[i].name();
-  return groups_.size() > 1 ? fmt::format("rank {} {}", rank(i), name) : name;
+  if (groups_.size() == 1) return name;
+  size_t process = 0;
+  for (int before = groups_[0]->size(); before <= i; before += groups_[process]->size()) ++process;
+  return fmt::format("rank {} {}", process, name);
 }
 
 std::vector<DevicePlan> PlannedDevices::plan(const Model& model, const EngineConfig& config, const Workload& workload,

@@ -29,7 +29,7 @@ class PlannedDevices {
   Device& operator[](int i) const { return *devices_[static_cast<size_t>(i)]; }
   /// Among the devices of all processes.
   int rank(int i) const { return first_rank_ + i; }
-  /// "cpu:0"; of several processes "rank 1 cpu:0".
+  /// "cpu:0"; of several processes "rank 1 cpu:0", with the rank of the process.
   std::string name(int i) const;
   /// plan_memory() of all groups.
   std::vector<DevicePlan> plan(const Model& model, const EngineConfig& config, const Workload& workload,
