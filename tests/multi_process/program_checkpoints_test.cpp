@@ -102,9 +102,9 @@ TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
 
 TEST_F(ProcessCheckpoints, ARefusalEndsAllProcesses) {
   ASSERT_EQ(run("run", words("--epochs 1")).exit_code, 0);
-  const ChildResult result = run("run", words("--epochs 2 --lr 0.1"));
+  const ChildResult result = run("run", words("--epochs 2 --seed 1"));
   EXPECT_NE(result.exit_code, 0);
-  expect_contains(result.error, "--lr is 0.1, in the checkpoint 0.0005");
+  expect_contains(result.error, "--seed is 1, in the checkpoint 0");
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST_F(ProcessDamage, ATrainingImageEndsAllBeforeItsStepAndTheRunContinuesWithTh
     EXPECT_EQ(json()["checkpoints"]["saved"], 1);
     EXPECT_TRUE(std::filesystem::exists(path(mode + ".safetensors")));
     images_.repair("train", 392);
-    ASSERT_EQ(train(mode, with(saving, words("--resume"))).exit_code, 0) << content(path("err.0"));
+    ASSERT_EQ(train(mode, with(saving, words("--resume auto"))).exit_code, 0) << content(path("err.0"));
     EXPECT_EQ(json()["first_step"], steps);
     EXPECT_EQ(json()["state_hash"], state);
   }

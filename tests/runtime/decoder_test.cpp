@@ -157,7 +157,7 @@ bool reads(const std::string& bytes) {
     for (const CollectiveRecord& r : progress->begun) EXPECT_LE(r.str().size(), 256 + 4 * bytes.size());
   }
   if (const auto* const hello = std::get_if<Hello>(&*read)) {
-    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 6);
+    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == protocol_version(kMagic));
   }
   return true;
 }

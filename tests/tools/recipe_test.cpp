@@ -175,7 +175,7 @@ void write_log(const std::string& path) {
   epoch.totals.loss_sum = 2.25, epoch.totals.valid = 1;
   epoch.samples = 1281, epoch.seconds = 2.0;
   epoch.test_accuracy = 0.75;
-  log.add_epoch(epoch, {device}, nullptr);
+  log.add_epoch(epoch, {device}, "");
   log.close_file();
 }
 

@@ -38,7 +38,7 @@ TEST(Table, AlignsColumns) {
 TEST(Table, ShowsWhatATerminalWouldObey) {
   Table table({{"\033[31mclass"}});
   table.add_row({"\033]0;title\007"});
-  EXPECT_EQ(table.str(Style{}), "     \\x1b[31mclass\n------------------\n\\x1b]0;title\\x07\n");
+  EXPECT_EQ(table.str(Style{}), "   \\x1b[31mclass\n----------------\n\\x1b]0;title\\x07\n");
 }
 
 TEST(Table, ColorDoesNotChangeWidths) {

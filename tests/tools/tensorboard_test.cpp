@@ -180,7 +180,7 @@ TEST_F(Tensorboard, AFullDiskStopsNeitherTrainingNorTheLogAndIsReportedAtOnceAnd
     for (int64_t step = 1; step <= 300; ++step) EXPECT_NO_THROW(log.add_step({step, 1, 2.5, 0.1, std::nullopt}));
     EpochRecord epoch;
     epoch.last_step = 300;
-    EXPECT_NO_THROW(log.add_epoch(epoch, {}, nullptr));
+    EXPECT_NO_THROW(log.add_epoch(epoch, {}, ""));
   }
   expect_contains(testing::internal::GetCapturedStderr(), "vitrine: warning: --tensorboard " + folder(),
                   "Training goes on without it");
