@@ -3,36 +3,44 @@
 
 #include <algorithm>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
-#include "runtime/parallel_for.h"
 #include "runtime/philox.h"
 
 namespace vitrine {
 namespace {
 
 constexpr size_t kPartElements = size_t{1} << 16;
-constexpr int64_t kDrawnElements = int64_t{1} << 12;  // by one thread at a time
+constexpr size_t kDrawnElements = size_t{1} << 14;  // worth a thread
 
 int64_t aligned(int64_t elements) {
   return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements *
          FlatLayout::kAlignmentElements;
 }
 
-/// Draws the elements of a parameter from `first` on, with all threads.
+/// Draws the elements of a parameter from `first` on, with a thread for each core. They end with the call: a team of
+/// OpenMP's would stay, and the devices' threads would sleep sooner while there are more threads than cores.
 void fill(const Init& init, uint64_t seed, uint64_t stream, int64_t first, std::span<float> values) {
   if (init.kind == Init::Kind::zeros) return;
   if (init.kind == Init::Kind::ones) return std::fill(values.begin(), values.end(), 1.0F);
   const bool uniform = init.kind == Init::Kind::uniform;
-  parallel_for(static_cast<int64_t>(values.size()), kDrawnElements, [&](int64_t begin, int64_t end) {
-    PhiloxSequence random(seed, stream, static_cast<uint64_t>((first + begin) * (uniform ? 1 : 2)));
-    for (float& v : values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
+  const auto draw = [=](size_t begin, size_t end) {
+    PhiloxSequence random(seed, stream, (static_cast<uint64_t>(first) + begin) * (uniform ? 1 : 2));
+    for (float& v : values.subspan(begin, end - begin))
       v = (uniform ? 2.0F * random.next_uniform() - 1.0F : random.next_normal()) * init.bound;
-  });
+  };
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const size_t threads = std::clamp(values.size() / kDrawnElements, size_t{1}, cores);
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < threads; ++t)
+    others.emplace_back(draw, values.size() * t / threads, values.size() * (t + 1) / threads);
+  draw(0, values.size() / threads);
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace
