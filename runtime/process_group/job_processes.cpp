@@ -49,8 +49,7 @@ JobProcesses inspect_job(int size) {
   const std::string own = content_of("/proc/self/environ"), job = variable_of(own, "PMIX_NAMESPACE");
   if (job.empty()) return {.problem = "the launcher does not say which processes belong to this job"};
   std::map<int, Rank> ranks;
-  std::error_code ignored;
-  std::error_code unreadable;
+  std::error_code ignored, unreadable;
   const fs::path program = fs::read_symlink("/proc/self/exe", unreadable);
   for (fs::directory_iterator at("/proc", ignored), end; !ignored && at != end; at.increment(ignored)) {
     const fs::path& process = at->path();

@@ -2,7 +2,7 @@
 // One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
 // FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives); MPI_Init, MPI_Finalize
-// (stopped there), Finalized (stopped at its end, when the others have ended it, too), ended (before MPI_Init),
+// (stopped there), Finalized (stopped at its end, when the others have ended it, too),
 // elsewhere (runs another program instead). MARKER lets the test find the process.
 #include <atomic>
 #include <chrono>
@@ -120,7 +120,6 @@ int run(const Fault& fault, int64_t timeout_ms) {
   };
   const bool struck = options.rank == fault.rank;
   if (struck && fault.kind == "MPI_Init") kill(getpid(), SIGSTOP);
-  if (struck && fault.kind == "ended") _exit(0);
   if (struck && fault.kind == "elsewhere") execlp("sleep", "sleep", "60", nullptr);
   stops_in_finalize = struck && fault.kind == "MPI_Finalize";
   stops_finalized = struck && fault.kind == "Finalized";
