@@ -153,8 +153,7 @@ TEST(Options, ComparesPrecisions) {
   ASSERT_EQ(one.size(), 1U);
   EXPECT_EQ(one[0].first, "");
   EXPECT_EQ(one[0].second.compute, DType::bf16);
-  const auto three =
-      resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1"));
+  const auto three = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1"));
   ASSERT_EQ(three.size(), 3U);
   EXPECT_EQ(three[1].first, "fp16:none");
   EXPECT_EQ(three[0].second.compute, DType::f32);
