@@ -112,8 +112,12 @@ class WorkspaceTest : public DtypeTest {
     };
     EXPECT_EQ(refused(need.least_bytes), "");
     if (need.least_bytes == 0) return;
+    // A plan refuses what the operation refuses, and nothing else; a library may have an implementation for less.
     const std::string refusal = refused(need.least_bytes - 1);
-    EXPECT_NE(refusal, "");
+    if (refusal.empty()) {
+      EXPECT_NO_THROW(run(need.least_bytes - 1));
+      return;
+    }
     const std::string error = error_of<OutOfMemory>([&] { run(need.least_bytes - 1); });
     EXPECT_NE(error.find(refusal.substr(0, refusal.find("; "))), std::string::npos)
         << refusal << " is not in " << error;

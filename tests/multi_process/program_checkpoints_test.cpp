@@ -104,7 +104,7 @@ TEST_F(ProcessCheckpoints, ARefusalEndsAllProcesses) {
   ASSERT_EQ(run("run", words("--epochs 1")).exit_code, 0);
   const ChildResult result = run("run", words("--epochs 2 --seed 1"));
   EXPECT_NE(result.exit_code, 0);
-  expect_contains(result.error, "--seed is 1, in the checkpoint 0");
+  expect_contains(result.error, "--seed is 1, in the checkpoint 3");
 }
 
 }  // namespace

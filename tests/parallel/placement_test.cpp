@@ -34,6 +34,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t batch, cons
   if (model.targets_per_sample > 1) config.image_dtype = DType::f32;  // sequences, not pictures
   config.loss_gradient_in_place = variant.loss_gradient_in_place;
   compute_in(config, variant.compute);
+  config.workspace_bytes = int64_t{64} << 20;  // enough for 16-bit convolutions of resnet18
   return config;
 }
 

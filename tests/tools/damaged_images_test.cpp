@@ -62,7 +62,7 @@ TEST_F(DamagedImages, ATestImageEndsTheRunAfterAllIsSaved) {
   EXPECT_TRUE(fs::exists(path("t.json")));
   // With the image repaired, the run continues as if it had not been damaged.
   images_.repair("val", 596);
-  const ChildResult again = run_vitrine(train(words("--epochs 2 --resume --checkpoint-dir {}", path("run"))));
+  const ChildResult again = run_vitrine(train(words("--epochs 2 --resume auto --checkpoint-dir {}", path("run"))));
   ASSERT_EQ(again.exit_code, 0) << again.error;
   const Json resumed = Json::parse(again.output);
   EXPECT_EQ(resumed["first_step"], 6);
@@ -87,7 +87,7 @@ TEST_F(DamagedImages, ATrainingImageEndsTheRunAfterTheStepBefore) {
   images_.damage("train", 355);
   failed(train(with(whole, words("--checkpoint-dir {}", path("exact")))), bad);
   images_.repair("train", 355);
-  const ChildResult resumed = run_vitrine(train(with(whole, words("--resume --checkpoint-dir {}", path("exact")))));
+  const ChildResult resumed = run_vitrine(train(with(whole, words("--resume auto --checkpoint-dir {}", path("exact")))));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
   EXPECT_EQ(Json::parse(resumed.output)["state_hash"], Json::parse(uninterrupted.output)["state_hash"]);
 }

@@ -213,7 +213,7 @@ TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   EXPECT_EQ(result.error.find("compute in"), std::string::npos) << "the run is in f32: " << result.error;
   expect_lacks(run_vitrine(with(with({"train"}, kQuick), words("--steps 1 --lr 1e30 --update-in-backward"))).error,
                "clip");
-  expect_contains(result.output, "test loss nan", "The last finite weights are in " + weights);
+  expect_contains(result.output, "test loss nan", "The weights are in " + weights);
   const std::string page = content(report);
   expect_contains(page, "training has diverged: the test loss");
   expect_lacks(page, "Nothing stands out");
