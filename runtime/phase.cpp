@@ -5,9 +5,9 @@ namespace vitrine {
 
 const char* phase_name(Phase phase) {
   static constexpr const char* kNames[kPhaseCount] = {
-      "data",         "stage",      "scatter",   "preprocess", "replicate", "forward",   "gather", "loss",
-      "scatter_grad", "backward",   "recompute", "reduce",     "decide",    "optimizer", "cast",   "broadcast",
-      "evaluate",     "checkpoint", "setup",     "wait",       "step"};
+      "data", "stage",        "scatter",  "preprocess", "replicate", "forward", "gather",
+      "loss", "scatter_grad", "backward", "recompute",  "reduce",    "decide",  "optimizer",
+      "cast", "broadcast",    "evaluate", "checkpoint", "setup",     "wait",    "step"};
   return kNames[static_cast<int>(phase)];
 }
 

@@ -178,8 +178,8 @@ TEST_F(Processes, HoldWhatIsPlanned) {
     SCOPED_TRACE(flags);
     const Command options = with(words(flags), words("--steps 2 --no-eval"));
     const Json run = in_processes(processes, "train", options);
-    const Json plan =
-        parse(run_vitrine(with(with({"plan"}, kJob), with(options, words("--processes {} --json", std::to_string(processes))))));
+    const Json plan = parse(run_vitrine(
+        with(with({"plan"}, kJob), with(options, words("--processes {} --json", std::to_string(processes))))));
     ASSERT_EQ(plan["devices"].size(), run["devices"].size());
     std::map<std::string, Json> planned;
     for (const Json& device : plan["devices"]) planned[device["device"]] = device;

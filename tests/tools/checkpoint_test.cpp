@@ -202,9 +202,8 @@ TEST_F(Checkpoints, TheBestEpochIsKept) {
   ASSERT_EQ(eval.exit_code, 0) << eval.error;
   EXPECT_EQ(Json::parse(eval.output)["test_accuracy"], run["epochs"][best]["test_accuracy"]);
   // A run that continues knows the best one of before.
-  const Json more =
-      json(short_run() + into("best") +
-           words("--keep-best --keep-last 1 --optimizer sgd --lr 0 --epochs 5 --resume auto"));
+  const Json more = json(short_run() + into("best") +
+                         words("--keep-best --keep-last 1 --optimizer sgd --lr 0 --epochs 5 --resume auto"));
   EXPECT_EQ(fs::read_symlink(path("best/best")), name);
   EXPECT_TRUE(fs::exists(path("best/" + name)));
 }
@@ -326,7 +325,8 @@ TEST_F(Checkpoints, OnlyTheLearningRateMayChangeResults) {
   EXPECT_EQ(fresh.exit_code, 0) << fresh.error;
   const ChildResult other_model = continued(words("--model lenet5 --image-size 16"));
   EXPECT_EQ(other_model.exit_code, 2);
-  expect_contains(other_model.error, "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (the parameters");
+  expect_contains(other_model.error,
+                  "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (the parameters");
   const ChildResult other_size = continued(words("--image-size 16"));
   EXPECT_EQ(other_size.exit_code, 2);
   expect_contains(other_size.error, "--image-size is 16, in the checkpoint 8 (the parameters have other shapes)");

@@ -87,7 +87,8 @@ TEST_F(DamagedImages, ATrainingImageEndsTheRunAfterTheStepBefore) {
   images_.damage("train", 355);
   failed(train(with(whole, words("--checkpoint-dir {}", path("exact")))), bad);
   images_.repair("train", 355);
-  const ChildResult resumed = run_vitrine(train(with(whole, words("--resume auto --checkpoint-dir {}", path("exact")))));
+  const ChildResult resumed =
+      run_vitrine(train(with(whole, words("--resume auto --checkpoint-dir {}", path("exact")))));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
   EXPECT_EQ(Json::parse(resumed.output)["state_hash"], Json::parse(uninterrupted.output)["state_hash"]);
 }

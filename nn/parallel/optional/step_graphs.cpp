@@ -60,9 +60,7 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator) 
 }
 
 StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
-    : replica_(replica),
-      most_micro_batches_(setup.config.accumulate),
-      process_group_(setup.peers()) {}
+    : replica_(replica), most_micro_batches_(setup.config.accumulate), process_group_(setup.peers()) {}
 
 std::string GraphCounts::str() const {
   if (launched + issued() == 0) return {};
@@ -129,10 +127,10 @@ bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& sectio
     return answers;
   };
   // If another rank launches instead of capturing, this rank waits here, and the failure detector reports it.
-  const std::string answer = process_group_->exchange(
-      fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}", position + 1,
-                  key.section[1], key.slot),
-      (mine ? "1" : "0") + failure_, combine);
+  const std::string answer =
+      process_group_->exchange(fmt::format("a CUDA graph for micro-batch {} of steps of {} samples, staged in slot {}",
+                                           position + 1, key.section[1], key.slot),
+                               (mine ? "1" : "0") + failure_, combine);
   failure_ = answer.substr(1);
   return answer[0] == '1';
 }

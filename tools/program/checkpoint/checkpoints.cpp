@@ -84,9 +84,7 @@ Checkpoints::~Checkpoints() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool Checkpoints::is_due(int64_t step) const {
-  return active_ && interval_.steps > 0 && step % interval_.steps == 0;
-}
+bool Checkpoints::is_due(int64_t step) const { return active_ && interval_.steps > 0 && step % interval_.steps == 0; }
 
 /// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All
 /// processes have the same values.

@@ -56,8 +56,7 @@ std::vector<SettingChange> find_changes(const SettingValues& before, const std::
   std::vector<SettingChange> changes;
   for (const RunSetting& setting : now) {
     const std::string value = std::exchange(old[setting.name], {});
-    if (value != setting.value)
-      changes.push_back({setting.name, value, setting.value, setting.effect});
+    if (value != setting.value) changes.push_back({setting.name, value, setting.value, setting.effect});
   }
   // What another version may have recorded.
   for (const auto& [name, value] : old) {

@@ -669,7 +669,8 @@ SettingTable schedule_settings() {
                whole_number(0, kMostSteps), InJson{kTrainings}, Effect::rate),
           flag("--warmup-factor", kUsers, at(&Options::schedule, &S::warmup_factor),
                "Share of the learning rate at the first step of the warm-up [1/3]", fraction(false, true),
-               SettingRow::Owner{"warmup-steps"}, InJson{kTrainings}, Effect::rate, Compared{[d](const SettingContext& c) {
+               SettingRow::Owner{"warmup-steps"}, InJson{kTrainings}, Effect::rate,
+               Compared{[d](const SettingContext& c) {
                  const S& o = c.options.schedule;
                  return o.warmup_steps > 0 ? Json(o.warmup_factor.value_or(d.warmup_start_factor)) : Json();
                }}),

@@ -125,8 +125,7 @@ void RunLog::add_evaluation(int64_t step, int64_t epoch, const Evaluation& evalu
   });
 }
 
-void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& mine,
-                       const std::string& confusion) {
+void RunLog::add_epoch(const EpochRecord& epoch, const std::vector<DeviceRecord>& mine, const std::string& confusion) {
   const std::vector<DeviceRecord> devices = gather_pools(processes_, mine);  // even if a file could not be written
   attempt(tensorboard_, [&](TensorboardWriter& tensorboard) {
     const int64_t step = epoch.last_step;

@@ -49,10 +49,11 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
   if (state->batches_per_epoch == steps_per_epoch && state->batch_size == batch_size &&
       epoch * steps_per_epoch + batch == state->step)
     return;
-  throw DataError(fmt::format(
-      "--resume: the checkpoint is at step {}, batch {} of {} in epoch {}, which this run with {} batches of {} does not "
-      "reach; start a new run from its weights with --init-weights",
-      state->step, batch, state->batches_per_epoch, epoch + 1, steps_per_epoch, batch_size));
+  throw DataError(
+      fmt::format("--resume: the checkpoint is at step {}, batch {} of {} in epoch {}, which this run with {} batches "
+                  "of {} does not "
+                  "reach; start a new run from its weights with --init-weights",
+                  state->step, batch, state->batches_per_epoch, epoch + 1, steps_per_epoch, batch_size));
 }
 
 Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log,
@@ -295,8 +296,7 @@ void Training::evaluate_within_epoch() {
 
 void Training::add_step(const StepResult& totals) {
   const int64_t number = first_step_ + static_cast<int64_t>(record_.step_losses.size());
-  log_.add_step({number + 1, number / steps_per_epoch_ + 1, totals.mean_loss(),
-                 rates_[record_.step_losses.size()],
+  log_.add_step({number + 1, number / steps_per_epoch_ + 1, totals.mean_loss(), rates_[record_.step_losses.size()],
                  engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
   record_.step_losses.push_back(totals.mean_loss());
   record_.steps.add(totals);
