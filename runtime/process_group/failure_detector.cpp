@@ -329,8 +329,8 @@ void FailureDetector::judge_late(int rank, const std::string& name, const std::s
                                  const std::string& waiting) {
   const Member& m = member(rank);
   if (m.overdue) {
-    return decide(fmt::format("{} waits in {}, which others have left: a message to it is lost; {}. {}", name,
-                              m.overdue->report.what, late, waiting));
+    return decide(fmt::format("{} is late: {}, and it waits in {}, which the others have left or not begun. {}", name,
+                              late, m.overdue->report.what, waiting));
   }
   if ((m.works() || waits.overdue->report.first_step) && extend(waits, m.works() ? slow(name) : Reason())) return;
   decide(fmt::format("{} is late: {}, and it has not{}; {}. {}", name, late,

@@ -62,8 +62,8 @@ TEST_F(CudaGraphFault, ALateProcessIsNamed) {
         return true;
       },
       kImpatientMs);
-  expect_contains(verdict, "rank 1 (pid ", ") is late: others have begun collective ",
-                  "and it has not; its last known was collective ", "step 6, in a CUDA graph)");
+  expect_contains(verdict, "rank 1 (pid ", ") is late: others have begun collective ", "and it has not",
+                  "its last known was collective ", "step 6, in a CUDA graph)");
 }
 
 TEST_F(CudaGraphFault, AnErrorInNcclIsReported) {

@@ -237,8 +237,8 @@ TEST_F(CudaFault, AMissingProcessIsNamed) {
         return true;
       },
       kImpatientMs);
-  expect_contains(verdict, "rank 2 (pid ", ") is late: others have begun collective ",
-                  "and it has not; its last known was collective ", "has waited ", " s in step ");
+  expect_contains(verdict, "rank 2 (pid ", ") is late: others have begun collective ", "and it has not",
+                  "its last known was collective ", "has waited ", " s in step ");
 }
 
 TEST_F(CudaFault, AMissingFirstProcessIsNamed) {
