@@ -16,7 +16,7 @@
 
 namespace vitrine {
 
-/// An image that cannot be decoded, whoever reads it: damaged, or of another format.
+/// An image that cannot be decoded: it is damaged, or of another format.
 class DamagedSample : public DataError {
  public:
   using DataError::DataError;

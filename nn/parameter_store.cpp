@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,9 +38,14 @@ void fill(const Init& init, uint64_t seed, uint64_t stream, int64_t first, std::
   const size_t cores = std::max(1U, std::thread::hardware_concurrency());
   const size_t threads = std::clamp(values.size() / kDrawnElements, size_t{1}, cores);
   std::vector<std::thread> others;
-  for (size_t t = 1; t < threads; ++t)
-    others.emplace_back(draw, values.size() * t / threads, values.size() * (t + 1) / threads);
-  draw(0, values.size() / threads);
+  others.reserve(threads);
+  size_t end = values.size();
+  try {
+    for (size_t t = threads; --t > 0; end = values.size() * t / threads)
+      others.emplace_back(draw, values.size() * t / threads, end);
+  } catch (const std::system_error&) {  // NOLINT: no more threads: this one draws the rest
+  }
+  draw(0, end);
   for (std::thread& other : others) other.join();
 }
 
