@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <thread>
 
 #include <fcntl.h>
@@ -24,6 +25,8 @@ namespace {
 constexpr int64_t kExitAfterMs = 2000;
 // Time that rank 0 has to report why all processes end.
 constexpr auto kReportTime = std::chrono::milliseconds(500);
+// Time in which a process that was asked to stop may finish joining, to tell the others.
+constexpr auto kJoinTime = std::chrono::seconds(1);
 
 bool on_cpus(const Options& options) {
   return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu;
@@ -94,7 +97,16 @@ Processes::Processes(Options& options) {
   process_group.on_slow = [](const Reason& reason) {
     fmt::print(stderr, "vitrine: note: {}\n", in_program_words(reason));
   };
+  // A signal may arrive while this process joins: what ends then are all that have joined.
+  const auto joined = std::make_shared<std::promise<std::weak_ptr<ProcessGroup>>>();
+  report_early_interrupt([joined](const char* name) {
+    std::future<std::weak_ptr<ProcessGroup>> group = joined->get_future();
+    if (group.wait_for(kJoinTime) != std::future_status::ready) return;
+    if (const auto alive = group.get().lock())
+      alive->fail(fmt::format("it was asked to stop by {} before its first step", name));
+  });
   process_group_ = std::make_shared<ProcessGroup>(process_group);
+  joined->set_value(process_group_);
   options.quiet = !leads();
   if (leads()) {
     fmt::print(stderr, "vitrine: {}; {}\n", in_program_words(launch.note), process_group_->description());
@@ -102,10 +114,6 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  report_early_interrupt([group = std::weak_ptr(process_group_)](const char* name) {
-    if (const auto alive = group.lock())
-      alive->fail(fmt::format("it was asked to stop by {} before its first step", name));
-  });
   process_group_->on_failure(
       [](const Reason&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }
