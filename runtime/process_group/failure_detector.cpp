@@ -172,7 +172,9 @@ std::string FailureDetector::position(int rank) const {
 
 void FailureDetector::overdue(int rank, Overdue wait, int64_t now_ns) {
   std::optional<LongWait>& overdue = member(rank).overdue;
-  if (!overdue) ++overdue_;
+  if (!overdue && overdue_++ == 0) {
+    for (Member& m : members_) m.at_overdue = m.activity;
+  }
   overdue = LongWait{std::move(wait), now_ns, now_ns};
 }
 
@@ -313,12 +315,15 @@ Reason FailureDetector::slow(const std::string& name) {
   return name + " is slow, not stuck: others wait for it, and its processor time advances";
 }
 
-bool FailureDetector::extend(Member& waits, const Reason& notice) {
+bool FailureDetector::extend(Member& waits, const Member* works, const Reason& notice) {
   LongWait& wait = *waits.overdue;
   const int64_t unit_ms = wait.report.waited_ms / (1 + wait.judged);
-  if (++wait.judged >= kPatience) return false;
+  const bool starved = works != nullptr && works->works() &&
+                       works->activity.processor_ns - works->at_overdue.processor_ns < unit_ms * 1'000'000;
+  if (++wait.judged >= (starved ? kPatienceWhileStarved : kPatience)) return false;
   if (wait.judged == 1 && !notice.empty()) {
-    notice_ = notice + fmt::format("; waiting up to {:.0f} s", static_cast<double>(unit_ms * kPatience) * 1e-3);
+    notice_ = notice + fmt::format("; waiting up to {:.0f} s{}", static_cast<double>(unit_ms * kPatience) * 1e-3,
+                                   works != nullptr ? ", longer while the machine gives it little" : "");
   }
   wait.report.waited_ms += unit_ms;
   wait.next_ns += unit_ms * 1'000'000;
@@ -332,7 +337,7 @@ void FailureDetector::judge_late(int rank, const std::string& name, const std::s
     return decide(fmt::format("{} is late: {}, and it waits in {}, which the others have left or not begun. {}", name,
                               late, m.overdue->report.what, waiting));
   }
-  if ((m.works() || waits.overdue->report.first_step) && extend(waits, m.works() ? slow(name) : Reason())) return;
+  if ((m.works() || waits.overdue->report.first_step) && extend(waits, &m, m.works() ? slow(name) : Reason())) return;
   decide(fmt::format("{} is late: {}, and it has not{}; {}. {}", name, late,
                      m.works() ? ", although its processor time advances (is the machine overloaded?)" : "",
                      position(rank), waiting));
@@ -375,10 +380,11 @@ void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& a
   const bool counted = std::ranges::any_of(members_, [](const Member& m) { return m.activity.transfers > 0; });
   const auto works = std::ranges::find_if(members_, [](const Member& m) { return !m.overdue && m.works(); });
   Reason notice;
-  if (works != members_.end()) notice = slow(works->name);
+  const Member* working = works != members_.end() ? &*works : nullptr;
+  if (working != nullptr) notice = slow(working->name);
   if (std::ranges::any_of(members_, moves)) notice = waiting + ", which is slow, not stuck: data moves";
   // GPUs do not count transfers, and take long to connect.
-  if ((!notice.empty() || (wait.first_step && !counted)) && extend(waits, notice)) return;
+  if ((!notice.empty() || (wait.first_step && !counted)) && extend(waits, working, notice)) return;
   decide({waiting,
           ", which every rank has begun and no rank is known to have finished: the network between them may be broken; "
           "choose a longer ",

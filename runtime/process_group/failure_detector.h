@@ -77,6 +77,7 @@ class FailureDetector {
   static constexpr int64_t kJudgeAfterNs = 1'000'000'000;
   static constexpr int64_t kDeathAfterNs = 150'000'000;
   static constexpr int kPatience = 5;
+  static constexpr int kPatienceWhileStarved = 25;
   /// Processor time during a judgement that shows work: more than threads take that only watch.
   static constexpr int64_t kWorkNs = 5'000'000;
 
@@ -100,7 +101,7 @@ class FailureDetector {
     uint64_t gatherings = 0;
     std::string gathering;  // purpose of the latest one
     std::optional<LongWait> overdue;
-    Activity activity, watched;  // now, and when the judgement began
+    Activity activity, watched, at_overdue;  // now, when the judgement began, and when the first wait grew too long
     bool works() const { return activity.processor_ns - watched.processor_ns >= kWorkNs; }
   };
   /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a
@@ -129,8 +130,9 @@ class FailureDetector {
   void judge_late(int rank, const std::string& name, const std::string& late, Member& waits,
                   const std::string& waiting);
   static Reason slow(const std::string& name);
-  /// Waits once more, unless there have been kPatience judgements.
-  bool extend(Member& waits, const Reason& notice);
+  /// Waits once more, unless there have been kPatience judgements, or kPatienceWhileStarved while `works` (null: none)
+  /// has had less processor time than a deadline.
+  bool extend(Member& waits, const Member* works, const Reason& notice);
   /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
   void decide(Reason verdict);

@@ -29,8 +29,11 @@ struct ProcessGroupOptions {
   /// All processes are known to run on this machine, so rank 0 listens only on its loopback interface.
   bool one_machine = false;
   /// How long a process may wait for its peers in one collective or exchange. It waits up to five times as long for a
-  /// rank that is late until set_warm(), or whose processor time advances, and while data moves.
+  /// rank that is late until set_warm(), or whose processor time advances, and while data moves; up to 25 times as long
+  /// for a rank on an overloaded machine, which has had less processor time than timeout_ms meanwhile.
   int64_t timeout_ms = 60000;
+  /// The processor time that this rank has used, in ns; empty: this process's. For ranks that share a process.
+  std::function<int64_t()> processor_ns = {};
   /// Exits with status 1 this long after the process group has failed if the process has not ended by itself; 0: never.
   int64_t exit_after_ms = 0;
   /// Called with the reason in the process that detects the failure of the process group (rank 0, or a rank that lost

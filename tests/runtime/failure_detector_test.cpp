@@ -228,12 +228,21 @@ TEST_F(FailureDetectorTest, ARankThatHeardNothingFromRankZeroAndExitedDidNotDie)
 
 TEST_F(FailureDetectorTest, ARankWhoseProcessorTimeAdvancesIsSlow) {
   constexpr int kTimeoutMs = 4000;
-  for (const int works_s : {0, 7, 1000}) {
+  constexpr int64_t kMs = 1'000'000;
+  // It waits once for each judgement that saw work. Five times the deadline has passed at the end, more for a rank that
+  // has had less processor time than the deadline, at most 25 times.
+  struct Case {
+    int works_s;
+    int64_t ms_of_a_tick;  // a fifth of a second
+    int deadlines;
+  };
+  for (const auto& [works_s, ms_of_a_tick, deadlines] :
+       {Case{0, 0, 1}, {7, 10, 3}, {1000, 100, 5}, {1000, 10, 21}, {1000, 2, 25}}) {
     open(3);
     time_ns = kSecond;
     for (const int rank : {0, 1}) begin(rank, record(0, 1));
     detector.overdue(1, {"collective 0", kTimeoutMs}, kSecond);
-    const auto notices = judge_at_work(2, {.processor_ns = 2 * FailureDetector::kWorkNs}, works_s);
+    const auto notices = judge_at_work(2, {.processor_ns = ms_of_a_tick * kMs}, works_s);
     expect_verdict({"rank 2 (pid 72 on node1) is late: others have begun collective 0"});
     if (works_s == 0) {
       EXPECT_TRUE(notices.empty());
@@ -242,10 +251,11 @@ TEST_F(FailureDetectorTest, ARankWhoseProcessorTimeAdvancesIsSlow) {
     }
     ASSERT_EQ(notices.size(), 1U);
     expect_contains(notices[0], "rank 2 (pid 72 on node1) is slow, not stuck", "processor time", "up to 20 s");
-    // It waits once for each judgement that saw work; five times the deadline has passed at the end.
-    const int64_t end_s = works_s == 7 ? 2 + 2 * kTimeoutMs / 1000 : 2 + 4 * kTimeoutMs / 1000;
-    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, static_cast<double>(end_s), 0.5);
-    if (works_s > 7) expect_verdict({"although its processor time advances", "has waited 20.0 s"});
+    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 2.0 + (deadlines - 1) * kTimeoutMs / 1000.0, 0.5);
+    if (works_s > 7) {
+      const std::string waited = fmt::format("has waited {}.0 s", deadlines * kTimeoutMs / 1000);
+      expect_verdict({"although its processor time advances", waited.c_str()});
+    }
   }
 }
 
