@@ -267,8 +267,9 @@ void ProcessGroup::State::report_local(int64_t now_ns) {
   if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
   if (now_ns - last_beat_ns < kBeatNs) return;
   last_beat_ns = now_ns;
-  const Activity activity{options.processor_ns ? options.processor_ns()
-                                               : processor_ns(CLOCK_PROCESS_CPUTIME_ID) - processor_ns(CLOCK_THREAD_CPUTIME_ID),
+  const Activity activity{options.processor_ns
+                              ? options.processor_ns()
+                              : processor_ns(CLOCK_PROCESS_CPUTIME_ID) - processor_ns(CLOCK_THREAD_CPUTIME_ID),
                           transfers.load(std::memory_order_relaxed)};
   const std::string beat = Writer(MessageKind::beat)
                                .number(activity.processor_ns)

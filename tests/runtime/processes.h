@@ -22,12 +22,14 @@ inline constexpr int64_t kPatientMs = 60000;
 
 inline ProcessGroupOptions process_options(int rank, int size, const std::string& init,
                                            int64_t timeout_ms = kPatientMs) {
-  // Of the threads of one process none is known to be at work.
-  return {.rank = rank,
-          .size = size,
-          .rendezvous = init,
-          .timeout_ms = timeout_ms,
-          .processor_ns = [] { return int64_t{0}; }};
+  // No thread of the test is known to be at work.
+  return {
+      .rank = rank,
+      .size = size,
+      .rendezvous = init,
+      .timeout_ms = timeout_ms,
+      .processor_ns = [] { return int64_t{0}; },
+  };
 }
 
 /// A separate rendezvous for each test.
