@@ -89,10 +89,12 @@ def compare_with_plan(plan, trained):
     ]
 
 
-def check(draw, problems, counts):
+def check(draw, end, problems, counts):
     identity = Identity(draw)
     hashes = {}
-    for _ in range(VARIANTS):
+    for number in range(VARIANTS):
+        if number > 1 and time.monotonic() > end:
+            break
         variant = Variant(draw, identity)
         arguments = [*identity.arguments, *variant.arguments]
         place = ["--processes", str(variant.processes)] if variant.processes > 1 else []
@@ -124,7 +126,7 @@ def main():
     problems, counts = [], {"identities": 0, "runs": 0, "refused": 0, "tight": 0, "processes": 0}
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        check(draw, problems, counts)
+        check(draw, end, problems, counts)
         counts["identities"] += 1
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
     for problem in problems:
