@@ -52,8 +52,7 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<Devi
   });
 }
 
-Engine::Engine(std::unique_ptr<EngineSetup> setup)
-    : state_(std::make_unique<State>(std::move(setup), std::vector<DevicePlan>(), Tuning())) {}
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload) {
   auto setup = std::make_unique<EngineSetup>(model, devices, std::move(config), std::move(workload));
@@ -86,19 +85,18 @@ void Engine::train_step(const HostBatch& batch) {
     throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.batches.check_training(batch);
   const int slot = s.window.free_slot();
-  s.replicas.issue_or_recover([&] { issue(batch, samples, slot); });
+  s.replicas.issue_or_recover([&] { s.issue(*this, batch, samples, slot); });
   s.window.add(slot, batch, samples);
   s.peaks.on_trained(samples);
 }
 
-void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
-  State& s = *state_;
-  const auto end_step = [&s](const ProcessPart*) { s.issued_part = nullptr; };
-  s.passes.begin_step(s.window.progress().steps, samples);
-  s.issued_part = &s.batches.training(samples);
-  const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(s.issued_part, end_step);
-  (s.setup->config.step ? s.setup->config.step : default_step)(*this, batch);
-  if (!s.window.reads_in_work()) s.end_step(slot);
+void Engine::State::issue(Engine& engine, const HostBatch& batch, int64_t samples, int slot) {
+  const auto forget_part = [this](const ProcessPart*) { issued_part = nullptr; };
+  passes.begin_step(window.progress().steps, samples);
+  issued_part = &batches.training(samples);
+  const std::unique_ptr<const ProcessPart, decltype(forget_part)> guard(issued_part, forget_part);
+  (setup->config.step ? setup->config.step : default_step)(engine, batch);
+  if (!window.reads_in_work()) end_step(slot);
 }
 
 void Engine::State::end_step(int slot) {

@@ -49,6 +49,9 @@ class Engine {
  public:
   /// model and devices must outlive the engine. throws ConfigError, ShapeError, OutOfMemory.
   Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
+  /// For planning: an engine whose memory is not planned.
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
   /// Waits for the devices. Never throws: call finish() to see errors.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -171,14 +174,6 @@ class Engine {
   };
 
  private:
-  struct State;
-  /// Runs an engine on meta devices, which is planned for nothing.
-  friend void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
-                          const std::function<void()>& on_step);
-  explicit Engine(std::unique_ptr<EngineSetup> setup);
-  /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
-  ///   samples  of the global batch
-  void issue(const HostBatch& batch, int64_t samples, int slot);
   /// The state, within a training step. throws OrderError naming `part` outside one.
   State& in_step(const char* part) const;
 

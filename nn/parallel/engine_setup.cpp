@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "nn/parallel/replicas/replica.h"
 #include "runtime/error.h"
 
 namespace vitrine {

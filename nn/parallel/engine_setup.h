@@ -3,17 +3,21 @@
 
 #include <map>
 
+#include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
-#include "nn/parallel/plan/workload.h"
 #include "nn/parallel/process_part.h"
 #include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/workload.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
+
+/// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
+inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
 
 /// What an engine was constructed for. All its objects read it.
 struct EngineSetup {

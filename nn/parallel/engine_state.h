@@ -21,6 +21,9 @@ struct Engine::State {
   ~State() { replicas.wait_for_end(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+  /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
+  ///   samples  of the global batch
+  void issue(Engine& engine, const HostBatch& batch, int64_t samples, int slot);
   /// What follows the last micro-batch of a step, whose results go to `slot`.
   void end_step(int slot);
 

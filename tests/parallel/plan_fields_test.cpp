@@ -6,7 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/dropout.h"
-#include "nn/parallel/replicas/replica.h"
+#include "nn/parallel/engine_setup.h"
+#include "nn/parallel/reduce/reducer.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {

@@ -8,7 +8,7 @@
 
 #include <vitrine/kernels/workspace.h>
 #include <vitrine/nn/model.h>
-#include <vitrine/nn/parallel/plan/workload.h>
+#include <vitrine/nn/parallel/workload.h>
 #include <vitrine/runtime/device.h>
 
 namespace vitrine {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <vitrine/nn/model.h>
-#include <vitrine/nn/parallel/plan/workload.h>
+#include <vitrine/nn/parallel/workload.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/trace/communication_table.h>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <vitrine/nn/parallel/engine.h>
+#include <vitrine/nn/parallel/plan/memory_plan.h>
 #include <vitrine/runtime/reason.h>
 
 namespace vitrine {

@@ -16,8 +16,6 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
-inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
 /// Steps that may be in flight.
 inline constexpr int kStepSlots = 2;
 

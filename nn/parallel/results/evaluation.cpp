@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "nn/parallel/replicas/host_copies.h"
 #include "nn/parallel/results/step_window.h"
-#include "nn/parallel/state/host_copies.h"
 #include "runtime/copy.h"
 
 namespace vitrine {

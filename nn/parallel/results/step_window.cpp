@@ -13,7 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "kernels/step_control.h"
-#include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/replicas/host_copies.h"
 #include "runtime/clock.h"
 #include "runtime/copy.h"
 #include "runtime/gpu_features.h"

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/replicas/host_copies.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {

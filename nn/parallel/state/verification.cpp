@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/replicas/host_copies.h"
 #include "nn/parallel/results/step_window.h"
-#include "nn/parallel/state/host_copies.h"
 #include "nn/parallel/state/parameters.h"
 #include "runtime/copy.h"
 #include "runtime/hash.h"

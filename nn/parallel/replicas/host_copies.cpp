@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/state/host_copies.h"
+#include "nn/parallel/replicas/host_copies.h"
 
 #include <cstring>
 

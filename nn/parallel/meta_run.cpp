@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of an engine on meta devices: the same code that trains, without memory.
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan/plan.h"
-#include "nn/parallel/plan/schedule.h"
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
-#include "runtime/order_checker.h"
-#include "runtime/schedule_writer.h"
 
 namespace vitrine {
 
 void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
                  const std::function<void()>& on_step) {
-  Engine engine(std::make_unique<EngineSetup>(model, meta, config, workload));
-  Engine::State& state = *engine.state_;
+  auto owned = std::make_unique<Engine::State>(std::make_unique<EngineSetup>(model, meta, config, workload),
+                                               std::vector<DevicePlan>(), Tuning());
+  Engine::State& state = *owned;
+  Engine engine(std::move(owned));
   // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies
   // as high as these.
   const auto user_address = [](int bit) {
@@ -46,7 +47,7 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
       const HostBatch batch = training_batch_of(samples);
       const int slot = state.window.free_slot();
       try {
-        engine.issue(batch, samples, slot);
+        state.issue(engine, batch, samples, slot);
       } catch (const ShapeError& error) {
         if (b == 0) throw;
         throw ShapeError(error.reason() + Reason({fmt::format(". This is the last batch of an epoch, of {} sample{}; "
@@ -64,22 +65,6 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
     state.evaluation.read(nullptr);
   }
   state.stager.begin(Stager::kEnd, 0);
-}
-
-void write_schedule(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
-                    const Workload& workload, const std::vector<DevicePlan>& plans, std::ostream& out) {
-  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
-  ScheduleWriter writer(*twin, out);
-  twin->checker()->mute();  // what is wrong is for the reader of the schedule to find
-  EngineConfig planned = config;
-  planned.workspace_bytes = plans.front().workspace.bytes;
-  for (int i = 0; i < twin->size(); ++i) {
-    const DevicePlan& plan = plans[static_cast<size_t>(i)];
-    (*twin)[i].pool().reserve(plan.peak_bytes);
-    (*twin)[i].pool().follow(plan.placement);
-  }
-  run_on_meta(model, *twin, planned, workload, {});
-  for (int i = 0; i < twin->size(); ++i) writer.state_peak(i, plans[static_cast<size_t>(i)].peak_bytes);
 }
 
 }  // namespace vitrine
