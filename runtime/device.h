@@ -70,10 +70,6 @@ struct DeviceGroupOptions {
   /// NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads them once, so what the first group
   /// of a process chooses holds for all.
   bool nccl_defaults = false;
-  /// Ranks that find each other through one of NCCL's unique ids, at least 1; a larger group joins through several ids,
-  /// with NCCL 2.23 or newer. One process receives all ranks of an id in turn, which takes long for thousands; PyTorch
-  /// and XLA have the same default. Rank 0's value counts.
-  int nccl_ranks_per_id = 128;
   /// How long a collective waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
 };

@@ -22,14 +22,13 @@ struct Row {
   bool in_safe_mode;
 };
 /// In the order of GpuFeature.
-constexpr std::array<Row, 6> kFeatures{{
+constexpr std::array<Row, 5> kFeatures{{
     {"VITRINE_OVERLAP_LAUNCHES", "programmatic launch: a kernel starts before the one before it ends", kUnproven,
      false},
     {"VITRINE_CUDA_GRAPHS", "training steps as CUDA graphs", kProbed, false},
     {"VITRINE_GRAPH_COLLECTIVES", "NCCL's collectives in CUDA graphs", kUnproven, false},
     {"VITRINE_FUSED_EPILOGUES", "bias and ReLU in products of cuBLASLt and cuDNN", kOn, false},
     {"VITRINE_CUDNN", "convolution by cuDNN", kOn, true},
-    {"VITRINE_NCCL_NONBLOCKING", "calls of NCCL that do not wait for peers, without several processes", kOn, false},
 }};
 
 const Row& row_of(GpuFeature feature) { return kFeatures[static_cast<size_t>(feature)]; }

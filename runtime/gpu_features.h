@@ -17,7 +17,6 @@ enum class GpuFeature : uint8_t {
   graph_collectives,     // NCCL's collectives are part of them
   fused_epilogues,       // cuBLASLt and cuDNN add bias and ReLU to their products
   cudnn,                 // convolution by cuDNN; otherwise by our own
-  nccl_nonblocking,      // NCCL's calls return before they have reached their peers (NcclGroup)
 };
 
 /// Why a feature is off; empty if it is on. Reads the environment. throws ConfigError for a value that is none of those

@@ -2,22 +2,10 @@
 #include "kernels/cuda/cublaslt_library.h"
 
 namespace vitrine::cuda {
-namespace {
-
-CublasLt load() {
-  [[maybe_unused]] constexpr const char* kName = "cuBLASLt";
-  void* const library = VITRINE_OPEN_LIBRARY(kName, VITRINE_CUBLASLT_SONAME, VITRINE_CUBLASLT_FILE);
-  CublasLt functions{};
-#define VITRINE_CUBLASLT_TAKE(name) functions.name = VITRINE_TAKE_FUNCTION(library, kName, cublasLt, name);
-  VITRINE_CUBLASLT_FUNCTIONS(VITRINE_CUBLASLT_TAKE)
-#undef VITRINE_CUBLASLT_TAKE
-  return functions;
-}
-
-}  // namespace
 
 const CublasLt& cublaslt() {
-  static const CublasLt functions = load();
+  VITRINE_OPEN_LIBRARY("cuBLASLt", VITRINE_CUBLASLT_SONAME, VITRINE_CUBLASLT_FILE);
+  static const CublasLt functions{VITRINE_CUBLASLT_FUNCTIONS(VITRINE_LIBRARY_FUNCTION, cublasLt)};
   return functions;
 }
 

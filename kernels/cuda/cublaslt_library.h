@@ -8,16 +8,16 @@
 namespace vitrine::cuda {
 
 // The functions of cuBLASLt that we call, without their prefix.
-#define VITRINE_CUBLASLT_FUNCTIONS(use)                                                                             \
-  use(Create) use(Destroy) use(GetStatusName) use(GetStatusString) use(GetVersion) use(Matmul) use(MatmulAlgoCheck) \
-      use(MatmulAlgoConfigGetAttribute) use(MatmulAlgoGetHeuristic) use(MatmulDescCreate) use(MatmulDescDestroy)    \
-          use(MatmulDescSetAttribute) use(MatmulPreferenceCreate) use(MatmulPreferenceDestroy)                      \
-              use(MatmulPreferenceSetAttribute) use(MatrixLayoutCreate) use(MatrixLayoutDestroy)
+#define VITRINE_CUBLASLT_FUNCTIONS(use, prefix)                                                                       \
+  use(prefix, Create) use(prefix, Destroy) use(prefix, GetStatusName) use(prefix, GetStatusString)                    \
+      use(prefix, GetVersion) use(prefix, Matmul) use(prefix, MatmulAlgoCheck)                                        \
+          use(prefix, MatmulAlgoConfigGetAttribute) use(prefix, MatmulAlgoGetHeuristic) use(prefix, MatmulDescCreate) \
+              use(prefix, MatmulDescDestroy) use(prefix, MatmulDescSetAttribute) use(prefix, MatmulPreferenceCreate)  \
+                  use(prefix, MatmulPreferenceDestroy) use(prefix, MatmulPreferenceSetAttribute)                      \
+                      use(prefix, MatrixLayoutCreate) use(prefix, MatrixLayoutDestroy)
 
 struct CublasLt {
-#define VITRINE_CUBLASLT_MEMBER(name) VITRINE_LIBRARY_MEMBER(cublasLt, name)
-  VITRINE_CUBLASLT_FUNCTIONS(VITRINE_CUBLASLT_MEMBER)
-#undef VITRINE_CUBLASLT_MEMBER
+  VITRINE_CUBLASLT_FUNCTIONS(VITRINE_LIBRARY_MEMBER, cublasLt)
 };
 
 /// cuBLASLt, loaded by the first call, because loading costs 70 ms and 150 MiB that runs on CPU devices do not need.

@@ -5,22 +5,10 @@
 #include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
-namespace {
-
-Cudnn load() {
-  [[maybe_unused]] constexpr const char* kName = "cuDNN";
-  void* const library = VITRINE_OPEN_LIBRARY(kName, VITRINE_CUDNN_SONAME, VITRINE_CUDNN_FILE);
-  Cudnn functions{};
-#define VITRINE_CUDNN_TAKE(name) functions.name = VITRINE_TAKE_FUNCTION(library, kName, cudnn, name);
-  VITRINE_CUDNN_FUNCTIONS(VITRINE_CUDNN_TAKE)
-#undef VITRINE_CUDNN_TAKE
-  return functions;
-}
-
-}  // namespace
 
 const Cudnn& cudnn() {
-  static const Cudnn functions = load();
+  VITRINE_OPEN_LIBRARY("cuDNN", VITRINE_CUDNN_SONAME, VITRINE_CUDNN_FILE);
+  static const Cudnn functions{VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_FUNCTION, cudnn)};
   return functions;
 }
 

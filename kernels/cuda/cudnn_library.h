@@ -10,15 +10,14 @@
 namespace vitrine::cuda {
 
 // The functions of cuDNN that we call, without their prefix.
-#define VITRINE_CUDNN_FUNCTIONS(use)                                                                  \
-  use(BackendCreateDescriptor) use(BackendDestroyDescriptor) use(BackendExecute) use(BackendFinalize) \
-      use(BackendGetAttribute) use(BackendSetAttribute) use(Create) use(Destroy) use(GetErrorString)  \
-          use(GetLastErrorString) use(GetVersion) use(SetStream)
+#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                   \
+  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)       \
+      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)           \
+          use(prefix, Create) use(prefix, Destroy) use(prefix, GetErrorString) use(prefix, GetLastErrorString) \
+              use(prefix, GetVersion) use(prefix, SetStream)
 
 struct Cudnn {
-#define VITRINE_CUDNN_MEMBER(name) VITRINE_LIBRARY_MEMBER(cudnn, name)
-  VITRINE_CUDNN_FUNCTIONS(VITRINE_CUDNN_MEMBER)
-#undef VITRINE_CUDNN_MEMBER
+  VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_MEMBER, cudnn)
 };
 
 /// cuDNN, loaded by the first call. throws CudaError with the loader's reason and the remedy

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/nccl_group.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <cuda_runtime_api.h>
@@ -12,10 +14,8 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/nccl_ids.h"
-#include "runtime/cuda/nccl_join.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
-#include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -83,14 +83,6 @@ NcclGroup::NcclGroup(DeviceGroup& devices, bool owned)
 }
 
 NcclGroup::~NcclGroup() {
-  if (watch_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    ends_.notify_all();
-    watch_.join();
-  }
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
@@ -110,7 +102,6 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     throw_if_broken();
     comm = rank.comm;
     rank.in_call = true;
-    rank.entered = Clock::now();
   }
   rank.begun.fetch_add(1, std::memory_order_relaxed);
   const auto leave_call = [&rank] {
@@ -171,23 +162,6 @@ void NcclGroup::throw_if_aborted() {
   if (!reason_.empty()) throw CommError(reason_);
 }
 
-void NcclGroup::watch_calls() {
-  const std::chrono::milliseconds timeout(timeout_ms_);
-  std::unique_lock lock(mutex_);
-  while (!ends_.wait_for(lock, timeout / 4, [&] { return ended_ || !reason_.empty(); })) {
-    lock.unlock();
-    for (int i = 0; i < size(); ++i) {
-      Rank& rank = at(i);
-      std::unique_lock rank_lock(rank.mutex);
-      if (!rank.in_call || Clock::now() - rank.entered < timeout) continue;
-      rank_lock.unlock();
-      abort(lateness(i, "a collective"));
-      return;
-    }
-    lock.lock();
-  }
-}
-
 std::string NcclGroup::lateness(int index, const char* operation) {
   std::string late;
   const int64_t mine = at(index).begun.load(std::memory_order_relaxed);
@@ -220,8 +194,9 @@ void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
   for (int i = 0; i < devices.size(); ++i) {
     const DeviceScope scope(devices[i].id().index);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = process_group_ == nullptr && !why_off(GpuFeature::nccl_nonblocking).empty() ? 1 : 0;
-    VITRINE_NCCL_CHECK(nullptr, nccl_join(at(i).comm, world_size_, first_rank_ + i, list, config));
+    config.blocking = 0;
+    VITRINE_NCCL_CHECK(nullptr, nccl().CommInitRankScalable(&at(i).comm, world_size_, first_rank_ + i,
+                                                            static_cast<int>(list.size()), list.data(), &config));
   }
   calls.end();
 }
@@ -251,8 +226,6 @@ void NcclGroup::create(DeviceGroup& devices) {
     setenv("NCCL_PROTO", "Simple", 0);
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
   }
-  if (process_group_ == nullptr && !why_off(GpuFeature::nccl_nonblocking).empty())
-    watch_ = std::thread([this] { watch_calls(); });
   allocate_words(devices);
   const std::string ids = exchange_nccl_ids(devices);
   std::optional<ProcessGroup::Waiting> waiting;

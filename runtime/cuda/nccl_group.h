@@ -2,13 +2,11 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/cuda/nccl_library.h"
@@ -24,11 +22,8 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, co
 
 /// NCCL's communicators of this process's devices in one group, and operations that concern all of them.
 ///
-/// Communicators are non-blocking, although NCCL then starts a thread for each call: a rank that does not join the
-/// group is named within the deadline, and an abort is allowed at any time. A blocking communicator cannot be aborted
-/// while it joins. Where GpuFeature::nccl_nonblocking is off they are blocking, as NCCL makes them by default, if no
-/// other process takes part: one call joins all ranks then, and a watch ends calls that wait too long, so that the
-/// missing rank of a collective is named all the same; only a join that hangs is not.
+/// Communicators that it creates are non-blocking, although NCCL then starts a thread for each call: a rank that does
+/// not join the group is named within the deadline, and an abort is allowed at any time. The caller's may be blocking.
 class NcclGroup {
  public:
   /// owned  the group creates the communicators and aborts them at its end; otherwise they are the caller's
@@ -67,7 +62,6 @@ class NcclGroup {
     std::mutex mutex;           // guards comm and in_call; held during queries of comm, because an abort frees it
     ncclComm_t comm = nullptr;  // null after an abort
     bool in_call = false;       // a thread is in a call to NCCL
-    std::chrono::steady_clock::time_point entered;  // that call
     std::condition_variable returned;
     int gpu = 0;
     void* word = nullptr;  // one float in device memory, for barriers
@@ -85,8 +79,6 @@ class NcclGroup {
   void throw_if_aborted();
   /// Why a call of the rank has waited too long.
   std::string lateness(int index, const char* operation);
-  /// Aborts the group when a call on a blocking communicator has waited too long, until the group ends.
-  void watch_calls();
   void allocate_words(DeviceGroup& devices);
 
   std::vector<Rank> ranks_;  // of this process
@@ -98,9 +90,6 @@ class NcclGroup {
   uint64_t handler_ = 0;
   std::mutex mutex_;
   Reason reason_;
-  std::condition_variable ends_;
-  bool ended_ = false;  // guarded by mutex_
-  std::thread watch_;   // of blocking communicators without a process group
 };
 
 }  // namespace vitrine::cuda

@@ -7,18 +7,17 @@
 
 namespace vitrine::cuda {
 
-// The functions of NCCL that we call and every supported version has, without their prefix.
-#define VITRINE_NCCL_FUNCTIONS(use)                                                                              \
-  use(AllGather) use(AllReduce) use(Broadcast) use(CommAbort) use(CommCount) use(CommCuDevice) use(CommDestroy)  \
-      use(CommFinalize) use(CommGetAsyncError) use(CommInitRankConfig) use(CommUserRank) use(GetErrorString)     \
-          use(GetLastError) use(GetUniqueId) use(GetVersion) use(GroupEnd) use(GroupStart) use(Recv) use(Reduce) \
-              use(ReduceScatter) use(Send)
+// The functions of NCCL that we call, without their prefix.
+#define VITRINE_NCCL_FUNCTIONS(use, prefix)                                                                          \
+  use(prefix, AllGather) use(prefix, AllReduce) use(prefix, Broadcast) use(prefix, CommAbort) use(prefix, CommCount) \
+      use(prefix, CommCuDevice) use(prefix, CommDestroy) use(prefix, CommFinalize) use(prefix, CommGetAsyncError)    \
+          use(prefix, CommInitRankScalable) use(prefix, CommUserRank) use(prefix, GetErrorString)                    \
+              use(prefix, GetLastError) use(prefix, GetUniqueId) use(prefix, GetVersion) use(prefix, GroupEnd)       \
+                  use(prefix, GroupStart) use(prefix, Recv) use(prefix, Reduce) use(prefix, ReduceScatter)           \
+                      use(prefix, Send)
 
 struct Nccl {
-#define VITRINE_NCCL_MEMBER(name) VITRINE_LIBRARY_MEMBER(nccl, name)
-  VITRINE_NCCL_FUNCTIONS(VITRINE_NCCL_MEMBER)
-#undef VITRINE_NCCL_MEMBER
-  void* library;  // in which newer functions are found
+  VITRINE_NCCL_FUNCTIONS(VITRINE_LIBRARY_MEMBER, nccl)
 };
 
 /// NCCL, loaded by the first call. throws CudaError with the loader's reason and the remedy

@@ -8,23 +8,20 @@
 
 namespace vitrine::cuda {
 
-void* open_library(const char* name, std::initializer_list<const char*> files) {
+SharedLibrary::SharedLibrary(const char* name, std::initializer_list<const char*> files) : name_(name) {
   for (const char* file : files) {
-    if (void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL)) return library;
+    library_ = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (library_ != nullptr) return;
   }
   throw CudaError(fmt::format("{} cannot be loaded: {}; install {}, or put its folder on LD_LIBRARY_PATH", name,
                               dlerror(), *files.begin()));
 }
 
-void* find_function(void* library, const char* function) { return dlsym(library, function); }
-
-void* take_function(void* library, const char* name, const char* function) {
-  void* const found = find_function(library, function);
+void* SharedLibrary::function(const char* function) const {
+  void* const found = dlsym(library_, function);
   if (found != nullptr) return found;
-  throw CudaError(
-      fmt::format("{} has no function {}; install the version that this program was built with, or a newer "
-                  "one",
-                  name, function));
+  throw CudaError(fmt::format(
+      "{} has no function {}; install the version that this program was built with, or a newer one", name_, function));
 }
 
 }  // namespace vitrine::cuda

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -33,15 +34,14 @@ class CudaProcesses : public ProcessesTest {
   /// Trains a small model; returns the parameters of all devices, in rank order. No processes: one, with as many
   /// devices as they have together.
   static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together,
-                                               uint32_t seed, int ranks_per_id = 128) {
+                                               uint32_t seed) {
     std::vector<int> all;
     for (const auto& gpus : gpus_of_processes) all.insert(all.end(), gpus.begin(), gpus.end());
     std::vector<std::vector<float>> parameters(all.size());
-    const auto use = [ranks_per_id](DeviceGroupOptions& options, const std::vector<int>& gpus) {
+    const auto use = [](DeviceGroupOptions& options, const std::vector<int>& gpus) {
       options.devices.clear();
       for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
       options.check_order = true;
-      options.nccl_ranks_per_id = ranks_per_id;
     };
     const auto work = [&](DeviceGroup& devices) {
       const Model model = random_model(seed);
@@ -88,29 +88,34 @@ TEST_F(CudaProcesses, TrainLikeOneProcess) {
 TEST_F(CudaProcesses, ShareSeveralIdsOfNccl) {
   for (const std::vector<std::vector<int>>& gpus :
        {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}, {{0, 1}, {2, 3, 4, 5, 6, 7}}}) {
-    const auto with_one = train(gpus, false, 1);
-    standins::reset();
-    EXPECT_EQ(train(gpus, false, 1, 3), with_one);
-    const std::vector<standins::NcclJoin> joins = standins::nccl_joins();
-    ASSERT_EQ(joins.size(), 8U);
-    for (int rank = 0; rank < 8; ++rank) {
-      EXPECT_EQ(joins[static_cast<size_t>(rank)].rank, rank);
-      EXPECT_EQ(joins[static_cast<size_t>(rank)].ids, joins[0].ids) << rank;
-    }
+    std::vector<std::string> ids(gpus.size());
+    const RendezvousPlace place;
+    run_ranks(static_cast<int>(gpus.size()), [&](int rank) {
+      const auto use = [&](DeviceGroupOptions& options) {
+        options.devices.clear();
+        for (const int gpu : gpus[static_cast<size_t>(rank)]) options.devices.push_back({Backend::cuda, gpu});
+      };
+      const Process process(rank, static_cast<int>(gpus.size()), place, kPatientMs, use);
+      ids[static_cast<size_t>(rank)] = cuda::exchange_nccl_ids(process.devices, 3);
+    });
+    for (const std::string& of_rank : ids) EXPECT_EQ(of_rank, ids[0]);
     // Three ranks join through each of the first two ids, two through the last. Their first ranks are 0, 3 and 6.
-    const std::vector<uint64_t>& ids = joins[0].ids;
-    ASSERT_EQ(ids.size(), 3U);
-    EXPECT_EQ(std::set<uint64_t>(ids.begin(), ids.end()).size(), 3U);
+    const size_t bytes = ids[0].size() / 3;
+    std::set<uint64_t> numbers;
     for (size_t id = 0; id < 3; ++id) {
+      uint64_t number = 0;
+      std::memcpy(&number, ids[0].data() + id * bytes, sizeof number);
+      numbers.insert(number);
       const int first_gpu_of_process = gpus.size() == 8 ? static_cast<int>(3 * id) : (id == 0 ? 0 : 2);
-      EXPECT_EQ(standins::creator_of_nccl_id(ids[id]), first_gpu_of_process) << id;
+      EXPECT_EQ(standins::creator_of_nccl_id(number), first_gpu_of_process) << id;
     }
+    EXPECT_EQ(numbers.size(), 3U);
     standins::reset();
   }
 }
 
 TEST_F(CudaProcesses, NeedSeveralIdsOfNcclBeyond128Ranks) {
-  const int ranks_per_id = DeviceGroupOptions().nccl_ranks_per_id;
+  constexpr int ranks_per_id = cuda::kRanksPerNcclId;
   EXPECT_EQ(cuda::nccl_id_count(128, ranks_per_id), 1);
   EXPECT_EQ(cuda::nccl_id_count(129, ranks_per_id), 2);
   EXPECT_EQ(cuda::nccl_id_count(4096, ranks_per_id), 32);
@@ -127,11 +132,6 @@ TEST_F(CudaProcesses, NeedSeveralIdsOfNcclBeyond128Ranks) {
     }
     EXPECT_EQ(cuda::first_rank_of_nccl_id(count, count, world_size), world_size);
   }
-  const RendezvousPlace place;
-  run_ranks(2, [&](int rank) {
-    Process process(rank, 2, place, kPatientMs, [](DeviceGroupOptions& options) { options.nccl_ranks_per_id = 0; });
-    EXPECT_THROW(make_communicators(process.devices), ConfigError);
-  });
 }
 
 TEST_F(CudaProcesses, UseOnlyTheirOwnGpus) {

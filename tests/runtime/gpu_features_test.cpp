@@ -20,7 +20,7 @@ class GpuFeatures : public ::testing::Test {
     unsetenv("VITRINE_CUDA_SAFE");
     for (const GpuFeature feature :
          {GpuFeature::overlapping_launches, GpuFeature::graphs, GpuFeature::graph_collectives,
-          GpuFeature::fused_epilogues, GpuFeature::cudnn, GpuFeature::nccl_nonblocking})
+          GpuFeature::fused_epilogues, GpuFeature::cudnn})
       unsetenv(variable_of(feature));
   }
   static void set(GpuFeature feature, const char* value) { setenv(variable_of(feature), value, 1); }

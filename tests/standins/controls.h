@@ -122,13 +122,6 @@ void hang_nccl_call(int rank, int n);  // the rank never reaches its n-th call f
 void fail_nccl_call(int rank, int n);  // the same, and its communicator reports ncclSystemError
 void break_nccl(int rank);             // the rank's communicators report ncclSystemError from now on
 
-/// How a communicator was created.
-struct NcclJoin {
-  int rank = 0;
-  std::vector<uint64_t> ids;  // numbers of the unique ids, in the order in which they were passed
-};
-/// The communicators created since configure(), by rank.
-std::vector<NcclJoin> nccl_joins();
 /// Communicators that were finalized or destroyed since configure() while graphs with their collectives existed, for
 /// whose end NCCL waits. An abort does not count: it ends the collectives first.
 int64_t communicators_ended_before_graphs();

@@ -77,11 +77,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, in
   if (device == nullptr) return ncclUnhandledCudaError;
   if (size < 1 || rank < 0 || rank >= size || id_count < 1 || id_count > size) return ncclInvalidArgument;
   std::string key;
-  NcclJoin join{rank, {}};
-  for (int i = 0; i < id_count; ++i) {
-    key.append(ids[i].internal, sizeof ids[i].internal);
-    std::memcpy(&join.ids.emplace_back(), ids[i].internal, sizeof(uint64_t));
-  }
+  for (int i = 0; i < id_count; ++i) key.append(ids[i].internal, sizeof ids[i].internal);
   auto made = std::make_unique<ncclComm>();
   ncclComm* const comm = *handle = made.get();
   comm->device = device;
@@ -96,7 +92,6 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, in
   {
     const std::unique_lock lock(nccl_library().mutex);
     auto& group = nccl_library().groups[key];
-    nccl_library().joins.push_back(std::move(join));
     if (group == nullptr) group = std::make_unique<NcclRanks>(size);
     comm->group = group.get();
     nccl_library().communicators.emplace(comm, std::move(made));

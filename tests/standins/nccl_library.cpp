@@ -314,13 +314,6 @@ void break_nccl(int rank) {
   }
 }
 
-std::vector<NcclJoin> nccl_joins() {
-  const std::shared_lock lock(nccl_library().mutex);
-  std::vector<NcclJoin> joins = nccl_library().joins;
-  std::ranges::sort(joins, [](const NcclJoin& a, const NcclJoin& b) { return a.rank < b.rank; });
-  return joins;
-}
-
 int64_t communicators_ended_before_graphs() {
   const std::shared_lock lock(nccl_library().mutex);
   return nccl_library().ended_before_graphs;
@@ -334,7 +327,6 @@ int creator_of_nccl_id(uint64_t id) {
 void clear_nccl_faults() {
   {
     const std::unique_lock lock(nccl_library().mutex);
-    nccl_library().joins.clear();
     nccl_library().ended_before_graphs = 0;
   }
   const std::lock_guard lock(nccl_library().faults_mutex);

@@ -70,7 +70,6 @@ struct NcclLibrary {
   std::map<ncclComm_t, std::unique_ptr<ncclComm>> communicators, retired;
   uint64_t next_id = 1;
   std::map<uint64_t, int> id_creators;  // see creator_of_nccl_id()
-  std::vector<NcclJoin> joins;
   int64_t ended_before_graphs = 0;
   std::mutex faults_mutex;
   std::atomic<bool> has_faults{false};
