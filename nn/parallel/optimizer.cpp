@@ -32,8 +32,7 @@ int OptimizerConfig::state_count() const {
 }
 
 AdamConfig OptimizerConfig::adam_kernel() const {
-  AdamConfig config = adam;
-  if (kind == Kind::adamw) config = {adamw.lr, adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay};
+  AdamConfig config = kind == Kind::adamw ? adamw : adam;
   config.decoupled = kind == Kind::adamw;
   return config;
 }

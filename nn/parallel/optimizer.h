@@ -11,24 +11,14 @@
 
 namespace vitrine {
 
-/// AdamW: weight decay is decoupled from the gradient.
-struct AdamWConfig {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-};
-
-/// An optimizer and its constants, by default PyTorch's. AdamConfig::decoupled has no effect in `adam`: Kind::adamw is
-/// the decoupled one.
+/// An optimizer and its constants, by default PyTorch's. The kind decides, not AdamConfig::decoupled.
 struct OptimizerConfig {
   enum class Kind { sgd, adam, adamw } kind = Kind::adamw;
   SgdConfig sgd;
   AdamConfig adam;
-  AdamWConfig adamw;
+  AdamConfig adamw = {.weight_decay = 0.01, .decoupled = true};
 
-  /// The constants of adam or adamw, as the kernel takes them. Requires one of these kinds.
+  /// The constants of adam or adamw. Requires one of these kinds.
   AdamConfig adam_kernel() const;
   /// Number of state buffers of the parameters' size: 0, 1 or 2.
   int state_count() const;
