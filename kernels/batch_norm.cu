@@ -5,7 +5,6 @@
 #include "kernels/batch_norm.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/index.cuh"
-#include "kernels/cuda/scratch.cuh"
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 

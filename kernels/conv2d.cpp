@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/conv2d.h"
 
+#include <set>
+
 #include <fmt/format.h>
 
 #include "kernels/check.h"
 #include "kernels/conv2d_call.h"
+#include "kernels/conv2d_choice.h"
 #include "kernels/cpu/f32.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
@@ -45,6 +48,11 @@ void conv2d(ExecContext& ctx, const Conv2dCall& call);
 
 namespace {
 
+struct Choices {
+  std::set<RecordedConv2d::Key> known;
+  std::vector<Conv2dChoice> list;
+};
+
 Shape output_shape(const char* name, const Conv2dConfig& config, const Shape& x, const Shape& w) {
   if (config.stride < 1 || config.pad < 0) {
     throw ShapeError(fmt::format("{}: stride is {} and pad is {}, expected stride >= 1 and pad >= 0", name,
@@ -67,6 +75,16 @@ Shape output_shape(const char* name, const Conv2dConfig& config, const Shape& x,
 }
 
 }  // namespace
+
+void note_choice(ExecContext& ctx, RecordedConv2d operation, const std::string& implementation, const Reason& reason) {
+  auto& choices = ctx.plans().get<Choices>();
+  operation.config.relu = operation.bias = operation.accumulate = false;
+  if (choices.known.insert(operation.key()).second) choices.list.push_back({operation.str(), implementation, reason});
+}
+
+std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx) { return ctx.plans().get<Choices>().list; }
+
+Reason winograd_refusal() { return cpu::onednn::winograd_refusal(); }
 
 Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shape& w) {
   return output_shape("conv2d_output_shape", config, x, w);

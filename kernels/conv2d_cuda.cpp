@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "kernels/conv2d_call.h"
-#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cudnn_conv2d.h"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/im2col_conv2d.h"
 
 namespace vitrine::cuda {

@@ -6,8 +6,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda/index.cuh"
-#include "kernels/cuda/loss_totals.cuh"
-#include "kernels/cuda/scratch.cuh"
+#include "kernels/cuda/step_scalars.cuh"
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 

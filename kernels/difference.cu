@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/scratch.cuh"
 #include "kernels/difference.h"
 #include "runtime/cuda/dtype.cuh"
 

@@ -32,7 +32,7 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
 
 }  // namespace cpu
 
-namespace cuda {  // gemm_cuda.cpp
+namespace cuda {  // products_cuda.cpp
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 }  // namespace cuda
 

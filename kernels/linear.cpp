@@ -38,7 +38,7 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
 }  // namespace
 }  // namespace cpu
 
-namespace cuda {  // linear_cuda.cpp
+namespace cuda {  // products_cuda.cpp
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/pool2d.cuh"
 
 namespace vitrine::cuda {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces the CUDA sources in builds without CUDA. Operations do not refer to their CUDA implementations there, see
 // run.h.
-#include "kernels/cuda/workspace.h"
 #include "kernels/libraries.h"
+#include "kernels/recorded_operations.h"
 #include "kernels/tuned_plans.h"
+#include "kernels/workspace.h"
 #include "runtime/error.h"
 
 namespace vitrine {

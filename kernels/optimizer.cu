@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/update_count.cuh"
+#include "kernels/cuda/step_scalars.cuh"
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
 

@@ -3,9 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/loss_totals.cuh"
-#include "kernels/cuda/scratch.cuh"
-#include "kernels/cuda/update_count.cuh"
+#include "kernels/cuda/step_scalars.cuh"
 #include "kernels/step_control.h"
 
 namespace vitrine::cuda {

@@ -3,12 +3,23 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/workspace.h"
-#include "kernels/cuda/workspace.h"
 #include "kernels/recorded_operations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+
+namespace cpu {  // cpu/workspace.cpp
+WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                             int64_t allowed_bytes);
+void require_workspace(ExecContext& ctx, const RecordedOperations& operations, int threads);
+void record_workspace(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target,
+                      int64_t allowed_bytes, WorkspaceRecord& record);
+}  // namespace cpu
+
+namespace cuda {  // cuda/cudnn_workspace.cpp: convolutions by cuDNN, with least_bytes 0
+WorkspaceNeed workspace_need(const RecordedOperations& operations, const WorkspaceTarget& target,
+                             int64_t allowed_bytes);
+}  // namespace cuda
 
 void record(ExecContext& ctx, const RecordedConv2d& convolution) {
   if (ctx.backend() == Backend::meta) ctx.plans().get<RecordedOperations>().add(convolution);

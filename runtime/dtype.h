@@ -9,9 +9,15 @@ namespace vitrine {
 enum class DType : uint8_t { f32, f16, bf16, i32, u8, i64 };
 
 /// Bytes of one element.
-int64_t size_of(DType dtype);
+constexpr int64_t size_of(DType dtype) {
+  constexpr int64_t kSizes[] = {4, 2, 2, 4, 1, 8};
+  return kSizes[static_cast<int>(dtype)];
+}
 
 /// "f32", "f16", "bf16", "i32", "u8", "i64".
-const char* dtype_name(DType dtype);
+constexpr const char* dtype_name(DType dtype) {
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "i32", "u8", "i64"};
+  return kNames[static_cast<int>(dtype)];
+}
 
 }  // namespace vitrine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/workspace.h"
+#include "kernels/workspace.h"
 
 #include <algorithm>
 #include <functional>
@@ -14,6 +14,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
+#include "kernels/recorded_operations.h"
 
 namespace vitrine::cpu {
 namespace {

@@ -10,10 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/bias_relu.h"
-#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cublaslt_algorithm.h"
 #include "kernels/cuda/cublaslt_library.h"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/plan_timing.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/plan_timing.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"

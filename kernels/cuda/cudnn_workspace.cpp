@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/cudnn_workspace.h"
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -8,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/cudnn_conv2d_plan.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/recorded_operations.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/check.h"
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/native.h"
 
@@ -36,6 +37,15 @@ inline dim3 grid_for(ExecContext& ctx, int64_t items) {
   const int64_t most = int64_t{32} * properties(ctx).multiprocessors;
   const int64_t blocks = ceil_div(items, kBlockThreads);
   return dim3(static_cast<unsigned>(blocks < 1 ? 1 : (blocks < most ? blocks : most)));
+}
+
+/// Memory for `count` objects at the start of the context's workspace.   throws  OutOfMemory
+template <class T>
+T* scratch(ExecContext& ctx, const char* operation, int64_t count = 1) {
+  const int64_t needed = count * static_cast<int64_t>(sizeof(T));
+  const View workspace = ctx.workspace();
+  if ((workspace ? workspace.bytes() : 0) < needed) check::throw_small_workspace(ctx, operation, "", needed, needed);
+  return static_cast<T*>(workspace.data);
 }
 
 __device__ inline int64_t first_item() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/im2col.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces the files cudnn_*.cpp in builds without cuDNN.
 #include "kernels/cuda/cudnn_conv2d.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/recorded_operations.h"
+#include "kernels/workspace.h"
 
 namespace vitrine::cuda {
 

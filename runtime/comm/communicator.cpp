@@ -8,10 +8,14 @@
 #include "runtime/comm/capabilities.h"
 #include "runtime/comm/local_communicator.h"
 #include "runtime/comm/process_communicator.h"
-#include "runtime/cuda/communicators.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+
+namespace cuda {  // cuda/communicators.cpp
+std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
+}  // namespace cuda
+
 namespace {
 
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup& devices) {

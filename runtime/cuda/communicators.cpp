@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cuda/communicators.h"
-
 #include <set>
 
 #include <fmt/format.h>
@@ -11,6 +9,7 @@
 
 namespace vitrine::cuda {
 
+/// NCCL's communicators, or peer communicators when a GPU is named twice or NCCL is not built in.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
   std::set<int> gpus;
   for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].id().index);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include <cuda_runtime_api.h>
 
-#include "runtime/cuda/fault.h"
 #include "runtime/exec_context.h"
 
 /// Properties of a context for CUDA implementations. requires a CUDA context
@@ -18,6 +20,19 @@ struct DeviceProperties {
   int max_shared_bytes = 0;    // of a block, dynamic, after opting in
 };
 const DeviceProperties& properties(ExecContext& ctx);
+
+/// Pinned host memory in which a kernel reports invalid data (for example, a target out of range): values first, then
+/// raised = 1; the first fault counts. The stream's failed() and synchronize() check it and throw a DataError. Work
+/// after the faulty kernel still runs, so the kernel must also invalidate the data that decides whether parameters
+/// change.
+struct Fault {
+  int32_t raised;
+  int32_t claimed;  // where several threads may find a fault: 1 once one of them writes the values
+  int64_t values[4];
+};
+
+/// Formats the error from Fault::values.
+using FaultMessage = std::string (*)(const int64_t* values);
 
 /// The context's fault slot of this kind, created by the first call, in which a kernel reports invalid data. See Fault.
 Fault* fault_slot(ExecContext& ctx, FaultMessage message);

@@ -10,7 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "runtime/cuda/fault.h"
+#include "runtime/cuda/native.h"
 #include "runtime/stream.h"
 #include "runtime/trace/span_log.h"
 

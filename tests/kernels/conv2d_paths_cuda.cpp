@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/im2col_conv2d.h"
 #include "tests/kernels/conv2d_paths.h"
 

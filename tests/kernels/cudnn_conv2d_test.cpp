@@ -10,7 +10,6 @@
 
 #include "kernels/conv2d_choice.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
-#include "kernels/cuda/cudnn_workspace.h"
 #include "kernels/tuned_plans.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"

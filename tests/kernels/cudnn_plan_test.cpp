@@ -12,7 +12,6 @@
 #include "kernels/conv2d.h"
 #include "kernels/conv2d_form.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
-#include "kernels/cuda/cudnn_workspace.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
 #include "tests/support/expect_contains.h"

@@ -18,9 +18,8 @@ class GpuFeatures : public ::testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     unsetenv("VITRINE_CUDA_SAFE");
-    for (const GpuFeature feature :
-         {GpuFeature::overlapping_launches, GpuFeature::graphs, GpuFeature::graph_collectives,
-          GpuFeature::fused_epilogues, GpuFeature::cudnn})
+    for (const GpuFeature feature : {GpuFeature::overlapping_launches, GpuFeature::graphs,
+                                     GpuFeature::graph_collectives, GpuFeature::fused_epilogues, GpuFeature::cudnn})
       unsetenv(variable_of(feature));
   }
   static void set(GpuFeature feature, const char* value) { setenv(variable_of(feature), value, 1); }

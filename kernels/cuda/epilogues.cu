@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/bias_relu.h"
+#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/epilogues.h"
 #include "kernels/cuda/index.cuh"
 #include "runtime/cuda/dtype.cuh"
 
@@ -18,6 +19,17 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+template <class T, int V>
+struct AddStored {
+  const T* x;
+  int64_t packs;
+
+  __device__ void operator()(int64_t row, int64_t pack, float (&sums)[V]) const {
+    const Pack<T, V> values = reinterpret_cast<const Pack<T, V>*>(x)[row * packs + pack];
+    for (int e = 0; e < V; ++e) sums[e] += to_float(values.v[e]);
+  }
+};
+
 }  // namespace
 
 void add_bias_relu(ExecContext& ctx, ConstView bias, bool relu, View y) {
@@ -25,6 +37,20 @@ void add_bias_relu(ExecContext& ctx, ConstView bias, bool relu, View y) {
   with_storage(y.dtype, [&]<class T>() {
     launch(native_stream(ctx), bias_relu_kernel<T>, grid_for(ctx, y.numel()), dim3(kBlockThreads), y.as<T>(),
            bias ? bias.as<T>() : nullptr, y.numel(), y.shape[1], relu);
+  });
+}
+
+void column_sum(ExecContext& ctx, ConstView x, View sums, GradMode mode) {
+  const int64_t columns = sums.numel();
+  if (columns == 0) return;
+  const int64_t rows = x.numel() / columns;
+  with_storage(x.dtype, [&]<class T>() {
+    constexpr int kElements = kPackElements<T>;
+    if (columns % kElements == 0 && is_pack_aligned(x.data)) {
+      queue_column_sums<kElements>(ctx, rows, AddStored<T, kElements>{x.as<T>(), columns / kElements}, sums, mode);
+    } else {
+      queue_column_sums<1>(ctx, rows, AddStored<T, 1>{x.as<T>(), columns}, sums, mode);
+    }
   });
 }
 
