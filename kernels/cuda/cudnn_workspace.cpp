@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "kernels/recorded_operations.h"
+#include "kernels/workspace.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 
