@@ -54,8 +54,6 @@ TEST(ProgramErrors, CapacitiesLeaveRoomForCopiesInHostMemory) {
   expect_failure_of_run(with(words("train --no-eval --save {}", folder.str() + "/w.safetensors"), model), refusal);
   expect_failure_of_run(with(words("train --no-eval --hashes {}", folder.str() + "/h.jsonl"), model), refusal);
   expect_failure_of_run(with(words("compare --modes ddp --steps 2"), model), refusal);
-  expect_failure_of_run(
-      with(words("reproduce --modes single --precisions fp32 --out {}", folder.str() + "/runs"), model), refusal);
 }
 
 /// The data, which would be opened next, does not exist.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -323,6 +324,49 @@ TEST_F(Train, LogsStepsAndEpochs) {
   EXPECT_NEAR(static_cast<double>(correct) / 40, json["epochs"].back()["test_accuracy"].get<double>(), 1e-9);
   EXPECT_GE(json["epochs"].back()["test_top5_accuracy"].get<double>(),
             json["epochs"].back()["test_accuracy"].get<double>());
+}
+
+TEST_F(Train, LimitsSamplesAndCountsClasses) {
+  const Arguments train = words("train --model mlp --image-size 8 --data synthetic:195 --batch-size 20 --epochs 1");
+  const Json json = json_of(with(train, words("--limit-samples 50 --confusion")));
+  EXPECT_EQ(json["epochs"][0]["samples"], 50);
+  int64_t tested = 0;
+  for (const Json& row : json["confusion"]) {
+    for (const Json& count : row) tested += count.get<int64_t>();
+  }
+  EXPECT_EQ(tested, 10) << "39 test images * 50 / 195";
+  const ChildResult refused = run_vitrine(with(train, words("--classes 3")));
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_contains(refused.error, "--classes 3", "10 classes");
+}
+
+/// PyTorch's ReduceLROnPlateau with patience 0 and factor 0.1, of the loss of each epoch's last batch.
+TEST_F(Train, PlateauMayWatchTheLastBatch) {
+  const std::string log = path("plateau.jsonl");
+  const Arguments train = words(
+      "train --model mlp --image-size 8 --data synthetic:195 --batch-size 20 --epochs 8 --no-eval --lr-schedule "
+      "plateau --lr-metric last-batch --lr-patience 0 --lr 0.01 --log {}",
+      log);
+  ASSERT_EQ(run_vitrine(train).exit_code, 0);
+  std::map<int64_t, double> losses, rates;  // of each epoch's last batch
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    const Json row = Json::parse(line);
+    if (row["kind"] != "step") continue;
+    losses[row["epoch"].get<int64_t>()] = row["loss"].get<double>();
+    rates[row["epoch"].get<int64_t>()] = row["lr"].get<double>();
+  }
+  double lr = 0.01, best = std::numeric_limits<double>::infinity();
+  ASSERT_EQ(losses.size(), 8U);
+  for (const auto& [epoch, loss] : losses) {
+    EXPECT_NEAR(rates[epoch], lr, 1e-12) << epoch;
+    if (loss < best * (1.0 - 1e-4)) {
+      best = loss;
+    } else {
+      lr *= 0.1;
+    }
+  }
+  EXPECT_LT(lr, 0.01) << "the loss never rose, so the test shows nothing";
 }
 
 TEST_F(Train, WritesAChromeTrace) {

@@ -36,11 +36,8 @@ std::string flag_row(const FlagEntry& flag) {
 /// "train plan compare".
 std::string command_words(Commands commands) {
   std::vector<const char*> words;
-  for (const auto& [command, name] : {std::pair{kTrain, "train"},
-                                      {kPlan, "plan"},
-                                      {kCompare, "compare"},
-                                      {kReproduce, "reproduce"},
-                                      {kEval, "eval"}}) {
+  for (const auto& [command, name] :
+       {std::pair{kTrain, "train"}, {kPlan, "plan"}, {kCompare, "compare"}, {kEval, "eval"}}) {
     if ((commands & command) != 0) words.push_back(name);
   }
   return fmt::format("{}", fmt::join(words, " "));

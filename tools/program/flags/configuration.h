@@ -16,7 +16,6 @@ namespace vitrine::tools {
 /// What another value means for a run that continues from a checkpoint.
 enum class Effect {
   local,     // nothing: it is about a process, its outputs, or what another setting covers
-  start,     // nothing, but the run from its start would have been another one: `reproduce` compares it
   none,      // the same results
   rounding,  // the same mathematics: results differ by rounding
   rate,      // another learning rate or schedule from here on

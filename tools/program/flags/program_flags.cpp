@@ -260,10 +260,6 @@ const std::vector<CommandRow>& command_table() {
        "compare",
        "Run the same steps under each scheme, side by side",
        {"vitrine compare --model small-cnn --devices cpu:0-3 --report report.html"}},
-      {Command::reproduce,
-       "reproduce",
-       "Train in every mode and precision, and put the results side by side",
-       {"vitrine reproduce --data cifar10:DIR --out runs --devices cuda:0-1 --seeds 3"}},
       {Command::collectives,
        "collectives",
        "Time collectives and check their results, as nccl-tests do",
@@ -290,16 +286,14 @@ const std::vector<CommandRow>& command_table() {
 }
 
 ProgramFlags::ProgramFlags(const SettingTable& table)
-    : reproduction(reproduction_defaults()),
-      app("Vitrine: data-parallel training that shows where time and memory go.", "vitrine") {
+    : app("Vitrine: data-parallel training that shows where time and memory go.", "vitrine") {
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", "vitrine " VITRINE_VERSION, "Print the version");
   app.get_help_ptr()->description("Print the help");
   app.require_subcommand(1);
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const CommandRow& row : command_table())
-    add_flags(app, row, row.command == Options::Command::reproduce ? reproduction : options, table);
+  for (const CommandRow& row : command_table()) add_flags(app, row, options, table);
   app.footer(
       fmt::format("vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual "
                   "page, and vitrine completion bash prints the completion of commands and flags for bash and zsh.\n\n"

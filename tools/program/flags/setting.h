@@ -15,8 +15,8 @@
 #include "runtime/text.h"
 #include "tools/program/flags/configuration.h"
 
-/// The table of settings. A setting is one row; flags, --json's configuration, what a checkpoint and a reproduction
-/// compare, what ranks must agree on, and the tables of docs/program.md and docs/json.md are made from it.
+/// The table of settings. A setting is one row; flags, --json's configuration, what a checkpoint
+/// compares, what ranks must agree on, and the tables of docs/program.md and docs/json.md are made from it.
 namespace vitrine::tools {
 
 /// A set of commands.
@@ -24,12 +24,10 @@ using Commands = unsigned;
 constexpr Commands only(Options::Command command) { return 1U << static_cast<unsigned>(command); }
 inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(Options::Command::plan),
                           kEval = only(Options::Command::eval), kCompare = only(Options::Command::compare),
-                          kReproduce = only(Options::Command::reproduce), kBench = only(Options::Command::collectives),
-                          kLab = only(Options::Command::lab), kInfo = only(Options::Command::info),
-                          kLesson = only(Options::Command::lesson), kVerify = only(Options::Command::verify),
-                          kPage = only(Options::Command::page);
-inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare | kReproduce,
-                          kModels = kTrainings | kEval;
+                          kBench = only(Options::Command::collectives), kLab = only(Options::Command::lab),
+                          kInfo = only(Options::Command::info), kLesson = only(Options::Command::lesson),
+                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page);
+inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare, kModels = kTrainings | kEval;
 
 /// The number that a text is for a flag with values of type T: all ranges are of int64_t or double. "-0" is 0.
 template <class T>

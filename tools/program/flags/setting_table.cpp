@@ -154,8 +154,7 @@ SettingTable model_settings() {
           flag("--data", kModels, at(&Options::data),
                "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
                "and val, or with --val-split) or synthetic[:COUNT]",
-               Type{"KIND:DIR"}, Required{kReproduce},
-               Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
+               Type{"KIND:DIR"}, Compared{[](const SettingContext& c) { return identify_data(c.job); }}),
           flag("--image-size", kModels, at(&Options::image_size),
                "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the "
                "data's]",
@@ -186,7 +185,7 @@ SettingTable model_settings() {
                Effect::local),
           flag("--data-on-device", kRuns, at(&Options::data_on_device), "Keep the whole training set in device memory",
                one_of({"on", "off"}), Read{[](const SettingContext& c) { return c.options.images_on_device(); }},
-               Meaning{"whether `--data-on-device` is on"}, Effect::start),
+               Meaning{"whether `--data-on-device` is on"}, Effect::local),
           flag("--weights", kEval, at(&Options::weights),
                "FILE.safetensors, a checkpoint, a folder of checkpoints (its newest), or a model's folder of Hugging "
                "Face",
@@ -211,7 +210,7 @@ SettingTable device_settings() {
                Ranks::local),
           flag("--device-memory", kUsers, at(&Options::device_memory),
                "Capacity of each device: 512MiB, or a list [the available memory, divided]", bytes(4096), Type{"SIZE"},
-               L::commas, Effect::start, Ranks::local),
+               L::commas, Effect::local, Ranks::local),
           flag("--workspace", kUsers, at(&Options::workspace),
                "Scratch memory of each device's libraries: 64MiB [planned: what the convolutions need]", bytes(0),
                Type{"SIZE"}, Meaning{"`--workspace` in bytes; null: sized by the plan"}, EffectIf{of_algorithms},
@@ -308,12 +307,9 @@ SettingTable scheme_settings() {
                             ? Json(c.devices[static_cast<size_t>(scheme.output_device)].str())
                             : Json();
                }},
-               Meaning{"device of the gathered loss"}, Effect::start),
+               Meaning{"device of the gathered loss"}, Effect::local),
           flag("--modes", kCompare, at(&Options::modes), "Schemes to run, a list", scheme_values(), L::commas,
                kNotInJson, Effect::local),
-          flag("--modes", kReproduce, at(&Options::reproduce, &ReproduceOptions::modes),
-               "Modes to run, a list; single is one device",
-               one_of({"single", "dp", "criterion", "ddp", "zero1", "zero2", "zero3"}), L::commas, Effect::local),
           in_group("Batch", {flag("--batch-size", kModels, at(&Options::batch_size),
                                   "Samples of one optimizer step, over all devices", whole_number(1, kMostSamples),
                                   SettingRow::Choice{"max", &Choices::batch_size, "; max: the most that fit"},
@@ -350,7 +346,7 @@ SettingTable step_settings() {
                Effect::none),
           flag("--loss-gradient", kTrainings, at(&Options::loss_gradient),
                "Where the gradient of the outputs is written: over them (in-place) or apart",
-               one_of({"in-place", "apart"}), Effect::start),
+               one_of({"in-place", "apart"}), Effect::local),
           flag("--batch-norm", kTrainings, at(&Options::batch_norm),
                "Batch norm's statistics: exact (of the whole micro-batch) or local (of each device, as PyTorch's dp "
                "and ddp)",
@@ -383,8 +379,7 @@ SettingTable optimizer_settings() {
       {
           flag("--optimizer", kTrainings, at(&Options::optimizer), "Optimizer", one_of({"sgd", "adam", "adamw"}),
                Meaning{"`sgd`, `adam` or `adamw`"}),
-          flag("--lr", kTrainings, at(&Options::lr), "Learning rate [0.001]",
-               HelpOf{kReproduce, "Learning rate [0.0001]"}, number_of_at_least_0(), Effect::rate,
+          flag("--lr", kTrainings, at(&Options::lr), "Learning rate [0.001]", number_of_at_least_0(), Effect::rate,
                Read{[](const SettingContext& c) { return resolve_optimizer(c.options).learning_rate(); }},
                Meaning{"learning rate, before the schedule"}),
           flag("--momentum", kTrainings, at(&Options::momentum), "Momentum of sgd [0]", number_of_at_least_0(),
@@ -455,19 +450,18 @@ SettingTable optimizer_settings() {
           flag("--drop-last", kTrainings, at(&Options::drop_last), "Drop the last batch of an epoch if it is not full"),
           flag("--init-weights", kTrainings, at(&Options::init_weights),
                "FILE.safetensors, checkpoint or folder of Hugging Face to start from [random weights]", Type{"FILE"},
-               Meaning{"`--init-weights`"}, Effect::start, Ranks::given),  // only rank 0 reads the file
+               Meaning{"`--init-weights`"}, Effect::local, Ranks::given),  // only rank 0 reads the file
           flag("--init-partial", kTrainings, at(&Options::init_partial),
                "Load the tensors of --init-weights whose names and shapes fit, and list the others: for another head",
-               Effect::start),
+               Effect::local),
           flag("--strip-prefix", kModels, at(&Options::strip_prefix),
                "Remove this prefix from names in the weights file: module. for files of DistributedDataParallel",
-               Type{"PREFIX"}, Meaning{"`--strip-prefix`"}, Effect::start),
+               Type{"PREFIX"}, Meaning{"`--strip-prefix`"}, Effect::local),
           flag("--freeze", kTrainings, at(&Options::freeze),
                "Parameters that are not trained, a list of patterns, as 'features.*': without gradients and optimizer "
                "states [none]",
                Type{"PATTERN"}, L::commas, Key{"freeze[]"}, Meaning{"patterns of `--freeze`"}),
-          flag("--epochs", kRuns | kReproduce, at(&Options::epochs), "Passes over the training set [1]",
-               HelpOf{kReproduce, "Passes over the training set [20]"}, whole_number(1, kMostSteps),
+          flag("--epochs", kRuns, at(&Options::epochs), "Passes over the training set [1]", whole_number(1, kMostSteps),
                Read{[](const SettingContext& c) {
                  return c.options.steps ? Json() : Json(c.options.epochs.value_or(1));
                }},
@@ -478,9 +472,9 @@ SettingTable optimizer_settings() {
                EffectIf{of_length}),
           flag("--eval-every", kTrain, at(&Options::eval_every),
                "Also evaluate on the test set after every N steps [at the end of each epoch]",
-               whole_number(1, kMostSteps), NoDefault{}, Effect::start),
+               whole_number(1, kMostSteps), NoDefault{}, Effect::local),
           flag("--no-eval", kRuns, at(&Options::evaluate), "Do not evaluate on the test set", Key{"evaluate"},
-               Effect::start),
+               Effect::local),
           flag("--autotune", kTrain, at(&Options::autotune),
                "Time the plans of cuDNN and cuBLASLt first and train with the fastest; FILE.json keeps them for other "
                "runs",
@@ -499,7 +493,7 @@ SettingTable precision_settings() {
   return in_group(
       "Precision",
       {
-          flag("--precision", kModels & ~kReproduce, at(&Options::precision),
+          flag("--precision", kModels, at(&Options::precision),
                "Precision of layers and activations; master weights are f32", one_of({"fp32", "fp16", "bf16"}),
                Read{unless_several([](const SettingContext& c) { return c.options.precision; })},
                Meaning{"`--precision`; absent with `--precisions`"}),
@@ -521,10 +515,9 @@ SettingTable precision_settings() {
                HelpOf{kEval, "Accept weights that are NaN or infinite [refuse them]"}, InJson{kTrainings}),
           flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype), "Data type used to reduce gradients",
                one_of({"f32", "f16", "bf16"}), Meaning{"data type used to reduce gradients"}),
-          flag("--precisions", kCompare | kReproduce, at(&Options::precisions),
+          flag("--precisions", kCompare, at(&Options::precisions),
                "Precisions to run, with loss scales: fp32,fp16:none,fp16:dynamic [--precision]", Type{"LIST"},
-               HelpOf{kReproduce, "Precisions to run, with loss scales"}, Key{"precisions[]"},
-               Read{[](const SettingContext& c) {
+               Key{"precisions[]"}, Read{[](const SettingContext& c) {
                  if (c.options.precisions.empty()) return kAbsent;
                  Json names = Json::array();
                  for (const auto& [name, precision] : resolve_compare_precisions(c.options)) names.push_back(name);
@@ -545,7 +538,6 @@ SettingTable output_settings() {
           // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
           flag("--report", kTrainings | kLab, at(&Options::report),
                "Write a page with charts and findings to FILE.html", Type{"FILE.html"},
-               HelpOf{kReproduce, "Write the page with tables and charts to FILE.html [OUT/report.html]"},
                HelpOf{kLab, "Write a page with a chart for each bug to FILE.html"}, kNotInJson, Effect::local,
                Ranks::given),
           flag("--tensorboard", kTrain, at(&Options::tensorboard), "Write TensorBoard events to the folder DIR",
@@ -617,7 +609,7 @@ SettingTable process_settings() {
 template <class T, class... Parts>
 SettingRow of_schedule(const char* name, T ScheduleOptions::*field, const std::string& help, const Values& values,
                        std::vector<std::string> schedules, const Parts&... parts) {
-  return flag(name, kTrain | kReproduce, at(&Options::schedule, field), help, values, InJson{kTrainings},
+  return flag(name, kTrain, at(&Options::schedule, field), help, values, InJson{kTrainings},
               SettingRow::Owner{"lr-schedule", std::move(schedules)}, Effect::rate, parts...);
 }
 
@@ -628,7 +620,7 @@ struct Otherwise {
 void add(SettingRow& row, const Otherwise& otherwise) { row.owner.otherwise = otherwise.value; }
 
 SettingTable schedule_settings() {
-  constexpr Commands kUsers = kTrain | kReproduce;
+  constexpr Commands kUsers = kTrain;
   const LrScheduleConfig d;
   using S = ScheduleOptions;
   return in_group(
@@ -646,8 +638,7 @@ SettingTable schedule_settings() {
           of_schedule("--lr-min", &S::min_lr, "cosine, plateau: lowest learning rate [0]", number_of_at_least_0(),
                       {"cosine", "plateau"}, Otherwise{d.min_lr}),
           of_schedule("--lr-patience", &S::patience, "plateau: epochs without improvement before a decay [10]",
-                      whole_number(0, kMostSteps), {"plateau"}, Otherwise{d.plateau.patience},
-                      HelpOf{kReproduce, "plateau: epochs without improvement before a decay [3]"}),
+                      whole_number(0, kMostSteps), {"plateau"}, Otherwise{d.plateau.patience}),
           of_schedule("--lr-factor", &S::factor, "plateau: factor of each decay [0.1]", fraction(false, false),
                       {"plateau"}, Otherwise{d.plateau.factor}),
           of_schedule("--lr-threshold", &S::threshold,
@@ -691,30 +682,14 @@ SettingTable checkpoint_settings() {
                  return o.directory.empty() ? Json() : Json(o.every.value_or("epoch"));
                }},
                Meaning{"`--checkpoint-every`; null without `--checkpoint-dir`"}, Effect::local),
-          flag("--keep-last", kTrain | kReproduce, at_c(&C::keep_last), "Keep the newest N checkpoints [all]",
-               HelpOf{kReproduce, "Keep the newest N checkpoints of each run [2]"}, whole_number(1, kMostSteps),
-               InJson{kReproduce}, Meaning{"`--keep-last`"}, Effect::local, Ranks::local),
+          flag("--keep-last", kTrain, at_c(&C::keep_last), "Keep the newest N checkpoints [all]",
+               whole_number(1, kMostSteps), kNotInJson, Effect::local, Ranks::local),
           flag("--keep-best", kTrain, at_c(&C::keep_best),
                "Keep the checkpoint of the best epoch by test accuracy, as DIR/best", kNotInJson, Effect::local),
           flag("--resume", kTrain, at_c(&C::resume),
                "Continue from the newest checkpoint in DIR, or auto: from --checkpoint-dir if it has one, else from "
                "the start",
                Type{"DIR|auto"}, kNotInJson, Effect::local, Ranks::given),
-      });
-}
-
-SettingTable reproduce_settings() {
-  using R = ReproduceOptions;
-  return in_group(
-      "Reproduction",
-      {
-          flag("--out", kReproduce, at(&Options::reproduce, &R::out), "Folder of the runs", Type{"DIR"},
-               Required{kReproduce}, Meaning{"`--out`"}, Effect::local),
-          flag("--seeds", kReproduce, at(&Options::reproduce, &R::seeds),
-               "Repeat each run with N seeds, from --seed on", whole_number(1, 1000), Effect::local),
-          flag("--as-published", kReproduce, at(&Options::reproduce, &R::as_published),
-               "Repeat the conditions of the published figures and put these beside the results (docs/reproduce.md)",
-               Effect::local),
       });
 }
 
@@ -795,7 +770,7 @@ const SettingTable& setting_table() {
     SettingTable all;
     for (SettingTable part : {model_settings(), device_settings(), scheme_settings(), step_settings(),
                               optimizer_settings(), precision_settings(), output_settings(), process_settings(),
-                              schedule_settings(), checkpoint_settings(), reproduce_settings(), other_settings()}) {
+                              schedule_settings(), checkpoint_settings(), other_settings()}) {
       std::move(part.begin(), part.end(), std::back_inserter(all));
     }
     return all;
