@@ -47,7 +47,6 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {settings::kDatasetImageSize, "--image-size"},
     {settings::kDatasetMeasured, "--normalize"},
     {settings::kDatasetValSplit, "--val-split"},
-    {settings::kStripPrefix, "--strip-prefix"},
     {settings::kMemoryBytes, "--device-memory"},
     {settings::kThreadsPerDevice, "--threads-per-device"},
     {settings::kTf32, "--tf32"},

@@ -188,10 +188,6 @@ void check_cpu_devices(const Options& o) {
 
 void check_combinations(const Options& o) {
   check_cpu_devices(o);
-  if (o.init_weights.empty() && o.command != Options::Command::eval && (o.init_partial || !o.strip_prefix.empty())) {
-    throw ConfigError(fmt::format("{}: there is no weights file; add --init-weights FILE.safetensors",
-                                  o.init_partial ? "--init-partial" : "--strip-prefix"));
-  }
   if (o.eval_every > 0 && !o.evaluate) throw ConfigError("--eval-every contradicts --no-eval; leave one of them out");
   if (o.gpu0_batch_size && (o.split || o.choices.split))
     throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");

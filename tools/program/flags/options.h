@@ -248,8 +248,6 @@ struct Options {
   std::string reduce_dtype = "f32";
 
   std::string init_weights, save;
-  bool init_partial = false;         // of --init-weights, load what fits
-  std::string strip_prefix;          // of the names in weights files
   std::vector<std::string> freeze;   // patterns of parameters that are not trained
   CheckpointOptions checkpoints;     // train; plan knows the directory
   std::string weights, save_logits;  // eval

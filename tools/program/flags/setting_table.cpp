@@ -449,14 +449,9 @@ SettingTable optimizer_settings() {
                Meaning{"false with `--no-shuffle`"}),
           flag("--drop-last", kTrainings, at(&Options::drop_last), "Drop the last batch of an epoch if it is not full"),
           flag("--init-weights", kTrainings, at(&Options::init_weights),
-               "FILE.safetensors, checkpoint or folder of Hugging Face to start from [random weights]", Type{"FILE"},
-               Meaning{"`--init-weights`"}, Effect::local, Ranks::given),  // only rank 0 reads the file
-          flag("--init-partial", kTrainings, at(&Options::init_partial),
-               "Load the tensors of --init-weights whose names and shapes fit, and list the others: for another head",
-               Effect::local),
-          flag("--strip-prefix", kModels, at(&Options::strip_prefix),
-               "Remove this prefix from names in the weights file: module. for files of DistributedDataParallel",
-               Type{"PREFIX"}, Meaning{"`--strip-prefix`"}, Effect::local),
+               "FILE.safetensors, checkpoint or folder of Hugging Face to start from; what it lacks, or another head, "
+               "stays random, and is listed [random weights]",
+               Type{"FILE"}, Meaning{"`--init-weights`"}, Effect::local, Ranks::given),  // only rank 0 reads the file
           flag("--freeze", kTrainings, at(&Options::freeze),
                "Parameters that are not trained, a list of patterns, as 'features.*': without gradients and optimizer "
                "states [none]",
