@@ -39,7 +39,7 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
   table.push_back({.flag = "--stochastic-depth",
                    .group = "Training",
                    .commands = kTrain | kPlan,
-                   .field = Member<double>([&](Options&) -> double& { return depth; }),
+                   .field = field_of([&](auto&) -> double& { return depth; }),
                    .help = "Probability of leaving out a block",
                    .values = fraction(true, false)});
   // The flag, its range and its help.

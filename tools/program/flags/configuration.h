@@ -48,6 +48,9 @@ struct RunSetting {
 /// lists whose order does not matter have one order. A setting that the run does not have has the value "".
 std::vector<RunSetting> run_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
 
+/// A value as text; "" for null, and for what does not exist.
+std::string text_of(const Json& value);
+
 /// Names of settings, and values.
 using SettingValues = std::vector<std::pair<std::string, std::string>>;
 SettingValues values_of(const std::vector<RunSetting>& settings);

@@ -18,6 +18,7 @@
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/text.h"
+#include "tools/program/flags/setting.h"
 #include "tools/program/text/log_file.h"
 #include "tools/program/text/output_file.h"
 
@@ -208,11 +209,7 @@ void check_combinations(const Options& o) {
   }
   if (o.command == Options::Command::compare && o.steps == 1)
     throw ConfigError("--steps 1: the first step is not timed; compare needs 2 or more");
-  using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval,   Command::collectives, Command::lab, Command::info,
-                                          Command::lesson, Command::verify,      Command::page};
-  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
-    check_training(o);
+  if ((kTrainings & only(o.command)) != 0) check_training(o);
 }
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
