@@ -7,8 +7,7 @@
 namespace vitrine::settings {
 
 inline constexpr Setting kImageSize{"ModelOptions::image_size"};
-inline constexpr Setting kStripPrefix{"LoadOptions::strip_prefix"};
 
-inline constexpr Setting kModelSettings[] = {kImageSize, kStripPrefix};
+inline constexpr Setting kModelSettings[] = {kImageSize};
 
 }  // namespace vitrine::settings

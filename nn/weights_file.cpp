@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "nn/safetensors_header.h"
-#include "nn/settings.h"
 #include "runtime/error.h"
 #include "runtime/half.h"
 #include "runtime/printable.h"
@@ -69,39 +68,6 @@ std::string list_names(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", shown_name(names[i]));
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
-}
-
-/// Tensors that the model does not have.
-std::vector<std::string> unexpected_names(const FlatLayout& layout, const BufferLayout& buffers,
-                                          const std::map<std::string, HostTensor>& tensors) {
-  std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
-  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
-    for (const ParamSpec& spec : part->specs()) known.insert(spec.name);
-  }
-  std::vector<std::string> unexpected;
-  for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name)) unexpected.push_back(name);
-  }
-  return unexpected;
-}
-
-/// The prefix that wrappers of modules put before every name, "module." of DistributedDataParallel; empty if none of
-/// the names is `wanted` with one.
-std::string prefix_before(const std::string& wanted, const std::vector<std::string>& unexpected) {
-  const auto found = std::find_if(unexpected.begin(), unexpected.end(),
-                                  [&](const std::string& name) { return name.ends_with("." + wanted); });
-  return found == unexpected.end() ? "" : found->substr(0, found->size() - wanted.size());
-}
-
-std::vector<std::string> missing_names(const FlatLayout& layout, const BufferLayout& buffers,
-                                       const std::map<std::string, HostTensor>& tensors) {
-  std::vector<std::string> missing;
-  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
-    for (const ParamSpec& spec : part->specs()) {
-      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
-    }
-  }
-  return missing;
 }
 
 std::string suffixed(const std::string& name, const std::string& suffix) {
@@ -171,48 +137,12 @@ std::string misfit_of(const HostTensor& tensor, const ParamSpec& spec) {
   return {};
 }
 
-/// The first parameter that is there and does not fit: "fc.bias has shape (2) in the file, expected (3)".
-std::string first_misfit(const FlatLayout& layout, const Tensors& tensors) {
-  for (const ParamSpec& spec : layout.specs()) {
-    const auto found = tensors.find(spec.name);
-    const std::string misfit = found == tensors.end() ? "" : misfit_of(found->second, spec);
-    if (!misfit.empty()) return fmt::format("{} has {}", spec.name, misfit);
-  }
-  return {};
-}
+/// The layer of a parameter: "classifier.6" of "classifier.6.weight".
+std::string layer_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
-/// Removes from `tensors` what does not fit the layout, and says why. Returns how many fit.
-int64_t keep_fitting(const FlatLayout& layout, Tensors& tensors, LoadedWeights& report) {
-  int64_t fitting = 0;
-  for (const ParamSpec& spec : layout.specs()) {
-    const auto found = tensors.find(spec.name);
-    const std::string misfit = found == tensors.end() ? "not in the file" : misfit_of(found->second, spec);
-    if (misfit.empty()) {
-      ++fitting;
-      continue;
-    }
-    report.not_loaded.push_back(fmt::format("{}: {}", spec.name, misfit));
-    if (found != tensors.end()) tensors.erase(found);
-  }
-  return fitting;
-}
-
-/// Renames "PREFIXname" to "name".
-void strip_prefix(const std::string& path, const std::string& prefix, Tensors& tensors) {
-  if (prefix.empty()) return;
-  Tensors renamed;
-  bool any = false;
-  for (auto& [name, tensor] : tensors) {
-    const bool has = name.starts_with(prefix);
-    any = any || has;
-    const std::string short_name = has ? name.substr(prefix.size()) : name;
-    if (!renamed.emplace(short_name, std::move(tensor)).second)
-      throw DataError(
-          fmt::format("{}: without the prefix '{}', two tensors are named {}", path, prefix, excerpt(short_name)));
-  }
-  if (!any) throw DataError(fmt::format("{}: no tensor's name begins with '{}'", path, prefix));
-  tensors = std::move(renamed);
-}
+/// What PyTorch's wrappers put before each name: DistributedDataParallel, torch.compile, and transformers' models with
+/// a head.
+constexpr std::string_view kPrefixes[] = {"module.", "_orig_mod.", "transformer."};
 
 void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
@@ -257,106 +187,107 @@ void take(const FlatLayout& layout, Tensors& tensors, std::span<float> flat) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// What of a file's tensors becomes a model's parameters and buffers.
 class Selection {
  public:
   Selection(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers)
-      : path_(path), layout_(layout), buffers_(buffers) {}
+      : path_(path), layout_(layout), buffers_(buffers), known_(buffers.counters().begin(), buffers.counters().end()) {
+    for (const FlatLayout* part : {&layout, &buffers.saved()}) {
+      for (const ParamSpec& spec : part->specs()) known_.insert(spec.name);
+    }
+  }
 
-  /// Leaves in `tensors` what is loaded. throws DataError
+  /// Leaves in `tensors` what is loaded, under the model's names. throws DataError
   LoadedWeights select(Tensors& tensors, const LoadOptions& options) const {
-    LoadedWeights report{layout_.size(), buffers_.saved().size(), {}, {}};
-    strip_prefix(path_, options.strip_prefix, tensors);
-    const std::vector<std::string> unexpected = unexpected_names(layout_, buffers_, tensors);
+    LoadedWeights report;
+    report.prefixes = remove_prefixes(tensors);
+    const std::vector<std::string> unexpected = unexpected_names(tensors);
     for (const std::string& name : unexpected) {
       const std::string& foreign = tensors.at(name).foreign;
       report.unused.push_back(foreign.empty() ? shown_name(name) : fmt::format("{}: {}", shown_name(name), foreign));
     }
-    if (options.partial) {
-      report.parameters = keep_fitting(layout_, tensors, report);
-      report.buffers = keep_fitting(buffers_.saved(), tensors, report);
-      if (report.parameters == 0) {
-        throw DataError(fmt::format("{}: no tensor fits a parameter of the model; the first one: {}", path_,
-                                    report.not_loaded.front()));
+    std::vector<std::string> missing;
+    std::string first_misfit;
+    for (const FlatLayout* part : {&layout_, &buffers_.saved()}) {
+      for (const ParamSpec& spec : part->specs()) {
+        const auto found = tensors.find(spec.name);
+        const std::string misfit = found == tensors.end() ? "not in the file" : misfit_of(found->second, spec);
+        if (misfit.empty()) {
+          ++(part == &layout_ ? report.parameters : report.buffers);
+          continue;
+        }
+        report.not_loaded.push_back(fmt::format("{}: {}", spec.name, misfit));
+        if (found == tensors.end()) {
+          missing.push_back(spec.name);
+        } else if (options.partial && is_another_head(spec, found->second)) {
+          tensors.erase(found);
+        } else if (first_misfit.empty()) {
+          first_misfit = fmt::format("{} has {}", spec.name, misfit);
+        }
       }
-    } else if (const std::string mismatch = mismatch_of(tensors, unexpected); !mismatch.empty()) {
-      throw DataError(mismatch);
     }
+    const bool any = report.parameters > 0 || report.not_loaded.empty();
+    if (!missing.empty() && (!options.partial || !any)) throw DataError(describe_missing(missing, unexpected, tensors));
+    if (first_misfit.empty() && !any) first_misfit = report.not_loaded.front();
+    if (!first_misfit.empty()) throw DataError(fmt::format("{}: {}", path_, first_misfit));
     for (const std::string& name : buffers_.counters()) {
       if (const auto found = tensors.find(name); found != tensors.end()) counter_in(path_, name, found->second);
     }
     return report;
   }
 
-  /// select() for a file's header: an error has the remedies with which the same call succeeds.
-  void check(const Tensors& tensors, const LoadOptions& options) const {
-    try {
-      Tensors selected = tensors;
-      select(selected, options);
-    } catch (const DataError& error) {
-      throw MismatchedWeights(error.reason() + remedy(tensors, options), partial_remedy(tensors, options));
+ private:
+  /// Tensors that the model does not have.
+  std::vector<std::string> unexpected_names(const Tensors& tensors) const {
+    std::vector<std::string> unexpected;
+    for (const auto& [name, tensor] : tensors) {
+      if (!known_.contains(name)) unexpected.push_back(name);
     }
+    return unexpected;
   }
 
- private:
-  /// Why the tensors are not the model's; empty if they are.
-  std::string mismatch_of(const Tensors& tensors, const std::vector<std::string>& unexpected) const {
-    const std::vector<std::string> missing = missing_names(layout_, buffers_, tensors);
-    if (missing.empty()) {
-      std::string misfit = first_misfit(layout_, tensors);
-      if (misfit.empty()) misfit = first_misfit(buffers_.saved(), tensors);
-      return misfit.empty() ? "" : fmt::format("{}: {}", path_, misfit);
+  /// Renames tensors that have the model's names behind prefixes. Returns the prefixes.
+  std::set<std::string> remove_prefixes(Tensors& tensors) const {
+    std::map<std::string, std::string> names;  // in the model, and in the file
+    std::set<std::string> prefixes;
+    for (const std::string& name : unexpected_names(tensors)) {
+      std::string rest = name;
+      while (!known_.contains(rest)) {
+        const auto* const prefix = std::ranges::find_if(kPrefixes, [&](auto p) { return rest.starts_with(p); });
+        if (prefix == std::end(kPrefixes)) break;
+        rest.erase(0, prefix->size());
+      }
+      if (!known_.contains(rest) || tensors.contains(rest)) continue;
+      if (const auto [other, fresh] = names.emplace(rest, name); !fresh)
+        throw DataError(fmt::format("{}: {} and {} are both {} without their prefixes", path_, excerpt(other->second),
+                                    excerpt(name), rest));
+      prefixes.insert(name.substr(0, name.size() - rest.size()));
     }
+    for (const auto& [name, in_file] : names) {
+      auto node = tensors.extract(in_file);
+      node.key() = name;
+      tensors.insert(std::move(node));
+    }
+    return prefixes;
+  }
+
+  bool is_another_head(const ParamSpec& spec, const HostTensor& tensor) const {
+    return layer_of(spec.name) == layer_of(layout_.specs().back().name) && tensor.foreign.empty() &&
+           !(tensor.shape == order_of(spec).file_shape);
+  }
+
+  std::string describe_missing(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
+                               const Tensors& tensors) const {
     std::string text = fmt::format("{} does not match the model: missing parameters:{}", path_, list_names(missing));
     if (!unexpected.empty()) text += fmt::format("; unexpected parameters:{}", list_names(unexpected));
+    if (unexpected.size() == tensors.size()) text += "; no name fits: the weights are another model's";
     return text;
-  }
-
-  bool loads(Tensors tensors, const LoadOptions& options) const {
-    try {
-      select(tensors, options);
-      return true;
-    } catch (const DataError&) {
-      return false;
-    }
-  }
-
-  /// The options with which a prefix of all names is removed; nothing if there is none.
-  std::optional<LoadOptions> without_prefix(const Tensors& tensors, LoadOptions options) const {
-    if (!options.strip_prefix.empty()) return {};
-    const std::vector<std::string> missing = missing_names(layout_, buffers_, tensors);
-    if (missing.empty()) return {};
-    options.strip_prefix = prefix_before(missing.front(), unexpected_names(layout_, buffers_, tensors));
-    return options.strip_prefix.empty() ? std::nullopt : std::optional(options);
-  }
-  static Reason strip_advice(const std::string& prefix) {
-    return {fmt::format(". Its names begin with '{}': use ", excerpt(prefix)), propose(settings::kStripPrefix, prefix)};
-  }
-
-  Reason remedy(const Tensors& tensors, const LoadOptions& options) const {
-    const std::optional<LoadOptions> stripped = without_prefix(tensors, options);
-    if (stripped && loads(tensors, *stripped)) return strip_advice(stripped->strip_prefix);
-    const bool other_model = unexpected_names(layout_, buffers_, tensors).size() == tensors.size();
-    return other_model && !stripped && !options.partial && options.strip_prefix.empty()
-               ? Reason("; no name fits: the weights are another model's")
-               : Reason();
-  }
-  std::optional<Reason> partial_remedy(const Tensors& tensors, LoadOptions options) const {
-    if (options.partial || !remedy(tensors, options).parts(Reason::Part::Kind::proposed).empty()) return {};
-    options.partial = true;
-    if (loads(tensors, options)) return Reason();
-    const std::optional<LoadOptions> stripped = without_prefix(tensors, options);
-    if (!stripped || !loads(tensors, *stripped)) return {};
-    return strip_advice(stripped->strip_prefix);
   }
 
   const std::string& path_;
   const FlatLayout& layout_;
   const BufferLayout& buffers_;
+  std::set<std::string> known_;  // names
 };
 
 }  // namespace
@@ -366,8 +297,7 @@ LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout,
   check_size("load_parameters", layout, flat.size());
   const Selection selection(path, layout, buffer_layout);
   // The header is checked before data is read, and all values before the first is copied.
-  Tensors tensors =
-      read_safetensors(path, [&](const Tensors& without_data) { selection.check(without_data, options); });
+  Tensors tensors = read_safetensors(path, [&](Tensors without_data) { selection.select(without_data, options); });
   LoadedWeights report = selection.select(tensors, options);
   for (const FlatLayout* part : {&layout, &buffer_layout.saved()}) {
     for (const ParamSpec& spec : part->specs()) {

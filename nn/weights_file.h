@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -70,25 +70,11 @@ class NonFiniteWeights : public DataError {
   using DataError::DataError;
 };
 
-/// Names, shapes or dtypes that are not the model's.
-class MismatchedWeights : public DataError {
- public:
-  ///   for_partial  what a caller that may set LoadOptions::partial adds to the message: with it, the file can be
-  ///                loaded. Nothing if it cannot, or if the message has a remedy
-  MismatchedWeights(Reason reason, std::optional<Reason> for_partial)
-      : DataError(std::move(reason)), for_partial_(std::move(for_partial)) {}
-  const std::optional<Reason>& for_partial() const { return for_partial_; }
-
- private:
-  std::optional<Reason> for_partial_;
-};
-
 struct LoadOptions {
   bool allow_non_finite = false;
-  /// Loads the tensors whose names, shapes and dtypes fit, and leaves other parameters as they are: for fine-tuning
-  /// with another head.
+  /// Parameters that the file does not have keep their values, also the last layer's if they have another shape there:
+  /// for fine-tuning with another head.
   bool partial = false;
-  std::string strip_prefix = {};  // removed from the names of the file's tensors that begin with it: "module."
 };
 
 /// What a file gave to a model.
@@ -96,18 +82,21 @@ struct LoadedWeights {
   int64_t parameters = 0, buffers = 0;  // tensors loaded
   std::vector<std::string> not_loaded;  // "fc.weight: shape (1000, 512) in the file, expected (10, 512)"
   std::vector<std::string> unused;      // tensors of the file that the model does not have: "mask: dtype BOOL"
+  std::set<std::string> prefixes;       // without which names in the file are the model's
 };
 
 /// Reads a weights file, tensors of f32, f16 or bf16 with PyTorch's names and layouts, into host memory with the layout
 /// `layout`, and the model's saved buffers: tensors of the same dtypes, and counters as one number of any dtype. A
 /// counter that is missing is 0, as in PyTorch's oldest files. Tensors that the model does not have may be of any dtype
 /// and rank. Nothing is changed when it throws.
+///   A name that is not the model's, but is with the prefixes of PyTorch's wrappers removed ("_orig_mod.module."),
+///   means
+/// that parameter or buffer, unless the file has it under the model's name, too.
 ///   path     a file, or an index, as for read_safetensors()
 ///   buffers  receive the file's values; what a partial load does not find is initial
-/// throws  MismatchedWeights that lists missing parameters, or gives both shapes or dtypes of the first parameter that
-///         does not fit (unless `partial`), with remedies that were tried on the file's header; DataError if no
-///         parameter is loaded, if no name begins with strip_prefix, or two names become one; NonFiniteWeights with the
-///         first value that is not finite and its index in the file's tensor, unless allow_non_finite
+/// throws  DataError that lists missing parameters (with `partial`, if no parameter is loaded), or gives both shapes or
+///         dtypes of the first one that does not fit; or if two names become one; NonFiniteWeights with the first value
+///         that is not finite and its index in the file's tensor, unless allow_non_finite
 LoadedWeights load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat,
                               const BufferLayout& buffer_layout, BufferValues& buffers,
                               const LoadOptions& options = {});

@@ -114,7 +114,7 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
   }
 }
 
-TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
+TEST(Advice, CompareProposesOnlyWhatItHasFlagsFor) {
   const auto advice = [](const std::vector<Remedy>& remedies) {
     Reason text = Reason("cpu:0 is full.\n") + Reason(kFirstRemedy);
     for (size_t r = 0; r < remedies.size(); ++r) {

@@ -92,7 +92,6 @@ Keys documented_keys(const std::string& command) {
       const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured),
                                          [&](const char* name) { return key.starts_with(name); });
       if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
-      if (command == "reproduce" && (of_a_mode || key.starts_with("epochs[]"))) key.insert(0, "runs[].");
       EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
     }
   }
@@ -148,19 +147,6 @@ TEST(JsonKeys, OfCompareAreDocumented) {
   expect_documented("compare", {json_of(with(compare, words("--exact"))),
                                 json_of(with(compare, words("--workspace 1MiB --device-memory {}", memory))),
                                 json_of(with(compare, words("--precisions fp32,fp16 --optimizer sgd")))});
-}
-
-TEST(JsonKeys, OfReproduceAreDocumented) {
-  const TempFolder folder;
-  const auto reproduce = [&](const std::string& name, const Arguments& more) {
-    return with(with(with({"reproduce"}, kShort),
-                     words("--out {} --epochs 1 --precisions fp32", (folder.path() / name).string())),
-                more);
-  };
-  expect_documented(
-      "reproduce", {json_of(reproduce("runs", words("--devices cpu:0-1 --modes single,ddp --seeds 2"))),
-                    json_of(reproduce("published", words("--devices cpu:0 --modes single --as-published"))),
-                    json_of(reproduce("sgd", words("--devices cpu:0 --modes single --optimizer sgd --momentum 0.9")))});
 }
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {

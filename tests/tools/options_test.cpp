@@ -15,7 +15,6 @@
 #include "tests/support/text.h"
 #include "tools/program/flags/program_flags.h"
 #include "tools/program/run/warnings.h"
-#include "tools/program/train/train_job.h"
 
 namespace vitrine::tools {
 namespace {

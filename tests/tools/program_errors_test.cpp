@@ -54,8 +54,6 @@ TEST(ProgramErrors, CapacitiesLeaveRoomForCopiesInHostMemory) {
   expect_failure_of_run(with(words("train --no-eval --save {}", folder.str() + "/w.safetensors"), model), refusal);
   expect_failure_of_run(with(words("train --no-eval --hashes {}", folder.str() + "/h.jsonl"), model), refusal);
   expect_failure_of_run(with(words("compare --modes ddp --steps 2"), model), refusal);
-  expect_failure_of_run(
-      with(words("reproduce --modes single --precisions fp32 --out {}", folder.str() + "/runs"), model), refusal);
 }
 
 /// The data, which would be opened next, does not exist.
@@ -256,9 +254,12 @@ TEST(ProgramErrors, FilesOfPyTorchAreExplained) {
   size = text.size();
   std::memcpy(bytes.data(), &size, sizeof(size));
   std::ofstream(saved, std::ios::binary) << bytes.substr(0, 8) << text << values;
-  expect_failure_of_run(with(small, words("--init-weights {}", saved)),
-                        "Its names begin with 'module.': use --strip-prefix module.\n");
-  EXPECT_EQ(run_vitrine(with(small, words("--init-weights {} --strip-prefix module.", saved))).exit_code, 0);
+  for (const Arguments& command : {with(small, words("--init-weights {}", saved)),
+                                   words("eval --model mlp --image-size 8 --data synthetic:32 --weights {}", saved)}) {
+    const ChildResult result = run_vitrine(command);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    expect_contains(result.error, "loaded 6 of 6 parameters, without 'module.' before their names\n");
+  }
 }
 
 TEST(ProgramErrors, AFolderOfHuggingFaceIsRead) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -325,6 +326,49 @@ TEST_F(Train, LogsStepsAndEpochs) {
             json["epochs"].back()["test_accuracy"].get<double>());
 }
 
+TEST_F(Train, LimitsSamplesAndCountsClasses) {
+  const Arguments train = words("train --model mlp --image-size 8 --data synthetic:195 --batch-size 20 --epochs 1");
+  const Json json = json_of(with(train, words("--limit-samples 50 --confusion")));
+  EXPECT_EQ(json["epochs"][0]["samples"], 50);
+  int64_t tested = 0;
+  for (const Json& row : json["confusion"]) {
+    for (const Json& count : row) tested += count.get<int64_t>();
+  }
+  EXPECT_EQ(tested, 10) << "39 test images * 50 / 195";
+  const ChildResult refused = run_vitrine(with(train, words("--classes 3")));
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_contains(refused.error, "--classes 3", "10 classes");
+}
+
+/// PyTorch's ReduceLROnPlateau with patience 0 and factor 0.1, of the loss of each epoch's last batch.
+TEST_F(Train, PlateauMayWatchTheLastBatch) {
+  const std::string log = path("plateau.jsonl");
+  const Arguments train = words(
+      "train --model mlp --image-size 8 --data synthetic:195 --batch-size 20 --epochs 8 --no-eval --lr-schedule "
+      "plateau --lr-metric last-batch --lr-patience 0 --lr 0.01 --log {}",
+      log);
+  ASSERT_EQ(run_vitrine(train).exit_code, 0);
+  std::map<int64_t, double> losses, rates;  // of each epoch's last batch
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    const Json row = Json::parse(line);
+    if (row["kind"] != "step") continue;
+    losses[row["epoch"].get<int64_t>()] = row["loss"].get<double>();
+    rates[row["epoch"].get<int64_t>()] = row["lr"].get<double>();
+  }
+  double lr = 0.01, best = std::numeric_limits<double>::infinity();
+  ASSERT_EQ(losses.size(), 8U);
+  for (const auto& [epoch, loss] : losses) {
+    EXPECT_NEAR(rates[epoch], lr, 1e-12) << epoch;
+    if (loss < best * (1.0 - 1e-4)) {
+      best = loss;
+    } else {
+      lr *= 0.1;
+    }
+  }
+  EXPECT_LT(lr, 0.01) << "the loss never rose, so the test shows nothing";
+}
+
 TEST_F(Train, WritesAChromeTrace) {
   run_json("train", words("--steps 3 --no-eval --trace {}", path("trace.json")));
   std::ifstream file(path("trace.json"));
@@ -443,13 +487,18 @@ TEST_F(Train, ContinuesFromSavedWeights) {
 TEST_F(Train, FineTunesAnotherHeadAndHoldsNothingForFrozenLayers) {
   run_json("train", words("--steps 2 --save {}", path("w.safetensors")));
   const Arguments another_head = words("--steps 4 --classes 20 --init-weights {}", path("w.safetensors"));
-  const ChildResult refused = run_vitrine(with(with({"train"}, kQuick), another_head));
-  EXPECT_EQ(refused.exit_code, 1);
-  expect_contains(refused.error, "in the file, expected (20, 128); to load what fits, add --init-partial");
-  const ChildResult eval = run_vitrine(words("eval --model lenet5 --weights {}", path("w.safetensors")));
+  const ChildResult tuned = run_vitrine(with(with({"train"}, kQuick), another_head));
+  EXPECT_EQ(tuned.exit_code, 0);
+  expect_contains(tuned.error, "loaded 4 of 6 parameters\n  not loaded, initialized from the seed:\n",
+                  "classifier.4.weight: shape (10, 128) in the file, expected (20, 128)\n", "classifier.4.bias: ");
+  const ChildResult eval =
+      run_vitrine(with(with({"eval"}, kQuick), words("--classes 20 --weights {}", path("w.safetensors"))));
   EXPECT_EQ(eval.exit_code, 1);
-  expect_lacks(eval.error, "--init-partial");  // which eval does not have
-  const Arguments partial = with(another_head, words("--init-partial --eval-every 2"));
+  expect_contains(eval.error, "in the file, expected (20, 128)");
+  const ChildResult smaller = run_vitrine(with(with({"train"}, kQuick), with(another_head, words("--image-size 8"))));
+  EXPECT_EQ(smaller.exit_code, 1);
+  expect_contains(smaller.error, "classifier.0.weight has shape ");
+  const Arguments partial = with(another_head, words("--eval-every 2"));
   const Json all = run_json("train", partial),
              head = run_json(
                  "train", with(partial, words("--freeze classifier.0.*,classifier.2.* --log {}", path("log.jsonl"))));

@@ -46,7 +46,7 @@ TEST(Page, TextCannotEndTheData) {
 
 TEST(Page, SettingsAndMachineAreFoldedAtTheEndOnly) {
   Record record = example_record();
-  for (const auto kind : {Record::Kind::run, Record::Kind::comparison, Record::Kind::reproduction}) {
+  for (const auto kind : {Record::Kind::run, Record::Kind::comparison}) {
     record.kind = kind;
     if (kind != Record::Kind::run) record.runs.clear();
     const Json data = page_data(record);
@@ -533,21 +533,6 @@ TEST(Story, OfAPlanSaysWhetherItFits) {
   record.runs[0].devices[2].pool.capacity_bytes = 1 << 20;
   record.remedies = "Lower --batch-size.";
   EXPECT_EQ(story(record), "It does not fit: cpu:2 needs `2 MiB` of 1 MiB.") << "the fullest device has room";
-}
-
-TEST(Story, OfAReproductionHasRangesOverItsConfigurations) {
-  Record record = example_record();
-  record.kind = Record::Kind::reproduction;
-  record.runs.clear();
-  for (const double value : {0.5, 0.25}) {
-    ConfigurationSummary& summary = record.summaries.emplace_back();
-    summary.runs = 2;
-    summary.accuracy = spread_of({value});
-    summary.seconds = spread_of({100 * value});
-  }
-  EXPECT_EQ(story(record),
-            "`2` of 4 runs complete; test accuracy `0.2500` to `0.5000`; training takes `25 s` to `50 s`.");
-  expect_contains(page_data(record).dump(), R"({"kind":"heading","text":"Time of training in each configuration"})");
 }
 
 /// The first chart of bars within a page, or a null value.

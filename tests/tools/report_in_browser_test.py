@@ -22,8 +22,6 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
                   "Why cpu:0 holds more than cpu:1", "oneDNN|Eigen"]),
     "plan": (["plan", "--mode", "dp", "--accumulate", "2", "--device-memory", "10MiB"], 3,
              ["does not fit", "Held for backward", "reached in", "capacity 10 MiB", "Why cpu:0 holds more than cpu:1", "large"]),
-    "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
-                  ["Test accuracy", "Training loss", "Time of training in each configuration", "dp fp16:none", "equal to the byte"]),
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp,zero1"], 7, ["samples/s", "The device that holds most", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
     "lab": (["lab"], 14, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }

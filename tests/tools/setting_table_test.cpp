@@ -39,7 +39,7 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
   table.push_back({.flag = "--stochastic-depth",
                    .group = "Training",
                    .commands = kTrain | kPlan,
-                   .field = Member<double>([&](Options&) -> double& { return depth; }),
+                   .field = field_of([&](auto&) -> double& { return depth; }),
                    .help = "Probability of leaving out a block",
                    .values = fraction(true, false)});
   // The flag, its range and its help.
@@ -56,7 +56,7 @@ TEST_F(TableOfSettings, ARowAloneIsFoundEverywhere) {
   const SettingContext context{options, job, devices};
   EXPECT_EQ(config_json(context, table).at("stochastic_depth"), 0.25);
   expect_contains(configuration_reference(table), "first_bucket_mb,stochastic_depth}` | train plan | the flag |");
-  // Checkpoints and reproductions.
+  // Checkpoints.
   const auto settings = [&] { return run_settings(context, table); };
   std::vector<std::pair<std::string, std::string>> before;
   for (const RunSetting& setting : settings()) before.emplace_back(setting.name, setting.value);
@@ -125,6 +125,31 @@ TEST_F(TableOfSettings, AnOwnerIsASetting) {
     EXPECT_TRUE(std::ranges::any_of(table, [&](const SettingRow& r) { return r.name() == row.owner.name; }))
         << row.flag;
   }
+}
+
+TEST_F(TableOfSettings, TheJsonHasTheFlagsOfScheduleDevicesAndPrecision) {
+  const auto config_of = [&](const std::string& flags) {
+    const Options options = parsed(words("train " + flags));
+    const Job job = open_job(options);
+    return config_json({options, job, devices}, table);
+  };
+  const Json config = config_of(
+      "--lr-schedule multi-step --lr-milestones 3,5 --lr-gamma 0.5 --warmup-steps 4 --warmup-factor "
+      "0.1 --workspace 1MiB --tf32 --nccl-defaults");
+  EXPECT_EQ(config["lr_milestones"], (Json{3, 5}));
+  EXPECT_EQ(config["lr_gamma"], 0.5);
+  EXPECT_EQ(config["warmup_factor"], 0.1);
+  EXPECT_EQ(config["workspace"], 1 << 20);
+  EXPECT_EQ(config["tf32"], true);
+  EXPECT_EQ(config["nccl_defaults"], true);
+  EXPECT_EQ(config["cuda_graph"], true);
+  EXPECT_EQ(config_of("--no-cuda-graph")["cuda_graph"], false);
+  const Json plain = config_of("");
+  for (const char* name : {"lr_gamma", "lr_step_size", "lr_patience", "workspace", "loss_scale_growth_interval"}) {
+    EXPECT_TRUE(plain.contains(name) && plain[name].is_null()) << name;
+  }
+  const Json growing = config_of("--precision fp16 --loss-scale-growth-interval 7");
+  EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
 }
 
 }  // namespace

@@ -36,11 +36,8 @@ std::string flag_row(const FlagEntry& flag) {
 /// "train plan compare".
 std::string command_words(Commands commands) {
   std::vector<const char*> words;
-  for (const auto& [command, name] : {std::pair{kTrain, "train"},
-                                      {kPlan, "plan"},
-                                      {kCompare, "compare"},
-                                      {kReproduce, "reproduce"},
-                                      {kEval, "eval"}}) {
+  for (const auto& [command, name] :
+       {std::pair{kTrain, "train"}, {kPlan, "plan"}, {kCompare, "compare"}, {kEval, "eval"}}) {
     if ((commands & command) != 0) words.push_back(name);
   }
   return fmt::format("{}", fmt::join(words, " "));
@@ -67,22 +64,19 @@ std::string configuration_reference(const SettingTable& table) {
     std::string commands, meaning;
   };
   std::vector<Line> lines;
-  for (auto row = table.begin(); row != table.end(); ++row) {
-    const auto same_key = [&](const SettingRow& other) {
-      return other.json_commands() != 0 && other.json_key() == row->json_key();
-    };
-    if (row->json_commands() == 0 || std::any_of(table.begin(), row, same_key)) continue;
-    Options defaults;
-    const Json value = row->read ? Json(0) : field_value(*row, defaults);
-    const std::string array = row->key.find('[') == std::string::npos && value.is_array() ? "[]" : "";
-    const bool of_flag = row->meaning.empty() && row->key.empty() && !row->negated();  // named like it
-    std::string meaning = of_flag ? "the flag" : row->meaning;
+  for (const SettingRow& row : table) {
+    if (row.json_commands() == 0) continue;
+    const Json value = row.read ? Json(0) : row.field.json(Options{});
+    const std::string array = row.key.find('[') == std::string::npos && value.is_array() ? "[]" : "";
+    // Named like it; files are named with it.
+    const bool of_flag = row.meaning.empty() && row.key.empty() && !row.negated() && row.ranks != Ranks::given;
+    std::string meaning = of_flag ? "the flag" : row.meaning;
     if (meaning.empty())
-      meaning = row->negated() ? fmt::format("false with `{}`", row->flag) : fmt::format("`--{}`", row->name());
-    if (row->meaning.empty() && value.is_array()) meaning += "; empty without it";
-    if (row->meaning.empty() && value.is_null()) meaning += "; null without it";
-    const std::string key = (row->key.empty() ? row->json_key() : row->key) + array;
-    const std::string commands = command_words(row->json_commands());
+      meaning = row.negated() ? fmt::format("false with `{}`", row.flag) : fmt::format("`--{}`", row.name());
+    if (of_flag && value.is_array()) meaning += "; empty without it";
+    if (of_flag && value.is_null()) meaning += "; null without it";
+    const std::string key = (row.key.empty() ? row.json_key() : row.key) + array;
+    const std::string commands = command_words(row.json_commands());
     const auto same = std::ranges::find_if(
         lines, [&](const Line& line) { return of_flag && line.meaning == meaning && line.commands == commands; });
     if (same == lines.end()) {

@@ -220,6 +220,15 @@ TEST(Format, NumbersAreReadable) {
   EXPECT_EQ(format_share(0.0), "");
 }
 
+TEST(Format, DurationsHaveTwoUnits) {
+  EXPECT_EQ(format_duration(0.84), "0.8 s");
+  EXPECT_EQ(format_duration(9.96), "10 s");
+  EXPECT_EQ(format_duration(59.6), "1 min 0 s");
+  EXPECT_EQ(format_duration(1290), "21 min 30 s");
+  EXPECT_EQ(format_duration(3.0 * 3600 + 20 * 60 + 29), "3 h 20 min");
+  EXPECT_EQ(format_duration(7199.9), "2 h 0 min");
+}
+
 TEST(Progress, LineShowsProgressAndSpeed) {
   EXPECT_EQ(Progress::line("epoch 1/2", 5, 10, 1.5, 1234.4, 3.2),
             "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  3.2 s left");

@@ -36,7 +36,6 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
   if (options.command == Command::collectives) return run_collectives(options, processes);
   require_alone(processes, options.arguments.front().c_str());
   if (options.command == Command::compare) return run_compare(options);
-  if (options.command == Command::reproduce) return run_reproduce(options, processes);
   return options.command == Command::plan ? run_plan(options) : run_lab(options);
 }
 
@@ -101,8 +100,8 @@ int run_program(const std::vector<std::string>& arguments) {
 bool only_prints(const std::vector<std::string>& arguments) {
   using Command = vitrine::tools::Options::Command;
   const auto o = vitrine::tools::parse_command_line(arguments).options;
-  return !o || (o->command != Command::train && o->command != Command::reproduce && o->command != Command::page &&
-                !o->records() && o->prove.empty() && o->save_logits.empty());
+  return !o || (o->command != Command::train && o->command != Command::page && !o->records() && o->prove.empty() &&
+                o->save_logits.empty());
 }
 
 /// Under a limit on address space, threads share one heap: each of their own reserves 64 MiB of addresses.

@@ -33,13 +33,8 @@ void mark_fixed(std::vector<SettingChange>& changes) {
 
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run) {
   const DeviceGroup& devices = *run.devices;
-  std::vector<RunSetting> settings = run_settings(
-      SettingContext{options, job, devices.options().devices, devices.world_size(), devices.process_count(),
-                     run.engine->config().workspace_bytes, (*run.devices)[0].thread_count()});
-  settings.erase(std::remove_if(settings.begin(), settings.end(),
-                                [](const RunSetting& setting) { return setting.effect == Effect::start; }),
-                 settings.end());
-  return settings;
+  return run_settings({options, job, devices.options().devices, devices.world_size(), devices.process_count(),
+                       run.engine->config().workspace_bytes, devices[0].thread_count()});
 }
 
 std::string parameters_hash(const FlatLayout& layout) {

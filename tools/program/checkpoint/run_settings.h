@@ -7,7 +7,7 @@
 #include "tools/program/flags/configuration.h"
 #include "tools/program/run/run.h"
 
-/// Compares the settings of a checkpoint, or of a run's folder, with the run that continues it.
+/// Compares the settings of a checkpoint with the run that continues it.
 namespace vitrine::tools {
 
 /// The settings of an open run, by which a checkpoint is compared with the run that continues it.

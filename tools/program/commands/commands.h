@@ -14,7 +14,6 @@ namespace vitrine::tools {
 int run_train(const Options& options, const Processes& processes);
 int run_eval(const Options& options, const Processes& processes);
 int run_compare(const Options& options);
-int run_reproduce(const Options& options, const Processes& processes);
 int run_plan(const Options& options);
 int run_collectives(const Options& options, const Processes& processes);
 int run_lab(const Options& options);

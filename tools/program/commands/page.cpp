@@ -40,12 +40,11 @@ const SettingRow* plan_row(std::string_view flag) {
 /// [{"flag", "help", "words", "value"}]: what planner.html makes controls from.
 ///   words  the values, if there are no others      value  the default; null without one
 Json controls() {
-  Options defaults;
   Json all = Json::array();
   for (const char* flag : kControls) {
     const SettingRow* const row = plan_row(flag);
     all.push_back(
-        {{"flag", flag}, {"help", row->help}, {"words", row->values.words}, {"value", field_value(*row, defaults)}});
+        {{"flag", flag}, {"help", row->help}, {"words", row->values.words}, {"value", row->field.json(Options{})}});
   }
   return all;
 }

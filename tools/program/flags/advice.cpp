@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -20,60 +21,34 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr std::pair<Setting, const char*> kFlags[] = {
-    {settings::kBatchSize, "--batch-size"},
-    {settings::kAccumulate, "--accumulate"},
-    {settings::kRecomputeSegments, "--recompute-segments"},
-    {settings::kRecompute, "--recompute"},
-    {settings::kResidentImages, "--data-on-device"},
-    {settings::kWorkspaceBytes, "--workspace"},
-    {settings::kReserveWorkspace, "--workspace"},
-    {settings::kUpdateInBackward, "--update-in-backward"},
-    {settings::kOptimizer, "--optimizer"},
-    {settings::kMomentum, "--momentum"},
-    {settings::kNesterov, "--nesterov"},
-    {settings::kScheme, "--mode"},
-    {settings::kSplit, "--split"},
-    {settings::kStaging, "--staging"},
-    {settings::kLossAt, "--loss-at"},
-    {settings::kReduce, "--reduce"},
-    {settings::kShard, "--shard"},
-    {settings::kLeaves, "--leaves"},
-    {settings::kLeafThreads, "--leaf-threads"},
-    {settings::kBatchNormLeaves, "--batch-norm-leaves"},
-    {settings::kTrainBatches, "--drop-last"},
-    {settings::kImageSize, "--image-size"},
-    {settings::kDatasetDescription, "--data"},
-    {settings::kDatasetImageSize, "--image-size"},
-    {settings::kDatasetMeasured, "--normalize"},
-    {settings::kDatasetValSplit, "--val-split"},
-    {settings::kStripPrefix, "--strip-prefix"},
-    {settings::kMemoryBytes, "--device-memory"},
-    {settings::kThreadsPerDevice, "--threads-per-device"},
-    {settings::kTf32, "--tf32"},
-    {settings::kWinograd, "--winograd"},
-    {settings::kRendezvous, "--rendezvous"},
-    {settings::kTimeoutMs, "--timeout"},
-    {settings::kRank, "--rank"},
-    {settings::kSize, "--world-size"},
-    {settings::kLaunchRank, "--rank"},
-    {settings::kLaunchWorldSize, "--world-size"},
-    {settings::kLaunchLocalRank, "--local-rank"},
-};
+/// Settings whose flags have other names.
+constexpr std::pair<Setting, const char*> kRenamed[] = {{settings::kResidentImages, "--data-on-device"},
+                                                        {settings::kWorkspaceBytes, "--workspace"},
+                                                        {settings::kReserveWorkspace, "--workspace"},
+                                                        {settings::kScheme, "--mode"},
+                                                        {settings::kTrainBatches, "--drop-last"},
+                                                        {settings::kDatasetDescription, "--data"},
+                                                        {settings::kDatasetMeasured, "--normalize"},
+                                                        {settings::kMemoryBytes, "--device-memory"},
+                                                        {settings::kTimeoutMs, "--timeout"},
+                                                        {settings::kSize, "--world-size"}};
 
-/// The flag of a setting; null without one.
-constexpr const char* find_flag(Setting setting) {
-  const auto* const found = std::find_if(std::begin(kFlags), std::end(kFlags),
-                                         [setting](const auto& entry) { return entry.first == setting; });
-  return found == std::end(kFlags) ? nullptr : found->second;
+/// "--batch-size" of "EngineConfig::batch_size".
+std::map<std::string_view, std::string> find_flags() {
+  std::map<std::string_view, std::string> flags;
+  for (const std::span<const Setting> layer : {std::span<const Setting>(settings::kRuntimeSettings),
+                                               {settings::kDataSettings},
+                                               {settings::kModelSettings},
+                                               {settings::kEngineSettings}}) {
+    for (const Setting setting : layer) {
+      const std::string_view name = setting.name();
+      std::string& flag = flags[name] = "--" + std::string(name.substr(name.rfind(':') + 1));
+      std::ranges::replace(flag, '_', '-');
+    }
+  }
+  for (const auto& [setting, flag] : kRenamed) flags[setting.name()] = flag;
+  return flags;
 }
-
-constexpr bool all_have_flags(std::span<const Setting> of_a_layer) {
-  return std::ranges::all_of(of_a_layer, [](Setting setting) { return find_flag(setting) != nullptr; });
-}
-static_assert(all_have_flags(settings::kRuntimeSettings) && all_have_flags(settings::kDataSettings) &&
-                  all_have_flags(settings::kModelSettings) && all_have_flags(settings::kEngineSettings),
-              "a setting of a layer has no flag in kFlags");
 
 using ReasonPart = Reason::Part;
 
@@ -104,8 +79,9 @@ std::vector<std::vector<ReasonPart>> split_at(const std::vector<ReasonPart>& par
 }  // namespace
 
 const char* flag_of(Setting setting) {
-  const char* const flag = find_flag(setting);
-  return flag != nullptr ? flag : setting.name();
+  static const std::map<std::string_view, std::string> flags = find_flags();
+  const auto found = flags.find(setting.name());
+  return found == flags.end() ? setting.name() : found->second.c_str();
 }
 
 std::string in_program_words(const Reason& reason) { return reason.str(flag_of); }

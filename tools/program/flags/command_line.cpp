@@ -137,14 +137,12 @@ CommandLine parse(const std::vector<std::string>& arguments, const SettingTable&
     const std::vector<std::string> words = without_words_for_flags(arguments);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
     command = app.get_subcommands().front();
-    if (command->get_name() == "reproduce") options = flags.reproduction;
     for (const CommandRow& row : command_table()) {
       if (command->get_name() == row.name) options.command = row.command;
     }
     if (const std::string problem = describe_missing_value(*command, arguments); !problem.empty())
       throw ConfigError(problem);
     check_values_given(*command);
-    if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
     if (options.command == Options::Command::collectives) resolve_collectives(*command, options.collectives);
     check_combinations(options);
     options.arguments = arguments;

@@ -9,9 +9,6 @@
 
 namespace vitrine::tools {
 
-namespace {
-
-/// A value as text; "" for null, and for what does not exist.
 std::string text_of(const Json& value) {
   if (value.is_null() || value.is_discarded()) return "";
   if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
@@ -22,6 +19,8 @@ std::string text_of(const Json& value) {
   for (const Json& item : value) items.push_back(text_of(item));
   return fmt::format("{}", fmt::join(items, ","));
 }
+
+namespace {
 
 const SettingRow* find_setting(const SettingTable& table, const std::string& name) {
   const auto found = std::ranges::find_if(table, [&](const SettingRow& row) { return row.name() == name; });

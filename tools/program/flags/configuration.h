@@ -16,7 +16,6 @@ namespace vitrine::tools {
 /// What another value means for a run that continues from a checkpoint.
 enum class Effect {
   local,     // nothing: it is about a process, its outputs, or what another setting covers
-  start,     // nothing, but the run from its start would have been another one: `reproduce` compares it
   none,      // the same results
   rounding,  // the same mathematics: results differ by rounding
   rate,      // another learning rate or schedule from here on
@@ -48,6 +47,9 @@ struct RunSetting {
 /// The settings of a training run as values in force: a default that is given has the same text as one that is not, and
 /// lists whose order does not matter have one order. A setting that the run does not have has the value "".
 std::vector<RunSetting> run_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
+
+/// A value as text; "" for null, and for what does not exist.
+std::string text_of(const Json& value);
 
 /// Names of settings, and values.
 using SettingValues = std::vector<std::pair<std::string, std::string>>;

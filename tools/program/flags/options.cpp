@@ -18,6 +18,7 @@
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/text.h"
+#include "tools/program/flags/setting.h"
 #include "tools/program/text/log_file.h"
 #include "tools/program/text/output_file.h"
 
@@ -85,9 +86,9 @@ void check_training(const Options& o) {
         "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get "
         "there; leave one of the two out");
   }
-  const bool compares = o.command == Options::Command::compare || o.command == Options::Command::reproduce;
-  const auto precisions =
-      compares ? resolve_compare_precisions(o) : std::vector{std::pair(std::string(), resolve_precision(o))};
+  const auto precisions = o.command == Options::Command::compare
+                              ? resolve_compare_precisions(o)
+                              : std::vector{std::pair(std::string(), resolve_precision(o))};
   if (o.winograd && std::all_of(precisions.begin(), precisions.end(), [](const auto& p) { return p.second.mixed(); }))
     throw ConfigError("--winograd is for convolutions of f32; leave it out, or use --precision fp32");
 }
@@ -95,9 +96,7 @@ void check_training(const Options& o) {
 /// Two outputs must not name one file: the later would overwrite the earlier.
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
-  const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
   for (const auto& [option, path] : {std::pair{"--save", o.save},
-                                     {"--out", figures},
                                      {"--report", o.report},
                                      {"--trace", o.trace},
                                      {"--memory-history", o.memory_history},
@@ -190,10 +189,6 @@ void check_cpu_devices(const Options& o) {
 
 void check_combinations(const Options& o) {
   check_cpu_devices(o);
-  if (o.init_weights.empty() && o.command != Options::Command::eval && (o.init_partial || !o.strip_prefix.empty())) {
-    throw ConfigError(fmt::format("{}: there is no weights file; add --init-weights FILE.safetensors",
-                                  o.init_partial ? "--init-partial" : "--strip-prefix"));
-  }
   if (o.eval_every > 0 && !o.evaluate) throw ConfigError("--eval-every contradicts --no-eval; leave one of them out");
   if (o.gpu0_batch_size && (o.split || o.choices.split))
     throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
@@ -214,15 +209,7 @@ void check_combinations(const Options& o) {
   }
   if (o.command == Options::Command::compare && o.steps == 1)
     throw ConfigError("--steps 1: the first step is not timed; compare needs 2 or more");
-  if (o.command == Options::Command::reproduce) {
-    check_files(o);
-    configurations(o);
-  }
-  using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval,   Command::collectives, Command::lab, Command::info,
-                                          Command::lesson, Command::verify,      Command::page};
-  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining))
-    check_training(o);
+  if ((kTrainings & only(o.command)) != 0) check_training(o);
 }
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
@@ -242,6 +229,11 @@ std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_co
                     gpu, cuda_device_count));
   }
   return {DeviceId{Backend::cuda, gpu}};
+}
+
+void check_autotune(const Options& o, const std::vector<DeviceId>& devices) {
+  if (!o.autotune || devices.front().backend == Backend::cuda) return;
+  throw ConfigError("--autotune has nothing to time on CPU devices; leave it out, or use cuda devices");
 }
 
 Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, std::optional<int> world_size) {

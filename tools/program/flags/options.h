@@ -129,43 +129,6 @@ std::string describe_recipe(const RecipeOptions& options);
 /// "model.safetensors" to "model.ema.safetensors": where the averages are saved.
 std::string averages_path(const std::string& path);
 
-/// The flags that only `vitrine reproduce` has.
-struct ReproduceOptions {
-  std::string out;
-  std::string modes = "single,dp,ddp";
-  int64_t seeds = 1;
-  bool as_published = false;
-};
-
-/// The defaults of `vitrine reproduce`: those of the published scripts, apart from what --as-published adds.
-Options reproduction_defaults();
-/// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws
-/// ConfigError
-void resolve_as_published(const CLI::App& app, Options& options);
-
-/// The options of the published runs, with the files, runs and devices of `options`.
-Options published_options(const Options& options);
-
-/// A configuration of a reproduction: a mode in a precision.
-struct Configuration {
-  std::string mode;       // "single", or a scheme
-  std::string precision;  // "fp32", "fp16:none", "fp16:dynamic"
-
-  /// "dp fp16:none".
-  std::string name() const { return mode + " " + precision; }
-};
-
-/// What --modes and --precisions name, mode by mode. "fp16" stands for fp16:dynamic. throws ConfigError.
-std::vector<Configuration> configurations(const Options& options);
-/// The options of `vitrine train` for a run.
-///   devices  the devices of dp and ddp; `single` runs on the first, with the threads and memory of all
-Options train_options(const Options& options, const Configuration& configuration,
-                      const std::vector<std::string>& devices, uint64_t seed);
-/// OUT/runs.json: where the figures of all runs are written.
-std::string reproduction_figures_path(const Options& options);
-/// "dp-fp16-none", with "-seed3" for other seeds than the first: the name of a run's folder.
-std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed);
-
 /// The flags of the learning-rate schedule.
 struct ScheduleOptions {
   std::string schedule = "constant";
@@ -207,7 +170,7 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson, verify, page };
+  enum class Command { train, eval, compare, plan, collectives, lab, info, lesson, verify, page };
   Command command = Command::train;
 
   std::string model = "small-cnn";
@@ -245,7 +208,7 @@ struct Options {
 #endif
 
   std::optional<std::string> mode;
-  std::string modes = "dp,balanced,criterion,ddp";  // compare; reproduce has its own
+  std::string modes = "dp,balanced,criterion,ddp";  // compare
   std::optional<std::string> split, staging, loss_at, reduce, shard, output_device;
   std::optional<int64_t> gpu0_batch_size;
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
@@ -277,7 +240,7 @@ struct Options {
   bool drop_last = false;
 
   std::string precision = "fp32";
-  std::string precisions;                 // compare, reproduce; empty: the one precision
+  std::string precisions;                 // compare; empty: the one precision
   std::optional<std::string> loss_scale;  // by precision
   std::optional<int> loss_scale_growth_interval;
   std::optional<double> clip_norm;
@@ -285,14 +248,11 @@ struct Options {
   std::string reduce_dtype = "f32";
 
   std::string init_weights, save;
-  bool init_partial = false;         // of --init-weights, load what fits
-  std::string strip_prefix;          // of the names in weights files
   std::vector<std::string> freeze;   // patterns of parameters that are not trained
   CheckpointOptions checkpoints;     // train; plan knows the directory
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;
-  ReproduceOptions reproduce;
   LabOptions lab;
   bool frontier = false;           // plan
   std::string prove;               // plan
@@ -342,6 +302,8 @@ void check_combinations(const Options& options);
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
 /// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
+/// throws ConfigError for --autotune on CPU devices, which have nothing to time.
+void check_autotune(const Options& options, const std::vector<DeviceId>& devices);
 /// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws
 /// ConfigError.
 ///   world_size  devices of all processes, where there are several

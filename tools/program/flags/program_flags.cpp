@@ -35,51 +35,9 @@ std::string entry(const std::string& name, const std::string& meaning) {
   return text;
 }
 
-template <class T>
-struct Parsed {
-  static constexpr const char* kType = std::is_same_v<T, bool>       ? "BOOLEAN"
-                                       : std::is_same_v<T, uint64_t> ? "UINT"
-                                       : std::is_integral_v<T>       ? "INT"
-                                       : std::is_floating_point_v<T> ? "FLOAT"
-                                                                     : "TEXT";
-  /// requires  text is in the setting's range
-  static void assign(T& value, const std::string& text) {
-    if constexpr (std::is_same_v<T, bool>) {
-      value = text == "1";
-    } else if constexpr (std::is_arithmetic_v<T>) {
-      value = read_number<T>(text).value();
-    } else {
-      value = text;
-    }
-  }
-  static std::string shown(const T& value) { return fmt::format("{}", value); }
-};
-
-template <>
-std::string Parsed<bool>::shown(const bool& value) {
-  return value ? "1" : "0";
-}
-
-template <class T>
-struct Parsed<std::optional<T>> {
-  static constexpr const char* kType = Parsed<T>::kType;
-  static void assign(std::optional<T>& value, const std::string& text) { Parsed<T>::assign(value.emplace(), text); }
-  static std::string shown(const std::optional<T>&) { return {}; }
-};
-
-template <class T>
-struct Parsed<std::vector<T>> {
-  static constexpr const char* kType = Parsed<T>::kType;
-  static void assign(std::vector<T>& value, const std::string& text) {
-    value.clear();
-    for (const std::string& item : split_text(text, ',')) Parsed<T>::assign(value.emplace_back(), item);
-  }
-  static std::string shown(const std::vector<T>&) { return {}; }
-};
-
 /// Refuses values out of range, and rewrites sizes as bytes.
-CLI::Validator range_of(const SettingRow& row, const Values& values) {
-  const auto check = [values, list = row.list == SettingRow::List::commas](std::string& text) {
+CLI::Validator range_of(const Values& values, bool list) {
+  const auto check = [values, list](std::string& text) {
     if (!list) return values.problem(text);
     std::vector<std::string> items = split_text(text, ',');
     for (std::string& item : items) {
@@ -93,79 +51,43 @@ CLI::Validator range_of(const SettingRow& row, const Values& values) {
                                                                   : std::string()};
 }
 
-CLI::Option* add_switch(CLI::App& app, const SettingRow& row, bool& value) {
-  if (!row.negated()) return app.add_flag(row.flag, value);
-  return app.add_flag_callback(row.flag, [&value] { value = false; });
+CLI::Option& add_switch(CLI::App& app, const SettingRow& row, bool& value) {
+  return row.negated() ? *app.add_flag_callback(row.flag, [&value] { value = false; }) : *app.add_flag(row.flag, value);
 }
 
-/// A flag that may be given several times, or a list of arguments.
-CLI::Option* add_repeated(CLI::App& app, const SettingRow& row, std::vector<std::string>& values) {
-  CLI::Option* const option = app.add_option(row.flag, values)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  return row.flag.starts_with("--") ? option->expected(1) : option;
-}
-
-/// A flag that may be given without a value.
-CLI::Option* add_with_or_without_value(CLI::App& app, const SettingRow& row, std::optional<std::string>& value) {
-  const auto set = [&value](const CLI::results_t& values) {
-    value = values.empty() ? std::string() : values.front();
-    if (value == "{}") value = "";  // CLI11's word for a flag without a value
+/// requires  `row` outlives `app`      chooses  the command has the row's choice
+CLI::Option& add_value(CLI::App& app, const SettingRow& row, Options& o, bool chooses) {
+  using List = SettingRow::List;
+  const auto set = [&row, &o, chooses](const CLI::results_t& texts) {
+    const bool lacks_value = row.may_lack_value && texts.back() == "{}";  // CLI11's word
+    const std::string text = lacks_value ? "" : texts.back();
+    const bool chosen = chooses && text == row.choice.word;
+    if (chooses) o.choices.*row.choice.chosen = chosen;
+    if (chosen || (!row.clear.empty() && text == row.clear)) {
+      row.field.reset(o);
+    } else {
+      row.field.read(o, row.list == List::repeated ? texts
+                        : row.list == List::commas ? split_text(text, ',')
+                                                   : std::vector{text});
+    }
     return true;
   };
-  return app.add_option(row.flag, set)->expected(0, 1);
-}
-
-template <class T>
-CLI::Option* add_value(CLI::App& app, const SettingRow& row, T& value, bool* chosen) {
-  const auto read = [&value, chosen, clear = row.clear, word = row.choice.word,
-                     otherwise = value](const std::string& text) {
-    if (chosen != nullptr) *chosen = text == word;
-    if ((chosen != nullptr && *chosen) || (!clear.empty() && text == clear)) {
-      value = otherwise;
-    } else {
-      Parsed<T>::assign(value, text);
-    }
-  };
-  CLI::Option* const option = app.add_option_function<std::string>(row.flag, read);
-  if (row.shows_default) option->default_str(Parsed<T>::shown(value));
+  CLI::Option& option = *app.add_option(row.flag, set);
+  if (row.may_lack_value) option.expected(0, 1);
+  if (row.list == List::repeated) {
+    option.multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    if (!row.flag.starts_with("--")) option.expected(CLI::detail::expected_max_vector_size);
+  } else if (row.shows_default) {
+    const Json value = row.field.json(o);
+    option.default_str(value.is_boolean() ? (value ? "1" : "0") : text_of(value));
+  }
+  Values values = row.values;
+  const bool limited = values.accepts || !values.words.empty();
+  if (chooses && limited) values.words.push_back(row.choice.word);
+  const std::string type = row.type.empty() ? row.field.type : row.type;
+  option.type_name(chooses && type != "TEXT" ? type + "|" + row.choice.word : type);
+  if (limited || row.list == List::commas) option.transform(range_of(values, row.list == List::commas));
   return option;
-}
-
-std::string type_of(const SettingRow& row, const std::string& otherwise, bool chooses) {
-  std::string type = row.type.empty() ? otherwise : row.type;
-  if (!chooses || type == "TEXT") return type;
-  return (type == "INT" ? "N" : type) + "|" + row.choice.word;
-}
-
-CLI::Option* add_option(CLI::App& app, const SettingRow& row, Options& o, bool chooses) {
-  return std::visit(
-      [&](const auto& member) -> CLI::Option* {
-        using M = std::decay_t<decltype(member)>;
-        if constexpr (std::is_same_v<M, std::monostate>) {
-          return nullptr;
-        } else {
-          auto& value = member(o);
-          using T = std::decay_t<decltype(value)>;
-          if constexpr (std::is_same_v<T, bool>) {
-            if (row.values.words.empty()) return add_switch(app, row, value);
-          }
-          CLI::Option* option = nullptr;
-          if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-            if (row.list == SettingRow::List::repeated) option = add_repeated(app, row, value);
-          }
-          if constexpr (std::is_same_v<T, std::optional<std::string>>) {
-            if (row.may_lack_value) option = add_with_or_without_value(app, row, value);
-          }
-          if (option == nullptr)
-            option = add_value(app, row, value, chooses ? &(o.choices.*row.choice.chosen) : nullptr);
-          Values values = row.values;
-          if (chooses && (values.accepts || !values.words.empty())) values.words.push_back(row.choice.word);
-          option->type_name(type_of(row, Parsed<T>::kType, chooses));
-          if (values.accepts || !values.words.empty() || row.list == SettingRow::List::commas)
-            option->transform(range_of(row, values));
-          return option;
-        }
-      },
-      row.field);
 }
 
 void add_flags(CLI::App& parent, const CommandRow& of, Options& o, const SettingTable& table) {
@@ -175,7 +97,8 @@ void add_flags(CLI::App& parent, const CommandRow& of, Options& o, const Setting
   for (const SettingRow& row : table) {
     if ((row.commands & only(command)) == 0) continue;
     const bool chooses = row.choice.chosen != nullptr && (kRuns & only(command)) != 0;
-    CLI::Option& option = *add_option(app, row, o, chooses);
+    const bool is_switch = row.field.on && row.values.words.empty();
+    CLI::Option& option = is_switch ? add_switch(app, row, row.field.on(o)) : add_value(app, row, o, chooses);
     const auto special = std::find_if(row.help_of.begin(), row.help_of.end(),
                                       [&](const auto& help) { return (help.first & only(command)) != 0; });
     option.description(special != row.help_of.end() ? special->second : row.help + (chooses ? row.choice.help : ""));
@@ -195,9 +118,7 @@ std::string option_value(const CLI::Option& option) {
     std::replace(words.begin(), words.end(), ',', '|');
     return words;
   }
-  if (type == "BOOLEAN") return "0|1";
-  if (type == "FLOAT") return "X";
-  return type == "INT" || type == "UINT" ? "N" : type;
+  return type;
 }
 
 std::string option_usage(const CLI::Option& option) {
@@ -260,10 +181,6 @@ const std::vector<CommandRow>& command_table() {
        "compare",
        "Run the same steps under each scheme, side by side",
        {"vitrine compare --model small-cnn --devices cpu:0-3 --report report.html"}},
-      {Command::reproduce,
-       "reproduce",
-       "Train in every mode and precision, and put the results side by side",
-       {"vitrine reproduce --data cifar10:DIR --out runs --devices cuda:0-1 --seeds 3"}},
       {Command::collectives,
        "collectives",
        "Time collectives and check their results, as nccl-tests do",
@@ -290,24 +207,20 @@ const std::vector<CommandRow>& command_table() {
 }
 
 ProgramFlags::ProgramFlags(const SettingTable& table)
-    : reproduction(reproduction_defaults()),
-      app("Vitrine: data-parallel training that shows where time and memory go.", "vitrine") {
+    : app("Vitrine: data-parallel training that shows where time and memory go.", "vitrine") {
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", "vitrine " VITRINE_VERSION, "Print the version");
   app.get_help_ptr()->description("Print the help");
   app.require_subcommand(1);
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const CommandRow& row : command_table())
-    add_flags(app, row, row.command == Options::Command::reproduce ? reproduction : options, table);
+  for (const CommandRow& row : command_table()) add_flags(app, row, options, table);
   app.footer(
       fmt::format("vitrine help COMMAND shows the flags of a command, with examples. vitrine man prints the manual "
                   "page, and vitrine completion bash prints the completion of commands and flags for bash and zsh.\n\n"
                   "Results go to stdout, progress and messages to stderr. Exit status: {}.\n",
                   kExitStatuses));
-  const auto restrict_to = [](CLI::Option& option, const Values& values) {
-    option.transform(range_of(SettingRow{}, values));
-  };
+  const auto restrict_to = [](CLI::Option& option, const Values& values) { option.transform(range_of(values, false)); };
   CLI::App& lab_flags = *app.get_subcommand("lab");
   restrict_to(*lab_flags.get_option("NAME"), one_of(lab::experiment_names()));
   for (const char* other : {"NAME", "--json", "--report"})

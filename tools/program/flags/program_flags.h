@@ -29,7 +29,6 @@ struct ProgramFlags {
   ProgramFlags& operator=(const ProgramFlags&) = delete;
 
   Options options;
-  Options reproduction;  // those of `vitrine reproduce`, which has other defaults
   CLI::App app;
 };
 

@@ -42,7 +42,7 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
   for (const SettingRow& row : setting_table()) {
     const std::vector<std::string>& schedules = row.owner.values;
     if (row.owner.name != "lr-schedule" || std::ranges::find(schedules, o.schedule) != schedules.end()) continue;
-    if (field_value(row, given) == field_value(row, defaults)) continue;
+    if (row.field.json(given) == row.field.json(defaults)) continue;
     throw ConfigError(
         fmt::format("{} belongs to --lr-schedule {}, got --lr-schedule {}; omit it, or choose that schedule", row.flag,
                     fmt::join(schedules, " or "), o.schedule));

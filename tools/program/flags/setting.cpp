@@ -16,18 +16,6 @@ namespace vitrine::tools {
 
 namespace {
 
-template <class T>
-Json json_of(const T& value) {
-  return value;
-}
-Json json_of(const std::string& text) { return text_or_null(text); }
-template <class T>
-Json json_of(const std::optional<T>& value) {
-  return value_or_null(value);
-}
-/// A float in its shortest form: 0.1, not 0.10000000149011612.
-Json json_of(const std::optional<float>& value) { return value ? Json(std::stod(fmt::format("{}", *value))) : Json(); }
-
 template <class Number, class Good>
 Values numbers(const std::string& expected, const Good& good) {
   return {.expected = expected, .accepts = [good](const std::string& text) {
@@ -110,24 +98,6 @@ std::string SettingRow::name() const {
 
 std::string SettingRow::json_key() const {
   return key.empty() ? tools::json_key(name()) : key.substr(0, key.find('['));
-}
-
-Json SettingRow::value(const SettingContext& configuration) const {
-  if (read) return read(configuration);
-  Options options = configuration.options;
-  return field_value(*this, options);
-}
-
-Json field_value(const SettingRow& row, Options& options) {
-  return std::visit(
-      [&](const auto& member) -> Json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(member)>, std::monostate>) {
-          return {};
-        } else {
-          return json_of(member(options));
-        }
-      },
-      row.field);
 }
 
 }  // namespace vitrine::tools

@@ -9,14 +9,15 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "runtime/text.h"
 #include "tools/program/flags/configuration.h"
 
-/// The table of settings. A setting is one row; flags, --json's configuration, what a checkpoint and a reproduction
-/// compare, what ranks must agree on, and the tables of docs/program.md and docs/json.md are made from it.
+/// The table of settings. A setting is one row; flags, --json's configuration, what a checkpoint
+/// compares, what ranks must agree on, and the tables of docs/program.md and docs/json.md are made from it.
 namespace vitrine::tools {
 
 /// A set of commands.
@@ -24,12 +25,10 @@ using Commands = unsigned;
 constexpr Commands only(Options::Command command) { return 1U << static_cast<unsigned>(command); }
 inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(Options::Command::plan),
                           kEval = only(Options::Command::eval), kCompare = only(Options::Command::compare),
-                          kReproduce = only(Options::Command::reproduce), kBench = only(Options::Command::collectives),
-                          kLab = only(Options::Command::lab), kInfo = only(Options::Command::info),
-                          kLesson = only(Options::Command::lesson), kVerify = only(Options::Command::verify),
-                          kPage = only(Options::Command::page);
-inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare | kReproduce,
-                          kModels = kTrainings | kEval;
+                          kBench = only(Options::Command::collectives), kLab = only(Options::Command::lab),
+                          kInfo = only(Options::Command::info), kLesson = only(Options::Command::lesson),
+                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page);
+inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare, kModels = kTrainings | kEval;
 
 /// The number that a text is for a flag with values of type T: all ranges are of int64_t or double. "-0" is 0.
 template <class T>
@@ -65,14 +64,73 @@ Values number_or_words(Values number, const std::vector<std::string>& words);
 /// What several processes must have in common.
 enum class Ranks { equal, given, local };  // the value; whether there is one; nothing
 
-template <class T>
-using Member = std::function<T&(Options&)>;
 /// Where Options has a setting.
-using Field =
-    std::variant<std::monostate, Member<bool>, Member<int>, Member<int64_t>, Member<uint64_t>, Member<double>,
-                 Member<std::string>, Member<std::vector<std::string>>, Member<std::vector<int64_t>>,
-                 Member<std::vector<int>>, Member<std::optional<int>>, Member<std::optional<int64_t>>,
-                 Member<std::optional<float>>, Member<std::optional<double>>, Member<std::optional<std::string>>>;
+struct Field {
+  const char* type = "";  // of a value, in the help: "N"
+  /// A list takes all texts, numbers and switches the first. requires  the row accepts them
+  std::function<void(Options&, const std::vector<std::string>&)> read = {};
+  std::function<void(Options&)> reset = {};       // to the default
+  std::function<Json(const Options&)> json = {};  // null for an empty text or optional
+  std::function<bool&(Options&)> on = {};         // of a switch
+};
+
+/// What a value is called in the help.
+template <class T>
+constexpr const char* kValueType = std::is_same_v<T, bool>       ? "0|1"
+                                   : std::is_integral_v<T>       ? "N"
+                                   : std::is_floating_point_v<T> ? "X"
+                                                                 : "TEXT";
+template <class T>
+constexpr const char* kValueType<std::optional<T>> = kValueType<T>;
+template <class T>
+constexpr const char* kValueType<std::vector<T>> = kValueType<T>;
+
+inline void read_texts(std::string& value, const std::vector<std::string>& texts) {
+  value = fmt::format("{}", fmt::join(texts, ","));
+}
+template <class T>
+void read_texts(T& value, const std::vector<std::string>& texts) {
+  value = read_number<T>(texts.front()).value();
+}
+template <class T>
+void read_texts(std::optional<T>& value, const std::vector<std::string>& texts) {
+  read_texts(value.emplace(), texts);
+}
+template <class T>
+void read_texts(std::vector<T>& value, const std::vector<std::string>& texts) {
+  value.clear();
+  for (const std::string& text : texts) read_texts(value.emplace_back(), {text});
+}
+
+template <class T>
+Json json_of(const T& value) {
+  return value;
+}
+inline Json json_of(const std::string& text) { return text_or_null(text); }
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value_or_null(value);
+}
+/// A float in its shortest form: 0.1, not 0.10000000149011612.
+inline Json json_of(const std::optional<float>& value) {
+  return value ? Json(std::stod(fmt::format("{}", *value))) : Json();
+}
+
+/// The field to which `access` gives a reference: [](auto& options) -> auto& { return options.workers; }.
+template <class Access>
+Field field_of(const Access& access) {
+  using T = std::decay_t<decltype(access(std::declval<Options&>()))>;
+  Field field{.type = kValueType<T>,
+              .read = [access](Options& o, const std::vector<std::string>& texts) { read_texts(access(o), texts); },
+              .reset =
+                  [access](Options& o) {
+                    const Options defaults;
+                    access(o) = access(defaults);
+                  },
+              .json = [access](const Options& o) { return json_of(access(o)); }};
+  if constexpr (std::is_same_v<T, bool>) field.on = access;
+  return field;
+}
 
 /// A value in force. Discarded (Json::value_t::discarded) where the setting does not exist.
 using Reader = std::function<Json(const SettingContext&)>;
@@ -117,15 +175,14 @@ struct SettingRow {
   Reader compared = {};                                         // what is compared; empty: the JSON value
   Ranks ranks = Ranks::equal;
 
-  bool negated() const { return flag.starts_with("--no-") && std::holds_alternative<Member<bool>>(field); }
+  bool negated() const { return flag.starts_with("--no-") && field.on; }
   /// The long name without dashes: "accumulate", "cuda-graph" of --no-cuda-graph, "adam-betas" of the key adam_betas.
   std::string name() const;
   std::string json_key() const;
   Commands json_commands() const { return json.value_or(flag.empty() ? 0 : commands & kModels); }
-  Json value(const SettingContext& configuration) const;
+  Json value(const SettingContext& configuration) const {
+    return read ? read(configuration) : field.json(configuration.options);
+  }
 };
-
-/// The field's value; null for an empty text or optional.
-Json field_value(const SettingRow& row, Options& options);
 
 }  // namespace vitrine::tools

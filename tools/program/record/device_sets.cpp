@@ -2,7 +2,6 @@
 #include "tools/program/record/device_sets.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -51,13 +50,7 @@ DeviceSet all_devices(size_t devices) {
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   Spread spread;
-  spread.count = values.size();
   spread.most_at = static_cast<size_t>(std::ranges::max_element(values) - values.begin());
-  const auto count = static_cast<double>(values.size());
-  double squares = 0.0;
-  for (const double value : values) spread.mean += value / count;
-  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  if (values.size() > 1) spread.deviation = std::sqrt(squares / (count - 1));
   std::ranges::sort(values);
   const size_t middle = values.size() / 2;
   spread.least = values.front(), spread.most = values.back();

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,12 +25,10 @@ std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(si
 /// All devices as one set.
 DeviceSet all_devices(size_t devices);
 
-/// A figure over devices, rounds or seeds; 0 without values.
+/// A figure over devices or rounds; 0 without values.
 struct Spread {
-  size_t count = 0;
-  double least = 0, median = 0, most = 0, mean = 0;
-  size_t most_at = 0;               // the first value or member with the maximum
-  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
+  double least = 0, median = 0, most = 0;
+  size_t most_at = 0;  // the first value or member with the maximum
 };
 Spread spread_of(std::vector<double> values);
 /// That of the members' values. requires at least one member

@@ -9,7 +9,6 @@
 
 #include <fmt/ranges.h>
 
-#include "tools/program/record/reproduction.h"
 #include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
 
@@ -634,10 +633,6 @@ void conclude(Record& record) {
         if (asks_for_rounds(finding)) finding.remedy.clear();
       if (record.speed && asks_for_rounds(*record.speed)) record.speed->remedy.clear();
     }
-  }
-  if (record.kind == Kind::reproduction) {
-    record.summaries = summarize(record.runs);
-    return;
   }
   record.stages = stage_findings(record);
   record.findings.insert(record.findings.end(), record.stages.begin(), record.stages.end());

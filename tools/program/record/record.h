@@ -128,19 +128,6 @@ struct Rates {
   std::string str() const;
 };
 
-/// A run of a reproduction, beside what every run has.
-struct ReproducedRun {
-  std::string mode, precision;  // "single", "fp16:none"
-  uint64_t seed = 0;
-  std::string folder;
-  std::string state = "not started";  // complete, diverged, failed, interrupted or not started
-  std::string failure;                // why it failed
-  int64_t skipped_steps = 0;
-
-  /// "single fp16:none": the same for all seeds.
-  std::string configuration() const { return mode + " " + precision; }
-};
-
 /// What the measurements of a run mean, and the option that changes it.
 struct Finding {
   std::string text;
@@ -150,27 +137,6 @@ struct Finding {
   std::optional<double> cost = std::nullopt;
   const char* cost_of = "";  // "its capacity", "the step", "the steps"; empty where the cost only sets the order
   bool harmless = false;     // nothing needs to change, whatever the cost
-};
-
-/// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
-struct PublishedFigure {
-  const char *mode, *precision;
-  std::optional<double> accuracy;
-  std::optional<int> minutes;
-};
-
-/// One configuration of a reproduction over all seeds.
-struct ConfigurationSummary {
-  std::string name, mode, precision;
-  size_t runs = 0;
-  std::vector<std::string> unfinished;  // the states of the runs that are not complete, each once
-  std::optional<EpochRecord> best;      // with the highest test accuracy of all runs
-  int64_t skipped_steps = 0;            // of all runs
-  std::optional<size_t> shown;  // index of the run whose devices stand for all; one that was measured if there is any
-  // Of the complete runs:
-  Spread accuracy, seconds;
-  Rates rates;  // of all epochs
-  const PublishedFigure* published = nullptr;
 };
 
 /// What a choice of recomputed parts needs and costs: see RecomputePoint.
@@ -212,14 +178,13 @@ struct RunRecord {
   int64_t shown_step = 0;                    // from 0: the step of DeviceRecord::memory and ::step
   std::optional<double>
       first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
-  Rates rates;              // in the rounds of a comparison, or the epochs of a reproduction
+  Rates rates;              // in the rounds of a comparison
   std::string crowded;      // the warning that CPU devices have more threads than cores; empty if they do not
   bool equal_cpus = false;  // all devices are CPU devices with the same number of threads
   std::optional<ExactPrice> exact_price;  // with --exact
   int64_t planned_moved_bytes = 0;        // most_moved(), where stages are compared
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
-  std::optional<ReproducedRun> reproduced;
 };
 
 /// Exact mode: seconds of a step in which the device that takes longest adds the gradients of its leaves.
@@ -251,7 +216,7 @@ struct CheckpointRecord {
 
 /// All that a run, a comparison or a plan reports.
 struct Record {
-  enum class Kind { run, comparison, plan, reproduction };
+  enum class Kind { run, comparison, plan };
   Kind kind = Kind::run;
   std::string title;
   std::string command_line;
@@ -263,16 +228,11 @@ struct Record {
   std::vector<RunRecord> runs;
   std::vector<RunRecord> refused;  // of a comparison: only planned, because they do not fit
   // What follows from the runs (conclude() in findings.h):
-  std::vector<Finding> findings;                // of a run, comparison or plan; what costs most comes first
-  std::vector<Finding> stages;                  // those of them that compare stages of sharding
-  std::optional<Finding> speed;                 // of a comparison
-  std::vector<ConfigurationSummary> summaries;  // of a reproduction, in the order of the runs
-  int64_t compared_steps = 0;                   // a comparison's steps of a round
+  std::vector<Finding> findings;  // of a run, comparison or plan; what costs most comes first
+  std::vector<Finding> stages;    // those of them that compare stages of sharding
+  std::optional<Finding> speed;   // of a comparison
+  int64_t compared_steps = 0;     // a comparison's steps of a round
   int rounds = 1;
-  // Of a reproduction:
-  int64_t seeds = 1;
-  bool as_published = false;
-  std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
   std::string describe_interruption() const;  // of a comparison: "interrupted after 3 of 9 rounds"
   std::string communicator;

@@ -5,7 +5,6 @@
 
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/options.h"
-#include "tools/program/record/reproduction.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/standard_streams.h"
 
@@ -99,14 +98,6 @@ Json exact_price_json(const RunRecord& run) {
           {"added_seconds", leaf_seconds_per_step(run)}};
 }
 
-Json spread_json(const Spread& spread) {
-  if (spread.count == 0) return {};
-  return {{"mean", spread.mean},
-          {"least", spread.least},
-          {"most", spread.most},
-          {"deviation", value_or_null(spread.deviation)}};
-}
-
 Json graphs_json(const std::string& state, const GraphCounts& counts) {
   return {{"state", text_or_null(state)},           {"launched", counts.launched},
           {"issued_first_uses", counts.first_uses}, {"issued_recorded", counts.recorded},
@@ -186,53 +177,6 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
     }
   }
   json["speed"] = record.speed ? Json(record.speed->text) : Json();
-  json["interrupted"] = record.interrupted;
-  return json;
-}
-
-Json reproduction_json(const Record& record) {
-  Json json;
-  json["config"] = record.config;
-  json["runs"] = Json::array();
-  for (const RunRecord& run : record.runs) {
-    const ReproducedRun& of = *run.reproduced;
-    Json& one = json["runs"].emplace_back();
-    one["name"] = run.name;
-    one["mode"] = of.mode;
-    one["precision"] = of.precision;
-    one["seed"] = of.seed;
-    one["folder"] = of.folder;
-    one["state"] = of.state;
-    one["failure"] = text_or_null(of.failure);
-    one["diverged"] = text_or_null(run.diverged);
-    one["seconds"] = run.epochs.empty() ? Json() : Json(training_seconds(run));
-    one["samples_per_second"] = run.rates.rounds.empty() ? Json() : Json(run.rates.median());
-    one["test_accuracy"] = run.epochs.empty() ? Json() : value_or_null(run.epochs.back().test_accuracy);
-    one["skipped_steps"] = of.skipped_steps;
-    one["epochs"] = epochs_json(run.epochs);
-    one.update(measurements_json(run.devices));
-    if (measured_steps(run.devices) > 0) continue;
-    for (Json& device : one["devices"]) {
-      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"})
-        device[name] = nullptr;
-    }
-  }
-  json["configurations"] = Json::array();
-  for (const ConfigurationSummary& summary : record.summaries) {
-    const PublishedFigure* published = record.as_published ? summary.published : nullptr;
-    json["configurations"].push_back(
-        {{"name", summary.name},
-         {"complete_runs", summary.seconds.count},
-         {"test_accuracy", spread_json(summary.accuracy)},
-         {"seconds", spread_json(summary.seconds)},
-         {"samples_per_second", summary.rates.rounds.empty() ? Json() : Json(summary.rates.median())},
-         {"published", published == nullptr ? Json()
-                                            : Json{{"test_accuracy", value_or_null(published->accuracy)},
-                                                   {"minutes", value_or_null(published->minutes)}}}});
-  }
-  json["notes"] = record.notes;
-  json["departures"] = record.departures;
-  json["published_conditions"] = record.as_published ? Json(published_conditions()) : Json::array();
   json["interrupted"] = record.interrupted;
   return json;
 }

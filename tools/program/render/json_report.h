@@ -8,7 +8,6 @@ namespace vitrine::tools {
 
 Json run_json(const Record& record);
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
-Json reproduction_json(const Record& record);
 Json plan_json(const Record& record);
 
 Json devices_json(const std::vector<DeviceRecord>& devices);

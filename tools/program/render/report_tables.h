@@ -53,10 +53,4 @@ std::optional<Table> epochs_table(const RunRecord& run);
 Table schemes_table(const Record& record);
 Table scheme_times_table(const Record& record);
 
-// Of a reproduction with summaries (conclude()).
-/// One row for each configuration and each set of its devices with the same memory.
-Table reproduction_table(const Record& record);
-/// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
-std::optional<Table> published_table(const Record& record);
-
 }  // namespace vitrine::tools

@@ -9,7 +9,6 @@
 
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
-#include "tools/program/record/reproduction.h"
 #include "tools/program/render/report_tables.h"
 #include "tools/program/run/unread.h"
 
@@ -125,27 +124,6 @@ std::string comparison_report(const Record& record, const Style& style) {
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (record.speed) text += paragraph(*record.speed, style);
   return text + stage_report(record, style);
-}
-
-std::string reproduction_report(const Record& record, const Style& style) {
-  std::string text = reproduction_table(record).str(style);
-  const auto add = [&](const std::optional<Table>& table) {
-    if (table) text += fmt::format("\n{}", table->str(style));
-  };
-  add(published_table(record));
-  const Record measured = measured_runs(record);
-  if (!measured.runs.empty()) text += fmt::format("\n{}", scheme_times_table(measured).str(style));
-  const auto list = [&](const char* title, const std::vector<std::string>& lines) {
-    if (!lines.empty()) text += fmt::format("\n{}\n", title);
-    for (const std::string& line : lines) text += fmt::format("{}\n", wrap("  " + line, style.width));
-  };
-  list("Problems:", run_problems(record));
-  list("Notes:", record.notes);
-  if (record.as_published) {
-    list("This reproduction differs from the published conditions:", record.departures);
-    list("The published conditions differ from good practice:", published_conditions());
-  }
-  return text;
 }
 
 std::string plan_report(const Record& record, const Style& style) {

@@ -13,8 +13,6 @@ namespace vitrine::tools {
 std::string run_report(const Record& record, const Style& style);
 /// Schemes side by side. Empty without runs.
 std::string comparison_report(const Record& record, const Style& style);
-/// The runs of a reproduction side by side, problems, and with --as-published the published figures and conditions.
-std::string reproduction_report(const Record& record, const Style& style);
 /// What each device needs, as tables and bars, and what each layer holds.
 std::string plan_report(const Record& record, const Style& style);
 

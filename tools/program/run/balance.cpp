@@ -18,7 +18,6 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
 constexpr int kRepeats = 3;  // of each candidate, alternating
 // The phases that a device spends on its own samples; in the others it shares work or waits.

@@ -10,6 +10,9 @@
 
 namespace vitrine::tools {
 
+/// Steps that a measurement runs to choose, after those that warm up.
+inline constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
+
 /// What the program chose for the user, and why.
 struct Chosen {
   Options options;                 // with numbers in place of max and auto

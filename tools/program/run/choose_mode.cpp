@@ -19,7 +19,6 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kRounds = 2;  // the faster one counts
 
 struct Candidate {

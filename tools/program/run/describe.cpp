@@ -104,7 +104,7 @@ std::string describe_slices(const std::vector<int64_t>& slices) {
 
 }  // namespace
 
-std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {
+std::string describe_run(const Options& options, const Job& job, Run& run) {
   std::string devices = describe_devices(*run.devices);
   if (run.devices->process_count() > 1) {
     devices += fmt::format(" and the devices of {} other {} ({} in all)", run.devices->process_count() - 1,
@@ -118,7 +118,7 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
     communicator += ", which repeat the bits of sums; --nccl-defaults lets NCCL choose what is faster";
   const std::string graphs = describe_graphs(options, run);
   return fmt::format("{}\n{} on {}: {} per step as {} (split {}, {}{}{})\n{}{}{}\n{}",
-                     describe_job(job, run.engine->parameters().layout()), mode, devices,
+                     describe_job(job, run.engine->parameters().layout()), options.mode_name(), devices,
                      counted(options.batch_size, "sample"), describe_batch(run.engine->facts().batch),
                      scheme.split.str(), describe_axes(scheme), communicator.empty() ? "" : " by ", communicator,
                      describe_training(options), describe_precision(run.engine->config()),

@@ -8,7 +8,7 @@
 namespace vitrine::tools {
 
 /// A run in three lines: model and data, devices and split, optimizer.
-std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode);
+std::string describe_run(const Options& options, const Job& job, Run& run);
 /// The first of them.
 std::string describe_job(const Job& job, const FlatLayout& layout);
 

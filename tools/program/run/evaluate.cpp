@@ -91,10 +91,9 @@ Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<Devi
                     const std::string& weights) {
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.forward_only = true;
-  Run run = open_run(std::move(devices), job, config, evaluate_workload(options, job),
-                     {weights,
-                      {.allow_non_finite = options.allow_non_finite, .strip_prefix = options.strip_prefix},
-                      options.weights.empty() ? "" : "--weights"});
+  Run run =
+      open_run(std::move(devices), job, config, evaluate_workload(options, job),
+               {weights, {.allow_non_finite = options.allow_non_finite}, options.weights.empty() ? "" : "--weights"});
   print_warnings(options, workspace_warnings(run.engine->facts().plans.front()));
   return run;
 }

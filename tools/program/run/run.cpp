@@ -428,23 +428,24 @@ void agree_on_run(const Options& options, const Job& job, const std::vector<Devi
 }
 
 WeightsFile initial_weights(const Options& options) {
-  const LoadOptions load{options.allow_non_finite, options.init_partial, options.strip_prefix};
-  return {options.init_weights, load, "--init-weights"};
+  return {options.init_weights, {.allow_non_finite = options.allow_non_finite, .partial = true}, "--init-weights"};
 }
 
-/// What of a file was not used, and after a partial load what was not loaded.
+/// Prefixes of names that were left out, what was not loaded, and what of the file was not used.
 static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, const LoadedWeights& loaded) {
-  if (!weights.load.partial && loaded.unused.empty()) return;
+  if (loaded.prefixes.empty() && loaded.not_loaded.empty() && loaded.unused.empty()) return;
   constexpr size_t kShown = 8, kMostShown = 160;
   std::string text = fmt::format("vitrine: {} {}: loaded {} of {} parameters", weights.option, weights.path,
                                  loaded.parameters, layout.size());
-  const auto list = [&](const char* what, const std::vector<std::string>& items) {
+  if (!loaded.prefixes.empty())
+    text += fmt::format(", without '{}' before their names", fmt::join(loaded.prefixes, "' or '"));
+  const auto list = [&](const char* what, const std::vector<std::string>& items, size_t shown) {
     if (!items.empty()) text += fmt::format("\n  {}:", what);
-    for (size_t i = 0; i < std::min(items.size(), kShown); ++i) text += "\n    " + excerpt(items[i], kMostShown);
-    if (items.size() > kShown) text += fmt::format("\n    and {} more", items.size() - kShown);
+    for (size_t i = 0; i < std::min(items.size(), shown); ++i) text += "\n    " + excerpt(items[i], kMostShown);
+    if (items.size() > shown) text += fmt::format("\n    and {} more", items.size() - shown);
   };
-  list("not loaded, initialized from the seed", loaded.not_loaded);
-  list("in the file, but not in the model", loaded.unused);
+  list("not loaded, initialized from the seed", loaded.not_loaded, loaded.not_loaded.size());
+  list("in the file, but not in the model", loaded.unused, kShown);
   fmt::print(stderr, "{}\n", text);
 }
 
@@ -463,11 +464,6 @@ void load_weights(Run& run, const WeightsFile& weights) {
     }
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
-  } catch (const MismatchedWeights& error) {
-    Reason message = Reason(prefix) + error.reason();
-    if (weights.option == "--init-weights" && error.for_partial())
-      message += *error.for_partial() + "; to load what fits, add --init-partial";
-    throw DataError(message);
   } catch (const DataError&) {
     rethrow_with_prefix(std::current_exception(), prefix);
   }

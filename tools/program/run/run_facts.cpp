@@ -85,14 +85,15 @@ Facts machine_facts(DeviceGroup& devices) {
   return facts;
 }
 
-Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode) {
+Facts run_facts(const Options& options, const Job& job, Run& run) {
   const Scheme& scheme = run.engine->config().scheme;
-  Facts facts = {{"model and data", describe_job(job, run.engine->parameters().layout())},
-                 {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
-                 {"batch", fmt::format("{} per step as {}", counted(options.batch_size, "sample"),
-                                       describe_batch(run.engine->facts().batch))},
-                 {"optimizer", describe_training(options) + describe_precision(run.engine->config()) +
-                                   describe_memory(run.engine->config())}};
+  Facts facts = {
+      {"model and data", describe_job(job, run.engine->parameters().layout())},
+      {"scheme", fmt::format("{}: split {}, {}", options.mode_name(), scheme.split.str(), describe_axes(scheme))},
+      {"batch", fmt::format("{} per step as {}", counted(options.batch_size, "sample"),
+                            describe_batch(run.engine->facts().batch))},
+      {"optimizer",
+       describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
   if (const std::string communicator = run.engine->facts().communicator; !communicator.empty())
     facts.emplace_back("communicator", communicator);
   if (const ImageForm form = run.engine->facts().input_form) facts.emplace_back("input", form.str());

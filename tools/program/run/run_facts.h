@@ -16,7 +16,7 @@ namespace vitrine::tools {
 std::string command_line(const Options& options);
 
 /// Model, data, scheme, optimizer, machine.
-Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode);
+Facts run_facts(const Options& options, const Job& job, Run& run);
 /// Date, host, processor and the version of the program.
 Facts program_facts();
 /// The same with devices (threads or GPU, and capacity) and the versions of what was built in.

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "tools/program/record/findings.h"
-#include "tools/program/record/reproduction.h"
 #include "tools/program/render/html/charts.h"
 #include "tools/program/render/report_tables.h"
 #include "tools/program/text/json_text.h"
@@ -312,59 +311,6 @@ Sections comparison_sections(const Record& record) {
   return sections;
 }
 
-/// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are
-/// those of all seeds.
-Json reproduction_curves(const Record& record) {
-  CurveChart losses{"Training loss over the steps", {}}, accuracies{"Test accuracy over the steps", {}};
-  LineStyles styles;
-  for (const RunRecord& run : record.runs) {
-    const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
-    const Curve empty{run.name, paint, {}, false, false, dashes};
-    losses.curves.push_back(loss_curve(run, empty));
-    accuracies.curves.push_back(epochs_curve(run, &EpochRecord::test_accuracy, empty));
-  }
-  return blocks_of({titled(curve_chart(accuracies)), titled(curve_chart(losses))});
-}
-
-Json list(const std::vector<std::string>& lines) {
-  Json blocks = Json::array();
-  for (const std::string& line : lines) blocks.push_back(text(line));
-  return blocks;
-}
-
-Json reproduction_times(const Record& record) {
-  std::vector<Bar> bars;
-  for (const ConfigurationSummary& summary : record.summaries) {
-    const std::string duration = short_seconds(summary.seconds.mean);
-    if (summary.seconds.count > 0)
-      bars.push_back({summary.name,
-                      {{duration, "series1", summary.seconds.mean, "of training"}},
-                      fmt::format("{}; {} samples/s", duration, summary.rates.str())});
-  }
-  return titled(bar_chart("Time of training in each configuration", {{"", bars}}));
-}
-
-Sections reproduction_sections(const Record& record) {
-  Sections sections = {
-      {"Problems", list(run_problems(record))},
-      {"Results", blocks_of({list(record.notes), reproduction_times(record), reproduction_table(record).json()})}};
-  if (record.as_published) {
-    sections.push_back(
-        {"Published figures",
-         blocks_of({table(published_table(record)),
-                    record.departures.empty() ? Json() : heading("Differences from the published conditions"),
-                    list(record.departures)})});
-    sections.push_back({"Published conditions and good practice", list(published_conditions())});
-  }
-  sections.push_back({"Learning", reproduction_curves(record)});
-  const Record measured = measured_runs(record);
-  if (!measured.runs.empty()) {
-    const Sections of_devices = measurements_sections(measured);
-    sections.insert(sections.end(), of_devices.begin(), of_devices.end());
-  }
-  return sections;
-}
-
 Json frontier_section(const Record& record) {
   if (!record.frontier) return {};
   return blocks_of(
@@ -400,10 +346,9 @@ Json settings_section(const std::string& command, const Facts& facts) {
 Json page_data(const Record& record) {
   Json data = {{"title", record.title}, {"story", story(record)}, {"sections", Json::array()}};
   using Kind = Record::Kind;
-  for (const auto& [title, blocks] : record.kind == Kind::run            ? run_sections(record)
-                                     : record.kind == Kind::plan         ? plan_sections(record)
-                                     : record.kind == Kind::reproduction ? reproduction_sections(record)
-                                                                         : comparison_sections(record)) {
+  for (const auto& [title, blocks] : record.kind == Kind::run    ? run_sections(record)
+                                     : record.kind == Kind::plan ? plan_sections(record)
+                                                                 : comparison_sections(record)) {
     if (!blocks.empty()) data["sections"].push_back({{"title", title}, {"blocks", blocks}});
   }
   data["sections"].push_back(settings_section(record.command_line, record.facts));

@@ -95,37 +95,10 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
                                          fmt::join(as_small, ", "), needs, figure(short_bytes(less)), much->name));
 }
 
-/// "`1.2` to `1.5`": the means of the configurations.
-std::string range_words(const std::vector<ConfigurationSummary>& all, Spread ConfigurationSummary::*spread,
-                        const auto& words) {
-  std::vector<double> means;
-  for (const ConfigurationSummary& summary : all) {
-    if ((summary.*spread).count > 0) means.push_back((summary.*spread).mean);
-  }
-  const Spread range = spread_of(std::move(means));
-  const std::string low = figure(words(range.least)), high = figure(words(range.most));
-  return low == high ? low : low + " to " + high;
-}
-
-std::string story_of_reproduction(const std::vector<ConfigurationSummary>& all) {
-  int64_t runs = 0, complete = 0;
-  for (const ConfigurationSummary& summary : all) {
-    runs += static_cast<int64_t>(summary.runs);
-    complete += static_cast<int64_t>(summary.seconds.count);  // that of the complete runs
-  }
-  const std::string text = fmt::format("{} of {} complete", figure(format_count(complete)), counted(runs, "run"));
-  if (complete == 0) return text + ".";
-  return fmt::format(
-      "{}; test accuracy {}; training takes {}.", text,
-      range_words(all, &ConfigurationSummary::accuracy, [](double a) { return fmt::format("{:.4f}", a); }),
-      range_words(all, &ConfigurationSummary::seconds, format_duration));
-}
-
 }  // namespace
 
 std::string story(const Record& record) {
   using Kind = Record::Kind;
-  if (record.kind == Kind::reproduction) return story_of_reproduction(record.summaries);
   if (record.kind == Kind::comparison) {
     if (record.runs.empty()) return {};
     std::string whole = story_of_comparison(record.runs);
