@@ -76,7 +76,8 @@ Format cifar100() {
       hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
   }
   const std::string file = format.train_files[0], python_version = fs::path(file).stem().string();  // has no ending
-  if (const auto found = hint.empty() ? find_below(folder, {"/" + file}) : std::nullopt)
+  if (const auto found = hint.empty() ? find_below(folder, {"/" + file}) : std::nullopt;
+      found && found->parent_path() != folder)
     hint = fmt::format("; found {}: use {}:{}", found->string(), format.kind, found->parent_path().string());
   if (const auto found = hint.empty() ? find_below(folder, {"/" + python_version}) : std::nullopt)
     hint = fmt::format("; {} is of the Python version, but the binary version is needed", found->string());
@@ -187,8 +188,8 @@ DatasetPair open_cifar(const fs::path& given, CifarKind kind, const DatasetOptio
     }
   }
   pair.train.samples = open_records(format, files);
-  if (options.holds_out()) return pair;
   const fs::path test = folder / format.test_file;
+  if (options.holds_out() || (options.test_optional && !is_there(test))) return pair;
   if (!is_there(test)) fail_missing(format, {test}, folder);
   pair.test.samples = open_records(format, {check_file(format, test)});
   return pair;

@@ -108,6 +108,8 @@ struct DatasetOptions {
   /// are held out depends on the seed, the share and their number.
   double val_split = 0.0;
   bool holds_out() const { return val_split > 0.0; }
+  /// A test set that is not there is empty, for programs that only train.
+  bool test_optional = false;
 };
 
 /// Opens "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".

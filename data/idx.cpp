@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,16 +30,23 @@ struct OpenedFile {
   InputFile file;
 };
 
-/// "train-images" and "idx3-ubyte": the file, also with a dot between them, plain or packed.
+/// "train-images" and "idx3-ubyte": the file's names, also with a dot between them, plain or packed.
+std::vector<std::string> names_of(const std::string& stem, const std::string& format) {
+  return {stem + "-" + format, stem + "." + format, stem + "-" + format + ".gz", stem + "." + format + ".gz"};
+}
+
+bool has_test_files(const fs::path& folder) {
+  std::vector<std::string> names = names_of("t10k-images", "idx3-ubyte");
+  std::ranges::copy(names_of("t10k-labels", "idx1-ubyte"), std::back_inserter(names));
+  return std::ranges::any_of(names, [&](const std::string& name) { return is_there(folder / name); });
+}
+
 OpenedFile open_file(const fs::path& folder, const std::string& stem, const std::string& format, IdxKind kind) {
   using Packing = InputFile::Packing;
-  std::vector<std::string> names;
-  for (const char* packed : {"", ".gz"}) {
-    for (const char* separator : {"-", "."}) {
-      names.push_back(stem + separator + format + packed);
-      const fs::path path = folder / names.back();
-      if (is_there(path)) return {path, {path, *packed == '\0' ? Packing::none : Packing::gzip}};
-    }
+  const std::vector<std::string> names = names_of(stem, format);
+  for (const std::string& name : names) {
+    const fs::path path = folder / name;
+    if (is_there(path)) return {path, {path, name.ends_with(".gz") ? Packing::gzip : Packing::none}};
   }
   std::string hint = kind == IdxKind::fashion_mnist
                          ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist"
@@ -131,8 +139,9 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind, const DatasetOptions&
   expect_folder(kind_name(kind), folder);
   DatasetPair pair;
   pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
-  if (!options.holds_out()) pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
-  if (!options.holds_out() && (pair.train.height != pair.test.height || pair.train.width != pair.test.width)) {
+  const bool has_test = !options.holds_out() && (!options.test_optional || has_test_files(folder));
+  if (has_test) pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
+  if (has_test && (pair.train.height != pair.test.height || pair.train.width != pair.test.width)) {
     throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal",
                                 kind_name(kind), folder.string(), pair.train.height, pair.train.width, pair.test.height,
                                 pair.test.width));

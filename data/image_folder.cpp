@@ -162,6 +162,17 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
   return set;
 }
 
+Dataset open_test(const fs::path& test, const fs::path& train, const std::vector<std::string>& classes, int64_t side) {
+  const std::vector<std::string> test_classes = class_folders(test);
+  if (classes != test_classes) {
+    std::vector<std::string> different;
+    std::ranges::set_symmetric_difference(classes, test_classes, std::back_inserter(different));
+    fail(test, fmt::format("its classes differ from those of {}, in {}", train.string(),
+                           excerpt(fmt::format("{}", fmt::join(different, ", ")))));
+  }
+  return open_part(test, "test", classes, side);
+}
+
 }  // namespace
 
 DatasetPair open_image_folder(const fs::path& folder, const DatasetOptions& options) {
@@ -174,16 +185,10 @@ DatasetPair open_image_folder(const fs::path& folder, const DatasetOptions& opti
   if (!options.holds_out()) {
     const auto* const name =
         std::ranges::find_if(kTestFolders, [&](const char* candidate) { return is_folder(folder / candidate); });
-    if (name == std::end(kTestFolders)) fail(folder, fmt::format("it has no folder {}", fmt::join(kTestFolders, ", ")));
-    const fs::path test = folder / *name;
-    const std::vector<std::string> test_classes = class_folders(test);
-    if (classes != test_classes) {
-      std::vector<std::string> different;
-      std::ranges::set_symmetric_difference(classes, test_classes, std::back_inserter(different));
-      fail(test, fmt::format("its classes differ from those of {}, in {}", train.string(),
-                             excerpt(fmt::format("{}", fmt::join(different, ", ")))));
-    }
-    pair.test = open_part(test, "test", classes, options.image_size);
+    const bool found = name != std::end(kTestFolders);
+    if (!found && !options.test_optional)
+      fail(folder, fmt::format("it has no folder {}", fmt::join(kTestFolders, ", ")));
+    if (found) pair.test = open_test(folder / *name, train, classes, options.image_size);
   }
   pair.train = open_part(train, "train", classes, options.image_size);
   // Last, so that a missing flag does not hide what is wrong with the folder.

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -103,6 +105,20 @@ int open_named(const std::string& path, std::string& temporary) {
   return file;
 }
 
+/// Opens a pipe or device for writing. Whoever reads from a pipe may still be starting: -1 with ENXIO if nobody comes.
+int open_for_reader(const std::string& path) {
+  constexpr int kTries = 200;
+  int file = -1;
+  for (int i = 0; i < kTries; ++i) {
+    file = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file >= 0 || errno != ENXIO) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    errno = ENXIO;
+  }
+  if (file >= 0) fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_NONBLOCK);
+  return file;
+}
+
 /// True when a file without a name can be given one in the folder of `path`. Checked early, before hours of work rely
 /// on it.
 bool can_name_files(const std::string& path) {
@@ -151,8 +167,8 @@ void AtomicFile::open_in_place(int standard_stream) {
   in_place_ = true;
   // stdout and stderr have their own position, and buffered text that must come first.
   if (standard_stream >= 0) std::fflush(standard_stream == STDOUT_FILENO ? stdout : stderr);
-  descriptor_ =
-      standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  descriptor_ = standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open_for_reader(path_);
+  if (descriptor_ < 0 && errno == ENXIO) fail("cannot be opened: nobody reads from this pipe");
   if (descriptor_ < 0) fail("cannot be opened");
 }
 

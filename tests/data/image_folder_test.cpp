@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 #include <jpeglib.h>
@@ -341,9 +342,28 @@ TEST(ImageFolder, RefusesOtherLayouts) {
   }
 }
 
+TEST(ImageFolder, AFileThatIsGoneIsNotDamagedButALinkToNothingIs) {
+  const Folder folder;
+  const DatasetPair pair = open_dataset(folder.description(), 0, {.image_size = 8});
+  const auto is_damaged = [&] {
+    try {
+      pair.test.image(0);
+    } catch (const DataError& error) {
+      return dynamic_cast<const DamagedSample*>(&error) != nullptr;
+    }
+    throw std::logic_error("the image was read");
+  };
+  const fs::path file = folder.path() / "val/ant/1.png";
+  fs::remove(file);
+  EXPECT_FALSE(is_damaged());
+  fs::create_symlink("nothing", file);
+  EXPECT_TRUE(is_damaged());
+}
+
 TEST(ImageFolder, HoldsOutImagesOfTrainOrOfAFlatFolder) {
   const Folder folder;
   fs::remove_all(folder.path() / "val");
+  EXPECT_EQ(open_dataset(folder.description(), 0, {.image_size = 8, .test_optional = true}).test.size(), 0);
   for (const char* flat : {"", "train"}) {
     const DatasetPair pair = open_dataset(folder.description() + "/" + flat, 0, {.image_size = 8, .val_split = 0.25});
     EXPECT_EQ(pair.train.class_names, (std::vector<std::string>{"ant", "beetle"}));

@@ -178,6 +178,7 @@ TEST_F(AtomicFileTest, WritesDirectlyToPipesAndDevices) {
   reader.join();
   EXPECT_EQ(read, "through the pipe");
   EXPECT_EQ(names(), std::vector<std::string>{"pipe"});
+  expect_mentions(error_of<DataError>([&] { AtomicFile file(path("pipe")); }), {"pipe", "nobody reads from this pipe"});
 
   AtomicFile full("/dev/full");
   expect_mentions(error_of<DataError>([&] {

@@ -134,6 +134,23 @@ TEST_F(DamagedImages, LeaveTheMeanOverTheOthers) {
   EXPECT_EQ(losses(words("--skip-damaged --data-on-device on")), skipping);
 }
 
+/// --skip-damaged is for single images: it must not train on none.
+TEST_F(DamagedImages, ABatchOfNothingElseEndsTheRun) {
+  for (int i = 300; i < 600; ++i) images_.damage("train", i);
+  const ChildResult result = run_vitrine(train(words("--skip-damaged --save {}", path("w.safetensors"))));
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "--skip-damaged: a training batch has no image that can be decoded");
+  EXPECT_EQ(Json::parse(result.output)["step_losses"].size(), 3U);
+  EXPECT_TRUE(fs::exists(path("w.safetensors")));
+}
+
+TEST_F(DamagedImages, WhatIsSeenBeforeTheRunNamesTheFlag) {
+  const std::string bad = images_.damage("train", 0);  // the first that is looked at
+  const ChildResult result = run_vitrine(train({}));
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, bad, "--skip-damaged goes on without damaged images");
+}
+
 TEST_F(DamagedImages, WhereNoneCanBeThereTheFlagIsRefused) {
   const ChildResult result = run_vitrine(words("train --data synthetic:8 --skip-damaged"));
   EXPECT_EQ(result.exit_code, 2);

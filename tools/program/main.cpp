@@ -23,6 +23,7 @@
 #include "tools/program/run/gpu_probes.h"
 #include "tools/program/run/interrupt.h"
 #include "tools/program/run/processes.h"
+#include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/standard_streams.h"
 #include "tools/program/text/terminal.h"
@@ -79,6 +80,9 @@ int run_program(const std::vector<std::string>& arguments) {
     const int status = run(options, *processes);
     processes->close();
     return status;
+  } catch (const vitrine::DamagedSample& error) {
+    const bool skips = options.command == Options::Command::train || options.command == Options::Command::eval;
+    return fail(skips ? describe_unread(std::current_exception()) : error.reason(), kExitFailure);
   } catch (const vitrine::Error& error) {
     return fail(error.reason(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const vitrine::SearchStopped&) {

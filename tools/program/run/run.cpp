@@ -120,7 +120,8 @@ DatasetPair open_data(const Options& o, int64_t image_size) {
   DatasetPair data = open_dataset(o.data, kDataSeed,
                                   {.image_size = image_size,
                                    .measured = o.normalize.empty() && o.command != Options::Command::plan,
-                                   .val_split = o.val_split.value_or(0.0)});
+                                   .val_split = o.val_split.value_or(0.0),
+                                   .test_optional = !o.evaluate && o.eval_every == 0});
   const Dataset all = data.train;
   if (o.limit_samples) limit_samples(*o.limit_samples, o.data, data);
   print_warnings(o, class_warnings(all, data.train));
@@ -223,6 +224,7 @@ Job open_job(const Options& options) {
     }
     const auto skip = [](Dataset& set, std::shared_ptr<UnreadSamples>& skipped) {
       skipped = std::make_shared<UnreadSamples>();
+      if (set.size() == 0) return;  // a test set that is not there
       set = skip_unread(set, skipped, SkippedErrors::damaged);
     };
     skip(job.data.train, job.skipped_train);

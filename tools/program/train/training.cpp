@@ -28,6 +28,16 @@ namespace {
 /// A vote to stop counts two steps later; it is known before the batch after them is due.
 constexpr int64_t kStepsAhead = 3;
 
+/// A batch without any image that counts is no bad item: the data is damaged or gone. Such a step would change nothing
+/// but running statistics.
+constexpr const char* kNoneCounts =
+    "--skip-damaged: a training batch has no image that can be decoded; are the files still there?";
+
+bool any_counts(const HostBatch& batch) {
+  const auto* const labels = batch.labels.as<int32_t>();
+  return std::any_of(labels, labels + batch.labels.numel(), [](int32_t label) { return label != kIgnoredLabel; });
+}
+
 }  // namespace
 
 void check_train_schedule(const Options& options) {
@@ -158,6 +168,7 @@ std::optional<HostBatch> Training::next_batch() {
   try {
     std::optional<HostBatch> batch = source_.next(engine_.steps_issued(), ahead);
     VITRINE_ASSERT(batch.has_value(), "the loader ended before the epochs it was made for");
+    if (alone && job_.skipped_train && !any_counts(*batch)) throw DataError(kNoneCounts);
     if (!error_ && source_.error_ahead()) {
       error_ = source_.error_ahead();
       engine_.vote_to_stop();
@@ -322,6 +333,10 @@ void Training::train_epoch(EpochRecord& result) {
       add_step(totals);
       for (StepResult* sum : {&done, &result.totals, &other_sums_.totals}) sum->add_totals(totals);
       stopped_ = stopped_ || totals.stop_votes > 0;
+      if (job_.skipped_train && totals.valid == 0) {  // of several processes, whose parts of a batch may be small
+        stopped_ = true;
+        record_.failure = kNoneCounts;
+      }
       for (EpochRecord* record : {&result, &other_sums_}) {
         record->last_loss = totals.mean_loss();
         ++record->steps;
