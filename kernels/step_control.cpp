@@ -12,6 +12,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/run.h"
 #include "runtime/cpu/parallel.h"
+#include "runtime/cpu/sum_of_squares.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -21,25 +22,6 @@ namespace {
 // The number of parts does not depend on the number of threads, so that the order of the sum is fixed.
 constexpr int64_t kParts = 256;
 constexpr int64_t kGrainElements = 16384;
-
-/// Sum of squares in double, in an order that depends only on `count`.
-double sum_of_squares(const float* values, int64_t count) {
-  constexpr int64_t kPartialSums = 16;
-  std::array<double, kPartialSums> sums{};
-  int64_t i = 0;
-  for (; i + kPartialSums <= count; i += kPartialSums) {
-#pragma omp simd
-    for (int64_t lane = 0; lane < kPartialSums; ++lane) {
-      const auto v = static_cast<double>(values[i + lane]);
-      sums[static_cast<size_t>(lane)] += v * v;
-    }
-  }
-  for (; i < count; ++i)
-    sums[static_cast<size_t>(i % kPartialSums)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double sum = 0.0;
-  for (const double partial : sums) sum += partial;
-  return sum;
-}
 
 float* at(const View& control, int64_t index) { return control.as<float>() + index; }
 

@@ -8,6 +8,7 @@
 
 #include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
+#include <vitrine/runtime/square_sums.h>
 
 /// Operations between the reduction of the gradients and the update of the parameters. They decide on the device
 /// whether the optimizer step is taken and by which factor the update multiplies the summed gradient, so that no step
@@ -59,16 +60,12 @@ struct UpdateCount {
   double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // of AdamConfig; no effect for SGD
   ConstView values = {};                      // empty, or (StepValues::kCount) i32: lr and beta1
 };
-/// Sums of squares of an f32 vector by tiles: tile i has elements [i * kSquareTile, (i + 1) * kSquareTile), the last
-/// one may be shorter. They are kept in a view (square_tiles(n), 2) i32, each as the bits of an f64. Squares of finite
-/// floats do not overflow an f64, so a sum is finite exactly if all elements of its tile are.
-inline constexpr int64_t kSquareTile = 8192;
-inline constexpr int64_t square_tiles(int64_t elements) { return (elements + kSquareTile - 1) / kSquareTile; }
-
-/// The first elements of a gradient, whose squares sum_squares() has summed before.
+/// The first elements of a gradient, whose squares have been summed before, by sum_squares() or
+/// SquaringCommunicator::all_reduce_and_square().
 struct SquaredElements {
-  int64_t elements = 0;    // 0: none
-  ConstView squares = {};  // (tiles, 2) i32, of one range after another; each range begins a new tile
+  int64_t elements = 0;  // 0: none
+  ConstView squares =
+      {};  // (tiles, 2) i32 (runtime/square_sums.h), of one range after another; each range begins a new tile
   // They may include squares from other devices. Where only another device has the element that is not finite, the
   // step is decided as there, and kFirstNonFinite is the last of these elements.
 };

@@ -76,6 +76,9 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   const void* known = nullptr;  // send_receive: memory of the views' size
+  int64_t squared =
+      0;  // all_reduce of f32: elements of the output whose squares are summed by tiles (runtime/square_sums.h)
+  double* squares = nullptr;  // those sums
 };
 
 /// Describes the differences between the ranks' calls (in rank order), for a CommError; empty if they are one

@@ -12,6 +12,17 @@ namespace vitrine {
 
 class Communicator;
 
+/// Sums that are squared while they are in the cache.
+class SquaringCommunicator {
+ public:
+  virtual ~SquaringCommunicator() = default;
+  /// all_reduce(inout) of f32 that also sums the squares of the first `squared` elements of the result by tiles
+  /// (runtime/square_sums.h).
+  ///   squares  (square_tiles(squared), 2) i32
+  /// throws as Communicator
+  virtual void all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares) = 0;
+};
+
 /// Collectives that a rank issued to streams that were capturing work: every launch of that work issues them again.
 class CapturedCollectives {
  public:

@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "runtime/note_reads.h"
 #include "runtime/order_checker.h"
+#include "runtime/square_sums.h"
 
 namespace vitrine {
 namespace {
@@ -180,6 +181,30 @@ void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View out
                   .input = input.data,
                   .output = output.data};
   issue(ctx, call, input, output, 2 * input.bytes() * (size_ - 1) / size_);
+}
+
+void CheckedCommunicator::issue_all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares) {
+  constexpr const char* kName = "all_reduce_and_square";
+  check_present(kName, "inout", inout);
+  check_present(kName, "squares", squares);
+  if (inout.dtype != DType::f32 || squares.dtype != DType::i32) {
+    throw DtypeError(fmt::format("{}: inout is {} and squares are {}, expected f32 and i32", kName,
+                                 dtype_name(inout.dtype), dtype_name(squares.dtype)));
+  }
+  if (squared < 1 || squared > inout.numel() || squares.shape != Shape{square_tiles(squared), 2}) {
+    throw ShapeError(fmt::format(
+        "{}: squares have shape {} for {} of {} elements, expected ({}, 2), and 1 element or more to square", kName,
+        squares.shape.str(), squared, inout.numel(), square_tiles(squared)));
+  }
+  const Call call{.operation = Operation::all_reduce,
+                  .dtype = inout.dtype,
+                  .count = inout.numel(),
+                  .reduction = reduction(ReduceOp::sum),
+                  .input = inout.data,
+                  .output = inout.data,
+                  .squared = squared,
+                  .squares = static_cast<double*>(squares.data)};
+  issue(ctx, call, inout, inout, 2 * inout.bytes() * (size_ - 1) / size_, squares);
 }
 
 void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) {

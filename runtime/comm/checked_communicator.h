@@ -40,6 +40,8 @@ class CheckedCommunicator : public Communicator {
   void reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op);
 
  protected:
+  /// Checks the arguments of all_reduce_and_square(), and queues it.
+  void issue_all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares);
   /// ordinal: of its device in this process's group, if there are other processes; books_bytes: moved bytes count
   /// towards the context's open span
   CheckedCommunicator(int rank, int size, int ordinal, bool books_bytes = true)

@@ -8,7 +8,9 @@
 
 #include "runtime/cpu/half_lanes.h"
 #include "runtime/cpu/parallel.h"
+#include "runtime/cpu/sum_of_squares.h"
 #include "runtime/error.h"
+#include "runtime/square_sums.h"
 
 namespace vitrine::comm {
 namespace {
@@ -165,6 +167,21 @@ void combine_to_all(DType from, DType to, Reduction reduction, std::span<const v
     default:
       return combine_all<float, float>(reduction, inputs, outputs, begin, end);
   }
+}
+
+void combine_and_square(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+                        int64_t begin, int64_t end, int64_t squared, std::span<double* const> squares) {
+  const Range<float, float> range{inputs, outputs, reduction.divisor};
+  const CombineRange<float, float> combine = combine_range_for<float, float>(reduction.op, inputs.size());
+  cpu::parallel_for(square_tiles(end - begin), kParallelGrain / kSquareTile, [&](int64_t first, int64_t last) {
+    for (int64_t tile = begin / kSquareTile + first; tile < begin / kSquareTile + last; ++tile) {
+      const int64_t tile_begin = tile * kSquareTile, tile_end = std::min(tile_begin + kSquareTile, end);
+      combine(range, tile_begin, tile_end);
+      if (tile_begin >= squared) continue;
+      const double sum = cpu::sum_of_squares(range.output(0) + tile_begin, std::min(tile_end, squared) - tile_begin);
+      for (double* const sums : squares) sums[tile] = sum;
+    }
+  });
 }
 
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes) {

@@ -16,6 +16,13 @@ namespace vitrine::comm {
 void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs,
                     std::span<void* const> outputs, int64_t begin, int64_t end);
 
+/// combine_to_all() of f32 that also sums the squares of the result by tiles (runtime/square_sums.h), while a tile is
+/// in the cache.
+///   begin    a multiple of kSquareTile      squared  only elements below it are squared
+///   squares  each gets the sums of the tiles in [begin, end)
+void combine_and_square(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+                        int64_t begin, int64_t end, int64_t squared, std::span<double* const> squares);
+
 /// Copies `bytes` bytes of the source to every output and reads them from memory once. Skips an output that is the
 /// source.
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes);

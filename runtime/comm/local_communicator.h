@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/local_group.h"
 
@@ -13,7 +14,7 @@ namespace vitrine {
 ///
 /// A collective that is skipped because its stream is in error aborts the group, because peers would wait forever. Wait
 /// spans refer to strings of the group, so take the spans while a communicator of the group exists.
-class LocalCommunicator final : public CheckedCommunicator {
+class LocalCommunicator final : public CheckedCommunicator, public SquaringCommunicator {
  public:
   /// books_bytes: see CheckedCommunicator; plans_gpus: meta devices that stand for GPUs
   LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes = true,
@@ -23,6 +24,9 @@ class LocalCommunicator final : public CheckedCommunicator {
   LocalCommunicator& operator=(const LocalCommunicator&) = delete;
 
   std::string description() const override;
+  void all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares) override {
+    issue_all_reduce_and_square(ctx, inout, squared, squares);
+  }
   void abort(const Reason& reason) override;
 
  private:

@@ -10,6 +10,7 @@
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/tree_sum.h"
 #include "runtime/error.h"
+#include "runtime/square_sums.h"
 
 namespace vitrine::comm {
 namespace {
@@ -116,10 +117,14 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
 
   switch (mine.operation) {
     case Operation::all_reduce: {
-      if (size_ == 1 && mine.input == mine.output) return;
+      if (size_ == 1 && mine.input == mine.output && mine.squared == 0) return;
       for (size_t r = 0; r < ranks; ++r) sums[r] = records[r].call->output;
-      const Slice slice = slice_of(mine.count, kSumGrain, rank, size_);
-      return sum(ranks, slice.begin, slice.end);
+      const Slice slice = slice_of(mine.count, mine.squared > 0 ? kSquareTile : kSumGrain, rank, size_);
+      if (mine.squared == 0) return sum(ranks, slice.begin, slice.end);
+      std::array<double*, kMaxRanks> squares;
+      for (size_t r = 0; r < ranks; ++r) squares[r] = records[r].call->squares;
+      return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
+                                mine.squared, {squares.data(), ranks});
     }
     case Operation::tree_all_reduce:
     case Operation::tree_reduce_scatter: {

@@ -132,6 +132,14 @@ TEST_F(CudaGraphProcesses, ReplayGradientsIn16Bits) {
   expect_same_bits(model, config);
 }
 
+TEST_F(CudaGraphProcesses, ReplayTheSumsOfSquaresOfNamedModels) {
+  const Model model = make_model("mlp", {.image_size = 32});
+  EngineConfig config = with(small_config(model, 4), DType::f32, "sgd");
+  config.workspace_bytes = int64_t{32} << 20;
+  config.bucket_bytes = int64_t{5} << 20;
+  expect_same_bits(model, config);
+}
+
 TEST_F(CudaGraphProcesses, SkipTheStepsThatIssuedOnesSkip) {
   const Model model = random_model(4);
   EngineConfig config = with(small_config(model, 6), DType::f16, "sgd");

@@ -6,14 +6,16 @@ namespace vitrine {
 AllReduceReducer::AllReduceReducer(const ReducerContext& replica)
     : replica_(replica),
       wire_(replica),
+      squares_(replica),
       overlap_(replica.device),
-      buckets_(replica.world_size > 1
+      buckets_(replica.world_size > 1 || squares_.active()
                    ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
                    : std::vector<Bucket>{}) {}
 
 void AllReduceReducer::begin_step(int64_t step) {
   next_ = 0;
   wire_.begin_step(step);
+  squares_.begin_step();
 }
 
 void AllReduceReducer::add(int64_t finished_elements) {
@@ -21,16 +23,21 @@ void AllReduceReducer::add(int64_t finished_elements) {
 }
 
 void AllReduceReducer::reduce(const Bucket& bucket) {
+  if (alone() && !squares_.is_due(bucket.parameters_end)) return;
   wire_.pack(bucket.begin, bucket.parameters_end);
-  overlap_.start(Phase::reduce, bucket.name.c_str(), "backward", [&](ExecContext& communication) {
+  const Phase phase = alone() ? Phase::decide : Phase::reduce;
+  overlap_.start(phase, bucket.name.c_str(), "backward", [&](ExecContext& communication) {
+    if (alone()) return squares_.add(bucket.parameters_end);
+    if (squares_.all_reduce(bucket)) return;
     wire_.for_each_view(bucket.begin, bucket.end,
                         [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
+    squares_.add(bucket.parameters_end);
   });
 }
 
 void AllReduceReducer::finish() {
   add(replica_.layout.parameter_elements());
-  if (replica_.world_size == 1) return;
+  if (alone() && squared().elements == 0) return;
   overlap_.join("reduce");
   wire_.unpack();
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/step_control.h"
 #include "runtime/copy.h"
+#include "runtime/square_sums.h"
 
 namespace vitrine {
 namespace {

@@ -6,6 +6,7 @@
 #include "kernels/elementwise.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
+#include "runtime/square_sums.h"
 #include "runtime/trace/communication_table.h"
 
 namespace vitrine {
