@@ -99,9 +99,8 @@ void add_flags(CLI::App& parent, const CommandRow& of, Options& o, const Setting
     const bool chooses = row.choice.chosen != nullptr && (kRuns & only(command)) != 0;
     const bool is_switch = row.field.on && row.values.words.empty();
     CLI::Option& option = is_switch ? add_switch(app, row, row.field.on(o)) : add_value(app, row, o, chooses);
-    const auto special = std::find_if(row.help_of.begin(), row.help_of.end(),
-                                      [&](const auto& help) { return (help.first & only(command)) != 0; });
-    option.description(special != row.help_of.end() ? special->second : row.help + (chooses ? row.choice.help : ""));
+    const bool differs = (row.help_of.first & only(command)) != 0;
+    option.description(differs ? row.help_of.second : row.help + (chooses ? row.choice.help : ""));
     option.group(row.group == "Options" ? CLI::OptionDefaults().get_group() : row.group);
     option.required((row.required & only(command)) != 0);
   }

@@ -142,7 +142,7 @@ struct SettingRow {
   Commands commands = 0;   // that have the flag
   Field field = {};
   std::string help = {};
-  std::vector<std::pair<Commands, std::string>> help_of = {};  // of commands where it reads differently
+  std::pair<Commands, std::string> help_of = {};  // of commands where it reads differently
   Values values = {};
   std::string type = {};  // of the value, in the help; empty: by field and values
   Commands required = 0;

@@ -2,7 +2,7 @@
 // All settings of the program, in the order of the help and of the documentation.
 #include <set>
 #include <span>
-#include <type_traits>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -457,7 +457,7 @@ SettingTable optimizer_settings() {
             .effect_if = of_length}),
       flag("--steps", kRuns | kCompare, at(&Options::steps), "Optimizer steps, instead of --epochs",
            whole_number(1, kMostSteps),
-           {.help_of = {{kCompare, "Optimizer steps of each round; the first is not measured [6]"}},
+           {.help_of = {kCompare, "Optimizer steps of each round; the first is not measured [6]"},
             .meaning = "`--steps`; null with `--epochs`. `compare`: steps of a round",
             .effect_if = of_length}),
       flag("--eval-every", kTrain, at(&Options::eval_every),
@@ -503,7 +503,7 @@ SettingTable precision_settings() {
            number_above_0()),
       flag("--allow-non-finite", kModels, at(&Options::allow_non_finite),
            "Continue when a loss or gradient is not finite [stop]",
-           {.help_of = {{kEval, "Accept weights that are NaN or infinite [refuse them]"}}, .json = kTrainings}),
+           {.help_of = {kEval, "Accept weights that are NaN or infinite [refuse them]"}, .json = kTrainings}),
       flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype), "Data type used to reduce gradients",
            one_of({"f32", "f16", "bf16"}), {.meaning = "data type used to reduce gradients"}),
       flag("--precisions", kCompare, at(&Options::precisions),
@@ -530,7 +530,7 @@ SettingTable output_settings() {
            {.type = "FILE.safetensors", .effect = Effect::local, .ranks = Ranks::given}),
       // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
       flag("--report", kTrainings | kLab, at(&Options::report), "Write a page with charts and findings to FILE.html",
-           {.help_of = {{kLab, "Write a page with a chart for each bug to FILE.html"}},
+           {.help_of = {kLab, "Write a page with a chart for each bug to FILE.html"},
             .type = "FILE.html",
             .json = 0,
             .effect = Effect::local,
