@@ -82,7 +82,7 @@ int run_program(const std::vector<std::string>& arguments) {
     return status;
   } catch (const vitrine::DamagedSample& error) {
     const bool skips = options.command == Options::Command::train || options.command == Options::Command::eval;
-    return fail(skips ? describe_unread(std::current_exception()) : error.reason(), kExitFailure);
+    return fail(skips ? vitrine::Reason(describe_unread(std::current_exception())) : error.reason(), kExitFailure);
   } catch (const vitrine::Error& error) {
     return fail(error.reason(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const vitrine::SearchStopped&) {
