@@ -165,8 +165,8 @@ TEST(LabProgram, WritesAPage) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "The report is in " + file);
   const std::string page = read_file(file);
-  expect_contains(page, "\"title\":\"missing-event\"", "\"kind\":\"bars\"", "[\"date\",", "[\"host\",",
-                  "[\"processor\",");
+  expect_contains(page, "<h2>missing-event</h2>", "data-chart=\"lab\"", "\"planted\":", ">date</th>", ">host</th>",
+                  ">processor</th>");
   EXPECT_EQ(run_vitrine(words("lab missing-event --report /nonexistent/lab.html")).exit_code, 1);
 }
 

@@ -56,8 +56,9 @@ Json answer(const Json& request) {
   line.options->workspace_record = workspace_record();
   try {
     const Record record = plan_record(*line.options, request.at("remedies"));
-    return {{"json", json_text(plan_json(record))},
-            {"page", html::page_data(record)},
+    const Json json = plan_json(record);
+    return {{"json", json_text(json)},
+            {"page", html::page_json(html::page_of(record, json))},
             {"assumption", assumption(*line.options, record.run().devices.front())},
             {"fits", all_fit(record.run().devices)},
             {"remedies", record.remedies}};
@@ -83,7 +84,7 @@ extern "C" EMSCRIPTEN_KEEPALIVE void use_workspaces(const char* text) {
 }
 
 /// Plans {"arguments": ["plan", "--model", ...], "files": {"model.json": text}, "remedies": whether to search for what
-/// would fit}. Returns {"json": what --json prints, "page": html::page_data(), "assumption": text, "fits", "remedies":
+/// would fit}. Returns {"json": what --json prints, "page": html::page_json(), "assumption": text, "fits", "remedies":
 /// text} or {"error": text}; what it returns is valid until the next call.
 extern "C" EMSCRIPTEN_KEEPALIVE const char* plan(const char* request) {
   using vitrine::tools::Json;

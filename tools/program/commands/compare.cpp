@@ -294,8 +294,9 @@ int run_compare(const Options& options) {
   if (attempts.failed() && runs.empty()) attempts.rethrow();
   if (!options.report.empty()) comparison.add_timelines(runs);
   const Record record = make_record(options, job, comparison, std::move(runs), std::move(refused), attempts.failed());
-  const bool reported = !options.report.empty() && !record.runs.empty() &&
-                        attempts.run([&] { html::write_page(options.report, record); });
+  const bool reported = !options.report.empty() && !record.runs.empty() && attempts.run([&] {
+    html::write_page(options.report, html::page_of(record, comparison_json(record, devices)));
+  });
   if (options.json) {
     print_json(comparison_json(record, devices));
   } else if (!record.runs.empty()) {

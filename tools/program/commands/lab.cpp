@@ -60,7 +60,7 @@ int run_lab(const Options& options) {
   }
   Attempts attempts;
   const bool reported = !options.report.empty() && !results.empty() && attempts.run([&] {
-    html::write_page_data(options.report, lab::results_page(results, command_line(options)));
+    html::write_page(options.report, lab::results_page(results, interrupted(), command_line(options)));
   });
   if (options.json) {
     print_json(lab::results_json(results, interrupted()));

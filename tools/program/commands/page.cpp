@@ -154,11 +154,10 @@ int run_page(const Options& options) {
   check_writable("--out", options.page);
   const std::string_view planner = planner_page();
   fmt::print(stderr, "Asking oneDNN for the workspaces of the models; this takes about a minute\n");
-  const Json data = {{"title", "What each device of a training step holds"},
-                     {"controls", controls()},
-                     {"lessons", lessons()},
-                     {"workspaces", ask_libraries().text()}};
-  write_output_file("--out", options.page, [&](std::ostream& file) { file << html::page_of(data, planner); });
+  html::Page page;
+  page.title = "What each device of a training step holds";
+  page.data = {{"controls", controls()}, {"lessons", lessons()}, {"workspaces", ask_libraries().text()}};
+  write_output_file("--out", options.page, [&](std::ostream& file) { file << html::page_html(page, planner); });
   fmt::print("The page is in {}\n", options.page);
   return kExitOk;
 }

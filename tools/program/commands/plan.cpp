@@ -132,7 +132,8 @@ int run_plan(const Options& asked) {
   if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
   const Record record = plan_record(asked);
   Attempts attempts;
-  const bool reported = !asked.report.empty() && attempts.run([&] { html::write_page(asked.report, record); });
+  const bool reported = !asked.report.empty() &&
+                        attempts.run([&] { html::write_page(asked.report, html::page_of(record, plan_json(record))); });
   if (asked.json) {
     print_json(plan_json(record));
   } else {

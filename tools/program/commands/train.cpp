@@ -305,7 +305,7 @@ int run_train(const Options& asked, const Processes& processes) {
     attempts.run([&] {
       const Record& record = *trained.record;
       if (!options.report.empty() && processes.leads() &&
-          attempts.run([&] { html::write_page(options.report, record); })) {
+          attempts.run([&] { html::write_page(options.report, html::page_of(record, run_json(record))); })) {
         trained.files += fmt::format("The report is in {}\n", options.report);
       }
       if (options.json) {

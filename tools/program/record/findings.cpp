@@ -9,16 +9,11 @@
 
 #include <fmt/ranges.h>
 
-#include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
 
 namespace {
-
-using html::percent;
-using html::short_bytes;
-using html::short_seconds;
 
 // Shares above which a finding is reported.
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1,

@@ -6,9 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "tools/program/render/html/charts.h"
-#include "tools/program/render/html/page.h"
 #include "tools/program/run/run_facts.h"
+#include "tools/program/text/html_text.h"
 #include "tools/program/text/tables.h"
 #include "vitrine_version.h"
 
@@ -16,7 +15,6 @@ namespace vitrine::tools::lab {
 
 namespace {
 
-constexpr double kThinnestShare = 1e-3;  // of the longest bar on a page
 constexpr int kLongestBar = 60, kShortestBar = 10, kNumberWidth = 9;
 
 struct Pair {
@@ -68,22 +66,6 @@ Table overview_table(const std::vector<Result>& results) {
                    format_wrongness(result.most_without()), result.experiment->measures});
   }
   return table;
-}
-
-/// A bar for each number, on a linear axis: what is mere rounding has no width.
-Json bars_of(const Result& result) {
-  std::vector<html::Bar> bars;
-  const double thinnest = kThinnestShare * *std::max_element(result.planted.begin(), result.planted.end());
-  const auto add = [&](const std::string& setting, const char* name, const char* paint, double value) {
-    const std::string number = format_wrongness(value);
-    bars.push_back(
-        {fmt::format("{}, {}", setting, name), {{name, paint, value < thinnest ? 0.0 : value, number}}, number});
-  };
-  for (const Pair& pair : pairs_of(result)) {
-    add(pair.label, "with the bug", "exposed", pair.planted);
-    add(pair.label, "without it", "optimizer", pair.without);
-  }
-  return html::bar_chart(result.experiment->measures, {{"", bars}});
 }
 
 }  // namespace
@@ -141,28 +123,24 @@ Json results_json(const std::vector<Result>& results, bool interrupted) {
   return json;
 }
 
-Json results_page(const std::vector<Result>& results, const std::string& command) {
-  const auto text = [](const std::string& words) { return Json{{"kind", "text"}, {"text", words}}; };
+html::Page results_page(const std::vector<Result>& results, bool interrupted, const std::string& command) {
   const auto as_stated = std::count_if(results.begin(), results.end(), [](const Result& r) { return r.as_stated(); });
-  Json data = {
-      {"title", "Known bugs of data-parallel training"},
-      {"story", fmt::format("`{}` of {} bugs make the result wrong when planted, and without them it is right.",
-                            as_stated, results.size())},
-      {"sections", Json::array()}};
-  const auto add = [&](const char* title, Json blocks) {
-    data["sections"].push_back({{"title", title}, {"blocks", std::move(blocks)}});
-  };
-  add("The experiments", Json::array({overview_table(results).json()}));
-  for (const Result& result : results) {
-    const Experiment& e = *result.experiment;
-    add(e.name, Json::array({text(e.question), text(e.bug), text(measured(e) + "."), bars_of(result),
-                             text(fmt::format("How to notice it in PyTorch: {}", e.notice)),
-                             text(fmt::format("Where it happened: {}", e.link))}));
+  html::Page page{"Known bugs of data-parallel training",
+                  fmt::format("`{}` of {} bugs make the result wrong when planted, and without them it is right.",
+                              as_stated, results.size()),
+                  {{"The experiments", overview_table(results).html()}},
+                  {{"kind", "lab"}, {"record", results_json(results, interrupted)}, {"charts", Json::array()}}};
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Experiment& e = *results[i].experiment;
+    page.sections.push_back(
+        {e.name, html::paragraph(e.question) + html::paragraph(e.bug) + html::paragraph(measured(e) + ".") +
+                     html::chart("lab", i) + html::paragraph(fmt::format("How to notice it in PyTorch: {}", e.notice)) +
+                     fmt::format(R"(<p>Where it happened: <a href="{0}">{0}</a></p>)", escape_html(e.link))});
   }
   Facts facts = program_facts();
   facts.emplace_back("computed on", "CPU devices, small models, f32");
-  data["sections"].push_back(html::settings_section(command, facts));
-  return data;
+  page.sections.push_back(html::settings_section(command, facts));
+  return page;
 }
 
 }  // namespace vitrine::tools::lab

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "tools/program/learn/experiment.h"
-#include "tools/program/record/record.h"
+#include "tools/program/render/html/page.h"
 #include "tools/program/text/terminal.h"
 
-/// Results of experiments as text, JSON and data of a page.
+/// Results of experiments as text, JSON and a page.
 namespace vitrine::tools::lab {
 
 /// "0.52", "1.3e-07", "0".
@@ -26,8 +26,7 @@ std::string list_of_experiments(const Style& style);
 /// docs/json.md describes the keys.
 Json results_json(const std::vector<Result>& results, bool interrupted);
 
-/// For html::write_page_data().
 ///   command  the command line
-Json results_page(const std::vector<Result>& results, const std::string& command);
+html::Page results_page(const std::vector<Result>& results, bool interrupted, const std::string& command);
 
 }  // namespace vitrine::tools::lab

@@ -186,6 +186,14 @@ Table memory_table(const std::vector<DeviceRecord>& devices) {
   return groups.size() <= kGroupsApart ? memory_of_groups(groups, devices) : memory_spread(devices);
 }
 
+std::vector<Table> memory_tables(const std::vector<DeviceRecord>& devices) {
+  const std::vector<Group> groups = groups_of(devices, same_memory);
+  if (groups.size() > kGroupsApart) return {memory_spread(devices)};
+  std::vector<Table> tables;
+  for (const Group& group : groups) tables.push_back(memory_of_groups({group}, devices));
+  return tables;
+}
+
 std::string describe_outside(const std::vector<DeviceRecord>& devices, int processes) {
   int64_t outside = 0;
   std::map<std::string, int64_t> by_owner;

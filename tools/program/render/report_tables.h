@@ -27,6 +27,8 @@ std::string planned_peak(const DeviceRecord& device);
 /// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share
 /// their columns.
 Table memory_table(const std::vector<DeviceRecord>& devices);
+/// The same for a page, where tables stand side by side if the screen is wide enough: one for each set of devices.
+std::vector<Table> memory_tables(const std::vector<DeviceRecord>& devices);
 /// Memory outside the pools, and how it is measured.
 std::string describe_outside(const std::vector<DeviceRecord>& devices, int processes);
 

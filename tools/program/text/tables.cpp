@@ -2,16 +2,19 @@
 #include "tools/program/text/tables.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <numeric>
+#include <string_view>
+#include <utility>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "runtime/text.h"
 #include "runtime/units.h"
+#include "tools/program/text/html_text.h"
 
 namespace vitrine::tools {
 
@@ -154,18 +157,31 @@ std::string Table::str(const Style& style) const {
   return text;
 }
 
-nlohmann::ordered_json Table::json() const {
-  using OrderedJson = nlohmann::ordered_json;
-  OrderedJson columns = OrderedJson::array(), rows = OrderedJson::array();
-  for (const Column& column : columns_)
-    columns.push_back({{"title", column.title}, {"left", column.align != Align::right}});
-  bool rule = false;
+std::string Table::html() const {
+  const auto cell = [&](const char* element, const char* scope, size_t column, const std::string& text) {
+    std::string content;
+    for (const char c : escape_html(text)) {
+      const bool after_number = !content.empty() && std::isdigit(static_cast<unsigned char>(content.back())) != 0;
+      content.append(c == ' ' && after_number ? "\u00a0" : std::string_view(&c, 1));
+    }
+    return fmt::format("<{0}{1}{2}>{3}</{0}>", element, scope,
+                       columns_[column].align == Align::right ? "" : " class=\"left\"", content);
+  };
+  std::string html = "<div class=\"scroll\"><table>";
+  if (!title_.empty()) html += fmt::format("<caption><span>{}</span></caption>", escape_html(title_));
+  html += "<thead><tr>";
+  for (size_t c = 0; c < columns_.size(); ++c) html += cell("th", " scope=\"col\"", c, columns_[c].title);
+  html += "</tr></thead><tbody>";
   for (size_t r = 0; r < rows_.size(); ++r) {
-    const bool total = std::find(totals_.begin(), totals_.end(), r) != totals_.end();
-    if (!rows_[r].empty()) rows.push_back({{"cells", rows_[r]}, {"rule", rule}, {"total", total}});
-    rule = rows_[r].empty();
+    if (rows_[r].empty()) continue;
+    const bool rule = r > 0 && rows_[r - 1].empty(), total = std::ranges::find(totals_, r) != totals_.end();
+    html += total ? "<tr class=\"rule total\">" : rule ? "<tr class=\"rule\">" : "<tr>";
+    for (size_t c = 0; c < columns_.size(); ++c)
+      html += c == 0 ? cell("th", " scope=\"row\"", c, rows_[r][c]) : cell("td", "", c, rows_[r][c]);
+    html += "</tr>\n";
   }
-  return {{"kind", "table"}, {"title", title_}, {"columns", columns}, {"rows", rows}, {"hint", hint_}};
+  html += "</tbody></table></div>";
+  return hint_.empty() ? html : html + fmt::format("<p class=\"soft\">{}</p>", escape_html(hint_));
 }
 
 std::string format_share(double share) { return share == 0.0 ? std::string{} : fmt::format("{:.1f} %", share * 100.0); }
@@ -179,6 +195,31 @@ std::string format_ms(double seconds) {
          : ms >= 10.0 ? fmt::format("{:.1f}", ms)
          : ms >= 1.0  ? fmt::format("{:.2f}", ms)
                       : fmt::format("{:.3f}", ms);
+}
+
+std::string short_bytes(int64_t bytes) {
+  std::string text = format_bytes(bytes);
+  if (const size_t fraction = text.find(".0 "); fraction != std::string::npos) text.erase(fraction, 2);
+  return text;
+}
+
+std::string short_seconds(double seconds) {
+  if (seconds == 0) return "0";
+  const auto [value, unit] = seconds >= 1      ? std::pair{seconds, "s"}
+                             : seconds >= 1e-3 ? std::pair{seconds * 1e3, "ms"}
+                                               : std::pair{seconds * 1e6, "us"};
+  std::string text = fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
+  if (text.find('.') != std::string::npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+  }
+  return fmt::format("{} {}", text, unit);
+}
+
+std::string percent(double share) {
+  const double hundredths = share * 100;
+  return hundredths != 0 && std::abs(hundredths) < 10 ? fmt::format("{:.1f} %", hundredths)
+                                                      : fmt::format("{:.0f} %", hundredths);
 }
 
 std::string format_count(int64_t count) {

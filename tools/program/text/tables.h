@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "tools/program/text/terminal.h"
 
 namespace vitrine::tools {
@@ -40,9 +38,8 @@ class Table {
   bool is_empty() const { return rows_.empty(); }
   /// The table as text for the terminal.
   std::string str(const Style& style) const;
-  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule",
-  /// "total"}], "hint"}; "rule": a line above the row; "total": the total of the rows above.
-  nlohmann::ordered_json json() const;
+  /// The table for a page. Numbers keep their units where cells wrap.
+  std::string html() const;
 
  private:
   using Columns = std::vector<size_t>;
@@ -67,6 +64,12 @@ std::string format_share(double share);
 std::string format_ms(double seconds);
 /// "1.5 MiB"; "" for 0.
 std::string bytes_or_nothing(int64_t bytes);
+/// "512 MiB", "1.5 GiB": format_bytes() without a fraction of zero.
+std::string short_bytes(int64_t bytes);
+/// Milliseconds, or a better unit: "12.3 ms", "45 us", "1.2 s".
+std::string short_seconds(double seconds);
+/// "12 %", "0.4 %".
+std::string percent(double share);
 /// "12,345".
 std::string format_count(int64_t count);
 /// A rate per second: "12,345", "31", "0.31".

@@ -3,34 +3,61 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/program/record/record.h"
 
+/// The HTML page of a record: texts and tables are HTML, which needs no JavaScript; charts.js draws the charts from the
+/// record's JSON.
 namespace vitrine::tools::html {
 
-/// What a page shows: {"title", "story", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by
-/// its "kind": text, heading, facts, findings, table, fold, bars, waterfall, movement, memory, lanes, curves or pair.
-Json page_data(const Record& record);
+struct Section {
+  std::string title;
+  std::string content;  // HTML; a section without content is left out
+};
 
-/// The result in one sentence or two, with its figures in backquotes: "`705` samples/s; cpu:0 peaks at `15.3 MiB`,
-/// `4.3 MiB` more than cpu:1, mostly the optimizer's state; cpu:1 waits `31 %` of the step."
+struct Page {
+  std::string title;
+  std::string story;  // the result in a sentence or two, with figures in backquotes
+  std::vector<Section> sections;
+  Json data;  // for charts.js: {"kind", "record": what --json prints, "charts": chart_data(), ...}
+};
+
+/// The page of a record.
+///   json  what --json prints of it
+Page page_of(const Record& record, Json json);
+
+/// "`705` samples/s; cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state; cpu:1 waits
+/// `31 %` of the step."
 std::string story(const Record& record);
 
-/// The last section of every page, folded.
-Json settings_section(const std::string& command, const Facts& facts);
+/// What --json leaves out of a run and charts show: {"name", "steps", "shown_step", "epoch_ends", "output_device",
+/// "communication_of", "devices": [{"device", "step_seconds", "moved", "memory", "step"}], "differences"}.
+///   moved   {"phase": bytes of a step}, with 0 for a phase that only works
+///   memory  the timeline, null without one: {"moments", "phases": [[moment, "phase"]], "categories": {"name":
+///   [[moment,
+///           bytes]]}, "extent": [[moment, bytes]], "peak": {"moment", "bytes", "place"}, "blocks"}; values where they
+///           change, and the large blocks
+///   step    the spans of each stream, null without them; those that no screen can show are left out
+Json chart_data(const RunRecord& run);
 
-/// template.html with page_data() in it: one file that needs nothing else and makes no request.
-std::string page(const Record& record);
+/// One file that needs nothing else and makes no request.
+///   addition  elements at its end
+std::string page_html(const Page& page, std::string_view addition = {});
+/// {"title", "story", "nav", "main", "data"}: what page_html() puts into template.html, for a page that is shown again.
+Json page_json(const Page& page);
+/// Writes the page. throws DataError naming --report.
+void write_page(const std::string& path, const Page& page);
 
-/// template.html as it was built in.
+/// template.html with charts.js, as they were built in.
 std::string_view page_template();
 
-/// template.html with other data of that form, and with elements at its end.
-std::string page_of(const Json& data, std::string_view addition = {});
-/// Writes that page. throws DataError naming --report.
-void write_page_data(const std::string& path, const Json& data);
-
-/// Writes the page. throws DataError naming --report.
-void write_page(const std::string& path, const Record& record);
+// Content of sections. Texts are escaped.
+std::string paragraph(const std::string& text);
+/// A place that charts.js fills.
+///   run, device  their positions, where the chart is of one
+std::string chart(const char* name, size_t run = 0, size_t device = 0);
+/// The last section of every page, folded.
+Section settings_section(const std::string& command, const Facts& facts);
 
 }  // namespace vitrine::tools::html

@@ -8,7 +8,6 @@
 #include "tools/program/record/device_sets.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/text/scale.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools::html {
