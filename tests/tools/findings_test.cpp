@@ -90,57 +90,58 @@ TEST(Findings, ReportOutputsGatheredForTheLoss) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
   grow(in, 0, Category::activations, 2300 * kMiB);
-  EXPECT_TELLS(uneven_memory(in),
+  EXPECT_TELLS(apply_rule("uneven_memory", in),
                "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
-  EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
+  EXPECT_TELLS(apply_rule("uneven_memory", in), "`--mode criterion`");
   // If the blocks are known, gathered outputs are the reason only where they are most of the excess.
   in.devices[0].memory.emplace();
   in.devices[0].memory->moments.resize(1);
   in.devices[0].memory->blocks = {{0, 2300 * kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
-  expect_lacks(text_of(uneven_memory(in)), "--mode criterion");
+  expect_lacks(text_of(apply_rule("uneven_memory", in)), "--mode criterion");
   in.devices[0].memory->blocks[0].tensor = "gathered outputs";
-  EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
+  EXPECT_TELLS(apply_rule("uneven_memory", in), "`--mode criterion`");
   in.devices[0].memory->blocks[0].bytes = kMiB;
   in.devices[0].samples_per_step = 48;
-  EXPECT_TELLS(uneven_memory(tight(in)), "it has 48 of 64 samples. `--split equal` would distribute them.");
+  EXPECT_TELLS(apply_rule("uneven_memory", tight(in)),
+               "it has 48 of 64 samples. `--split equal` would distribute them.");
 }
 
 TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   RunRecord staged = calm();
   staged.scheme = scheme_preset("criterion");
   grow(staged, 0, Category::staging, 50 * kMiB);
-  EXPECT_TELLS(uneven_memory(tight(staged)), "`--staging host`");
+  EXPECT_TELLS(apply_rule("uneven_memory", tight(staged)), "`--staging host`");
   RunRecord updates = calm();
   updates.scheme = scheme_preset("dp");
   grow(updates, 0, Category::optimizer, 80 * kMiB);
-  EXPECT_TELLS(uneven_memory(tight(updates)),
+  EXPECT_TELLS(apply_rule("uneven_memory", tight(updates)),
                "`--mode zero1` divides it among all devices; `--split gpu0=16` would leave it there and give the "
                "device fewer samples, about 30 MiB less to hold, and the others more.");
   RunRecord larger = calm();
   larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
-  EXPECT_TELLS(uneven_memory(larger), "cpu:1 holds 30 MiB more");
-  EXPECT_TELLS(uneven_memory(tight(larger)), "`--split equal`");
+  EXPECT_TELLS(apply_rule("uneven_memory", larger), "cpu:1 holds 30 MiB more");
+  EXPECT_TELLS(apply_rule("uneven_memory", tight(larger)), "`--split equal`");
   grow(larger, 1, Category::optimizer, -10 * kMiB);
-  EXPECT_TELLS(uneven_memory(larger),
+  EXPECT_TELLS(apply_rule("uneven_memory", larger),
                "cpu:1 holds 20 MiB more than the others, mostly activations (30 MiB, and less of "
                "others): it has 40 of 64 samples");
   RunRecord little = calm();
   grow(little, 1, Category::activations, 2 * kMiB);
-  EXPECT_FALSE(uneven_memory(little).has_value());
+  EXPECT_FALSE(apply_rule("uneven_memory", little).has_value());
 }
 
 TEST(Findings, ReportLittleHeadroomAndLargeWorkspaces) {
   RunRecord in = calm();
   in.devices[1].pool.capacity_bytes = 102 * kMiB;
-  EXPECT_TELLS(little_headroom(in), "cpu:1 uses 98 % of its 102 MiB");
-  EXPECT_TELLS(little_headroom(in), "`--accumulate 2`");
+  EXPECT_TELLS(apply_rule("little_headroom", in), "cpu:1 uses 98 % of its 102 MiB");
+  EXPECT_TELLS(apply_rule("little_headroom", in), "`--accumulate 2`");
   in.devices[1].pool.capacity_bytes = 99 * kMiB;
-  EXPECT_FALSE(little_headroom(in)) << "it does not fit at all, which a plan says with its remedies";
-  EXPECT_FALSE(large_workspace(in).has_value());
+  EXPECT_FALSE(apply_rule("little_headroom", in)) << "it does not fit at all, which a plan says with its remedies";
+  EXPECT_FALSE(apply_rule("large_workspace", in).has_value());
   grow(in, 0, Category::workspace, 256 * kMiB);
-  EXPECT_TELLS(large_workspace(in), "72 % of cpu:0's memory");
-  EXPECT_TELLS(large_workspace(tight(in)), "`--workspace 64MiB`");
+  EXPECT_TELLS(apply_rule("large_workspace", in), "72 % of cpu:0's memory");
+  EXPECT_TELLS(apply_rule("large_workspace", tight(in)), "`--workspace 64MiB`");
 }
 
 TEST(Findings, BytesOfAStepDoNotDependOnWhatRanAhead) {
@@ -154,17 +155,19 @@ TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
   grow(in, 0, Category::optimizer, 80 * kMiB);
-  const Finding spare = uneven_memory(in).value(), binding = uneven_memory(tight(in)).value();
+  const Finding spare = apply_rule("uneven_memory", in).value(),
+                binding = apply_rule("uneven_memory", tight(in)).value();
   EXPECT_EQ(spare.remedy, "Nothing needs to change: 820 MiB of 1000 MiB are free.");
   EXPECT_EQ(describe_cost(spare), "small, 8.0 % of its capacity");
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 400 * kMiB;
-  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small, 20 % of its capacity") << "nothing needs to change";
+  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "small, 20 % of its capacity")
+      << "nothing needs to change";
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 1000 * 1024 * kMiB;
-  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "small") << "not 0.0 %";
+  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "small") << "not 0.0 %";
   EXPECT_TELLS(std::optional(binding), "`--split gpu0=16`");
   EXPECT_EQ(describe_cost(binding), "large, 30 % of its capacity");
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 0;
-  EXPECT_EQ(describe_cost(uneven_memory(in).value()), "large, 44 % of its memory");
+  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "large, 44 % of its memory");
 }
 
 /// The second of two devices computes a third of the time of the first.
@@ -179,18 +182,20 @@ RunRecord idling() {
 
 TEST(Findings, NoiseIsNoReasonForAdvice) {
   RunRecord in = idling();
-  EXPECT_TRUE(idle_device(in) && exposed_communication(in));
+  EXPECT_TRUE(apply_rule("idle_device", in) && apply_rule("exposed_communication", in));
   in.rates.rounds = {100, 101, 99, 100};
-  EXPECT_TRUE(idle_device(in) && exposed_communication(in));
+  EXPECT_TRUE(apply_rule("idle_device", in) && apply_rule("exposed_communication", in));
   in.rates.rounds = {100, 170, 60, 100};
-  EXPECT_FALSE(idle_device(in) || exposed_communication(in)) << "rounds differ by more than the device idles";
+  EXPECT_FALSE(apply_rule("idle_device", in) || apply_rule("exposed_communication", in))
+      << "rounds differ by more than the device idles";
   in.rates.rounds = {100, 101, 99};
-  EXPECT_FALSE(idle_device(in) || exposed_communication(in)) << "three rounds do not show the noise";
+  EXPECT_FALSE(apply_rule("idle_device", in) || apply_rule("exposed_communication", in))
+      << "three rounds do not show the noise";
   RunRecord equal = idling();
   equal.equal_cpus = true;
-  EXPECT_FALSE(idle_device(equal)) << "no split helps equal devices";
+  EXPECT_FALSE(apply_rule("idle_device", equal)) << "no split helps equal devices";
   equal.devices[1].samples_per_step = 16;
-  EXPECT_TRUE(idle_device(equal)) << "their work differs";
+  EXPECT_TRUE(apply_rule("idle_device", equal)) << "their work differs";
 }
 
 TEST(Findings, AComparisonProposesNoSplitThatItContainsOrRefused) {
@@ -240,7 +245,7 @@ TEST(Findings, OneSplitIsSuggestedUnlessEqualSharesIdleUnderDp) {
   EXPECT_EQ(splits(tight(in)), "`--split equal` would give equal devices equal work.");
   in.equal_cpus = false;
   in.devices[0].samples_per_step = in.devices[1].samples_per_step = 32;
-  EXPECT_TELLS(idle_device(in), "`--mode ddp`");
+  EXPECT_TELLS(apply_rule("idle_device", in), "`--mode ddp`");
   EXPECT_EQ(splits(tight(in)), "") << "it does not finish its samples earlier, it waits for device 0";
 }
 
@@ -248,24 +253,24 @@ TEST(Findings, ReportWaitsForDataAndForTheHost) {
   RunRecord in = calm();
   in.devices[1].phases.rows.insert(in.devices[1].phases.rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
   in.workers = 2;
-  EXPECT_TELLS(waits_for_data(in), "46 % of the step waits for data");
-  EXPECT_TELLS(waits_for_data(in), "raise `--workers` from 2, for example to 4");
-  expect_lacks(text_of(waits_for_data(in)), "--preprocess");
+  EXPECT_TELLS(apply_rule("waits_for_data", in), "46 % of the step waits for data");
+  EXPECT_TELLS(apply_rule("waits_for_data", in), "raise `--workers` from 2, for example to 4");
+  expect_lacks(text_of(apply_rule("waits_for_data", in)), "--preprocess");
   in.host_preprocess = true;
-  EXPECT_TELLS(waits_for_data(in), "`--preprocess device`");
-  EXPECT_FALSE(waits_for_host(in).has_value());
+  EXPECT_TELLS(apply_rule("waits_for_data", in), "`--preprocess device`");
+  EXPECT_FALSE(apply_rule("waits_for_host", in).has_value());
   in.devices[0].phases.waits = {{"host", 0.2, 0.2}};
-  EXPECT_TELLS(waits_for_host(in), "20 % of the step cpu:0 has nothing to do");
-  EXPECT_TELLS(waits_for_host(in), "`--batch-size 128`");
+  EXPECT_TELLS(apply_rule("waits_for_host", in), "20 % of the step cpu:0 has nothing to do");
+  EXPECT_TELLS(apply_rule("waits_for_host", in), "`--batch-size 128`");
 }
 
 TEST(Findings, SuggestMoreSamplesForAnIdleDevice) {
   RunRecord in = idling();
-  EXPECT_TELLS(idle_device(in),
+  EXPECT_TELLS(apply_rule("idle_device", in),
                "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 take 95 ms");
-  EXPECT_TELLS(idle_device(in), "`--split 16,48`");
+  EXPECT_TELLS(apply_rule("idle_device", in), "`--split 16,48`");
   in.devices[1].samples_per_step = 0;
-  EXPECT_FALSE(idle_device(in).has_value());
+  EXPECT_FALSE(apply_rule("idle_device", in).has_value());
 }
 
 TEST(Findings, ReportBucketsThatHideNothing) {
@@ -274,16 +279,16 @@ TEST(Findings, ReportBucketsThatHideNothing) {
     device.communication.rows.resize(1);
     device.communication.rows[0].exposed_seconds = 0.04;
   }
-  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) are in one bucket");
-  EXPECT_TELLS(single_bucket(one), "50 % of its time is exposed");
-  EXPECT_TELLS(single_bucket(one), "`--bucket-mb 2 --first-bucket-mb 2`");
+  EXPECT_TELLS(apply_rule("single_bucket", one), "All gradients (8 MiB) are in one bucket");
+  EXPECT_TELLS(apply_rule("single_bucket", one), "50 % of its time is exposed");
+  EXPECT_TELLS(apply_rule("single_bucket", one), "`--bucket-mb 2 --first-bucket-mb 2`");
   one.scheme = scheme_preset("dp");
-  EXPECT_FALSE(single_bucket(one).has_value());
+  EXPECT_FALSE(apply_rule("single_bucket", one).has_value());
 
   RunRecord late = calm();
   late.first_bucket_begins = 0.83;
-  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 83 % of backward is over");
-  EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
+  EXPECT_TELLS(apply_rule("late_first_bucket", late), "The first bucket (8 MiB) starts when 83 % of backward is over");
+  EXPECT_TELLS(apply_rule("late_first_bucket", late), "`--first-bucket-mb 0.25`");
   // Parameters that are gathered, and batch statistics, come before the gradients.
   CommunicationRow gathered = late.devices[0].communication.rows[0], statistics = gathered;
   gathered.phase = Phase::broadcast;
@@ -292,42 +297,42 @@ TEST(Findings, ReportBucketsThatHideNothing) {
   statistics.buffer_bytes *= 2;
   std::vector<CommunicationRow>& rows = late.devices[0].communication.rows;
   rows.insert(rows.begin(), {gathered, statistics});
-  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts");
+  EXPECT_TELLS(apply_rule("late_first_bucket", late), "The first bucket (8 MiB) starts");
   late.first_bucket_begins = 0.2;
-  EXPECT_FALSE(late_first_bucket(late).has_value());
+  EXPECT_FALSE(apply_rule("late_first_bucket", late).has_value());
 }
 
 TEST(Findings, ReportExposedCommunication) {
   RunRecord in = calm();
   for (DeviceRecord& device : in.devices) device.communication.rows[1].exposed_seconds = 0.3;
-  EXPECT_TELLS(exposed_communication(in), "Communication holds up 31 % of the step");
-  EXPECT_TELLS(exposed_communication(in), "`--batch-size 128 --accumulate 2`");
+  EXPECT_TELLS(apply_rule("exposed_communication", in), "Communication holds up 31 % of the step");
+  EXPECT_TELLS(apply_rule("exposed_communication", in), "`--batch-size 128 --accumulate 2`");
   in.scheme = scheme_preset("dp");
-  EXPECT_TELLS(exposed_communication(in), "`--mode ddp`");
+  EXPECT_TELLS(apply_rule("exposed_communication", in), "`--mode ddp`");
 }
 
 TEST(Findings, ExplainALongWaitThatNoOtherFindingExplains) {
   RunRecord in = calm();
-  EXPECT_FALSE(other_waits(in).has_value() || longest_waiting(in) != nullptr);
+  EXPECT_FALSE(apply_rule("other_waits", in).has_value() || longest_waiting(in) != nullptr);
   in.scheme = scheme_preset("dp");
   in.devices[1].phases.rows[2].share = 0.2;
   in.devices[1].phases.waits = {{"broadcast", 0.15, 0.15}, {"host", 0.05, 0.05}};
   EXPECT_EQ(longest_waiting(in), &in.devices[1]);
-  EXPECT_TELLS(other_waits(in), "cpu:1 waits 20 % of the step: 15 % for broadcast, 5.0 % for host.");
-  EXPECT_TELLS(other_waits(in), "`--mode ddp`");
+  EXPECT_TELLS(apply_rule("other_waits", in), "cpu:1 waits 20 % of the step: 15 % for broadcast, 5.0 % for host.");
+  EXPECT_TELLS(apply_rule("other_waits", in), "`--mode ddp`");
   in.equal_cpus = true;
   in.devices[0].phases.rows[0].seconds += 0.15;
-  EXPECT_TELLS(other_waits(in), "Forward and backward take cpu:0 110 ms, cpu:1 95 ms.");
+  EXPECT_TELLS(apply_rule("other_waits", in), "Forward and backward take cpu:0 110 ms, cpu:1 95 ms.");
   in.devices[1].phases.waits[1].share = 0.12;
-  EXPECT_TRUE(waits_for_host(in) && !other_waits(in)) << "one finding for one wait";
+  EXPECT_TRUE(apply_rule("waits_for_host", in) && !apply_rule("other_waits", in)) << "one finding for one wait";
 }
 
 TEST(Findings, ListDivergenceFirst) {
   RunRecord in = calm();
-  EXPECT_FALSE(divergence(in).has_value());
+  EXPECT_FALSE(apply_rule("divergence", in).has_value());
   in.steps.non_finite = 3;
   in.steps.first_non_finite = 7;
-  EXPECT_TELLS(divergence(in), "The loss was not finite in 3 of 11 steps, from step 8 on");
+  EXPECT_TELLS(apply_rule("divergence", in), "The loss was not finite in 3 of 11 steps, from step 8 on");
   in.diverged = "training has diverged: the loss of step 8 is not finite";
   grow(in, 0, Category::workspace, 256 * kMiB);
   expect_contains(find_findings(in).at(0).text, "the loss of step 8 is not finite.");
@@ -340,21 +345,21 @@ TEST(Findings, ReportAnEvaluationThatIsNotFinite) {
   epoch.test_loss = 2.3;
   in.epochs = {epoch, epoch};
   in.epochs[1].epoch = 2;
-  EXPECT_FALSE(divergence(in).has_value());
+  EXPECT_FALSE(apply_rule("divergence", in).has_value());
   in.epochs[1].test_loss = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TELLS(divergence(in), "The test loss of epoch 2 is not finite");
-  EXPECT_TELLS(divergence(in), "`--lr`");
+  EXPECT_TELLS(apply_rule("divergence", in), "The test loss of epoch 2 is not finite");
+  EXPECT_TELLS(apply_rule("divergence", in), "`--lr`");
 }
 
 TEST(Findings, ReportSkippedSteps) {
   RunRecord in = calm();
   in.steps.steps = 100;
   in.steps.overflows.resize(4);
-  EXPECT_FALSE(skipped_steps(in).has_value());
+  EXPECT_FALSE(apply_rule("skipped_steps", in).has_value());
   in.steps.overflows.resize(12);
   in.steps.scales = {{0, 65536}, {50, 2048}};
-  EXPECT_TELLS(skipped_steps(in), "12 of 100 steps were skipped");
-  EXPECT_TELLS(skipped_steps(in), "`--loss-scale 2048`");
+  EXPECT_TELLS(apply_rule("skipped_steps", in), "12 of 100 steps were skipped");
+  EXPECT_TELLS(apply_rule("skipped_steps", in), "`--loss-scale 2048`");
 }
 
 TEST(Findings, WhatCostsMostComesFirst) {
@@ -372,13 +377,13 @@ TEST(Findings, WhatCostsMostComesFirst) {
 }
 
 /// What stages save and cost in a comparison, or in a run or plan beside the stage below.
-std::vector<Finding> stages_of(Record::Kind kind, const RunRecord& stage, const RunRecord& below) {
-  Record record;
-  record.kind = kind;
-  if (kind == Record::Kind::comparison) {
+template <class Kind>
+std::vector<Finding> stages_of(const RunRecord& stage, const RunRecord& below) {
+  Kind record;
+  if constexpr (std::is_same_v<Kind, ComparisonRecord>) {
     record.runs = {below, stage};
   } else {
-    record.runs = {stage};
+    record.run = stage;
     record.stage_below = below;
   }
   conclude(record);
@@ -390,7 +395,6 @@ std::vector<Finding> stages_of(Record::Kind kind, const RunRecord& stage, const 
 }
 
 TEST(Findings, ReportWhatAStageSavesAndCostsBesideTheOneBelow) {
-  using Kind = Record::Kind;
   RunRecord stage = calm(), below = calm();
   stage.scheme = scheme_preset("zero2");
   below.scheme = scheme_preset("zero1");
@@ -403,8 +407,8 @@ TEST(Findings, ReportWhatAStageSavesAndCostsBesideTheOneBelow) {
                "With `--shard gradients` cpu:1 holds 20 MiB more than with `--shard optimizer`, mostly gradients (20 "
                "MiB): buckets are whole");
   EXPECT_TELLS(std::optional(compare_stages(tight(stage), below)), "A smaller `--bucket-mb`");
-  for (const Kind kind : {Kind::run, Kind::plan, Kind::comparison}) {
-    const std::vector<Finding> all = stages_of(kind, stage, below);
+  for (const std::vector<Finding>& all : {stages_of<TrainingRecord>(stage, below), stages_of<PlanRecord>(stage, below),
+                                          stages_of<ComparisonRecord>(stage, below)}) {
     ASSERT_EQ(all.size(), 1U);
     EXPECT_TRUE(all[0].text.starts_with("With `--shard gradients`")) << all[0].text;
   }
@@ -429,12 +433,12 @@ TEST(Findings, CompareOnlyStagesThatFollowEachOther) {
   RunRecord stage = calm(), below = calm();
   below.scheme = scheme_preset("dp");
   stage.scheme = scheme_preset("zero1");
-  EXPECT_TRUE(stages_of(Record::Kind::comparison, stage, below).empty()) << "dp is no stage below zero1";
+  EXPECT_TRUE(stages_of<ComparisonRecord>(stage, below).empty()) << "dp is no stage below zero1";
   below.scheme = scheme_preset("ddp");
-  EXPECT_EQ(stages_of(Record::Kind::comparison, stage, below).size(), 1U);
+  EXPECT_EQ(stages_of<ComparisonRecord>(stage, below).size(), 1U);
   stage.devices.resize(1);
-  Record alone;
-  alone.runs = {stage};
+  TrainingRecord alone;
+  alone.run = stage;
   conclude(alone);
   ASSERT_EQ(alone.stages.size(), 1U);
   EXPECT_EQ(alone.stages[0].text, "`--shard optimizer` saves nothing on one device, which holds all.");
@@ -453,11 +457,10 @@ TEST(Findings, APlanHasThoseOfMemory) {
   EXPECT_TELLS(std::optional(all[0]), "cpu:0 holds 100 MiB more");
   EXPECT_TELLS(std::optional(all[1]), " of its ");
   EXPECT_TRUE(plan_findings(calm()).empty());
-  Record record;
-  record.kind = Record::Kind::plan;
-  record.runs = {calm()};
+  PlanRecord record;
+  record.run = calm();
   expect_contains(no_findings(record), "no device is nearly full");
-  record.runs[0].devices[0].plan.peak_bytes = 2000 * kMiB;
+  record.run.devices[0].plan.peak_bytes = 2000 * kMiB;
   expect_lacks(no_findings(record), "no device is nearly full");
 }
 
@@ -471,7 +474,7 @@ TEST(Findings, AllOfThemAreReported) {
 
 TEST(Findings, ReportPeersThatAreLateInTurn) {
   RunRecord in = calm();
-  EXPECT_FALSE(waits_for_peers(in).has_value());
+  EXPECT_FALSE(apply_rule("waits_for_peers", in).has_value());
   for (DeviceRecord& device : in.devices) {
     PhaseTable& table = device.phases;
     const char* const peer = table.ordinal == 0 ? "cpu:1 in all_reduce" : "cpu:0 in all_reduce";
@@ -480,15 +483,15 @@ TEST(Findings, ReportPeersThatAreLateInTurn) {
                   {Phase::wait, 0, 0.24, 0.24, 0, 10, 0}};
     table.waits = {{peer, 0.2, 0.2}, {"cpu:1 in reduce", 0.04, 0.04}};
   }
-  EXPECT_TELLS(waits_for_peers(in),
+  EXPECT_TELLS(apply_rule("waits_for_peers", in),
                "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
   EXPECT_EQ(find_findings(in).size(), 1U) << "so the page does not claim that no device waits";
   // A device with more work is the reason.
   in.devices[0].phases.rows[1].seconds = 0.2;
-  EXPECT_TRUE(idle_device(in).has_value());
-  EXPECT_FALSE(waits_for_peers(in).has_value());
+  EXPECT_TRUE(apply_rule("idle_device", in).has_value());
+  EXPECT_FALSE(apply_rule("waits_for_peers", in).has_value());
   in.devices[0].phases.steps = in.devices[1].phases.steps = 2;
-  EXPECT_FALSE(idle_device(in).has_value()) << "two steps are too few";
+  EXPECT_FALSE(apply_rule("idle_device", in).has_value()) << "two steps are too few";
 }
 
 TEST(Findings, FirstBucketBeginsAfterItsGradients) {
@@ -534,7 +537,7 @@ TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
   const std::vector<Finding> findings = comparison_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 3U);
   EXPECT_FALSE(findings[0].cost || findings[1].cost);
-  EXPECT_EQ(findings[2].text, "dp: " + uneven_memory(dp)->text);
+  EXPECT_EQ(findings[2].text, "dp: " + apply_rule("uneven_memory", dp)->text);
   EXPECT_STREQ(findings[2].cost_of, "its capacity");
 }
 
@@ -551,14 +554,12 @@ TEST(Conclude, FillsWhatTheKindOfRecordReports) {
   RunRecord uneven = scheme("dp", {100, 98, 103, 100, 101});
   grow(uneven, 0, Category::activations, 100 * kMiB);
   uneven = tight(uneven);
-  Record run;
-  run.runs = {uneven};
+  TrainingRecord run;
+  run.run = uneven;
   conclude(run);
   ASSERT_EQ(run.findings.size(), 1U);
-  EXPECT_EQ(run.findings[0].text, uneven_memory(uneven)->text);
-  EXPECT_FALSE(run.speed);
-  Record comparison;
-  comparison.kind = Record::Kind::comparison;
+  EXPECT_EQ(run.findings[0].text, apply_rule("uneven_memory", uneven)->text);
+  ComparisonRecord comparison;
   conclude(comparison);
   EXPECT_TRUE(comparison.findings.empty()) << "an interrupted comparison has no runs";
   comparison.runs = {uneven, scheme("ddp", {150, 160, 149, 150, 152})};

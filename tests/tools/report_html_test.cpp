@@ -17,13 +17,13 @@
 namespace vitrine::tools::html {
 namespace {
 
-/// A record with a title and a device.
-Record example_record() {
-  Record record;
+/// A record with a title.
+template <class Kind = TrainingRecord>
+Kind example() {
+  Kind record;
   record.title = "mlp <b>";
   record.command_line = "vitrine train --data 'a&b'";
   record.facts = {{"model", "<mlp>"}};
-  record.runs.emplace_back();
   return record;
 }
 
@@ -38,12 +38,11 @@ DeviceRecord example_device() {
   return device;
 }
 
+Json json_of(const TrainingRecord& record) { return run_json(record); }
+Json json_of(const PlanRecord& record) { return plan_json(record); }
+Json json_of(const ComparisonRecord& record) { return comparison_json(record, {}); }
 /// The page of a record, as HTML.
-std::string shown(const Record& record) {
-  return page_html(page_of(record, record.kind == Record::Kind::plan         ? plan_json(record)
-                                   : record.kind == Record::Kind::comparison ? comparison_json(record, {})
-                                                                             : run_json(record)));
-}
+std::string shown(const auto& record) { return page_html(page_of(record, json_of(record))); }
 
 /// What charts are drawn from: the data within a page.
 Json data_in(const std::string& html) {
@@ -52,46 +51,50 @@ Json data_in(const std::string& html) {
 }
 
 TEST(Page, EmbedsWhatJsonPrints) {
-  Record record = example_record();
-  record.runs[0].step_losses = {2.5, 0.1};
-  record.runs[0].devices.resize(2);
-  record.notes = {"</script><!-- \u2028"};
-  for (const auto kind : {Record::Kind::run, Record::Kind::comparison, Record::Kind::plan}) {
-    record.kind = kind;
-    record.runs[0].rates.rounds = {7.0};
-    const Json json = kind == Record::Kind::plan         ? plan_json(record)
-                      : kind == Record::Kind::comparison ? comparison_json(record, {})
-                                                         : run_json(record);
+  const auto check = [](const auto& record) {
     const Json data = data_in(shown(record));
-    EXPECT_EQ(data["record"].dump(), json.dump());
+    EXPECT_EQ(data["record"].dump(), json_of(record).dump());
     EXPECT_EQ(data["charts"].size(), 1U);
-  }
+  };
+  RunRecord run;
+  run.step_losses = {2.5, 0.1};
+  run.devices.resize(2);
+  run.rates.rounds = {7.0};
+  auto training = example();
+  training.run = run;
+  training.notes = {"</script><!-- \u2028"};
+  check(training);
+  auto plan = example<PlanRecord>();
+  plan.run = run;
+  check(plan);
+  auto comparison = example<ComparisonRecord>();
+  comparison.runs = {run};
+  check(comparison);
 }
 
 TEST(Page, TextIsNeverMarkup) {
   const std::string hostile = "</script><img src=x onerror='a'>\"&{{record}}";
-  Record record = example_record();
-  record.title = record.command_line = record.remedies = hostile;
-  record.facts = {{hostile, hostile}, {"bytes", std::string("\xFF\x01z\xC3", 4)}, {"text", "Grüße \xE2\x82\xAC"}};
-  record.findings = {{hostile + " `" + hostile + "`", hostile}};
-  record.runs[0].devices = {example_device()};
-  for (const auto kind : {Record::Kind::run, Record::Kind::plan}) {
-    record.kind = kind;
+  const auto check = [&](auto record) {
+    record.title = record.command_line = hostile;
+    record.facts = {{hostile, hostile}, {"bytes", std::string("\xFF\x01z\xC3", 4)}, {"text", "Grüße \xE2\x82\xAC"}};
+    record.findings = {{hostile + " `" + hostile + "`", hostile}};
     const std::string html = shown(record);
     expect_lacks(html, "<img", "</script><");
     EXPECT_EQ(count_of(html, "</script>"), count_of(std::string(page_template()), "</script>"));
     expect_contains(html, "&lt;/script&gt;&lt;img src=x onerror='a'&gt;&quot;&amp;{{record}}",
                     "\xEF\xBF\xBD\x01z\xEF\xBF\xBD", "Grüße \xE2\x82\xAC");
-  }
+  };
+  check(example());
+  auto plan = example<PlanRecord>();
+  plan.remedies = hostile;
+  plan.run.devices.resize(1);
+  check(plan);
 }
 
 TEST(Page, SettingsAndMachineAreFoldedAtTheEndOnly) {
-  for (const auto kind : {Record::Kind::run, Record::Kind::comparison, Record::Kind::plan}) {
-    Record record = example_record();
-    record.kind = kind;
-    record.runs[0].devices = {example_device()};
-    if (kind == Record::Kind::comparison) record.runs.clear();
-    const std::string html = shown(record);
+  auto plan = example<PlanRecord>();
+  plan.run.devices.resize(1);
+  for (const std::string& html : {shown(example()), shown(example<ComparisonRecord>()), shown(plan)}) {
     EXPECT_EQ(count_of(html, "<code class=\"command\">"), 1U);
     expect_contains(html, "<h2>Settings and machine</h2><details><summary>Command, settings, machine and versions");
     EXPECT_GT(html.find("Settings and machine</h2>"), html.rfind("<section"));
@@ -99,8 +102,8 @@ TEST(Page, SettingsAndMachineAreFoldedAtTheEndOnly) {
 }
 
 TEST(Page, IsSelfContainedAndReadableWithoutScripts) {
-  Record record = example_record();
-  record.runs[0].devices = {example_device()};
+  auto record = example();
+  record.run.devices = {example_device()};
   const std::string html = shown(record);
   expect_contains(html, "<h1>mlp &lt;b&gt;</h1>", "'a&amp;b'", "<noscript>", "Where the memory went",
                   "Nothing stands out", "prefers-color-scheme:dark", "@media print");
@@ -302,8 +305,8 @@ TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
     epoch.samples = 1410;
     epoch.seconds = seconds;
   }
-  Record record = example_record();
-  record.runs = {run};
+  auto record = example();
+  record.run = run;
   EXPECT_EQ(
       story(record),
       "`705` samples/s; cpu:0 peaks at `8 MiB`, `6 MiB` more than cpu:1, mostly the optimizer's state; cpu:3 waits "
@@ -311,16 +314,15 @@ TEST(Story, OfARunHasItsSpeedItsFullestDeviceAndItsLongestWait) {
   expect_contains(shown(record),
                   "<p class=\"story\"><strong>705</strong> samples/s; cpu:0 peaks at <strong>8 MiB</strong>");
   expect_contains(epochs_table(run)->html(), ">940<");  // samples/s of the first epoch
-  record.runs[0].devices.erase(record.runs[0].devices.begin());
-  record.runs[0].diverged = "The loss was NaN in step 3";
+  record.run.devices.erase(record.run.devices.begin());
+  record.run.diverged = "The loss was NaN in step 3";
   EXPECT_EQ(story(record).find("The loss was NaN in step 3. `705` samples/s; each device peaks at `2 MiB`; cpu:3"), 0U)
       << story(record);
 }
 
 TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
-  Record record = example_record();
-  record.kind = Record::Kind::comparison;
-  record.runs.assign(3, record.runs[0]);
+  auto record = example<ComparisonRecord>();
+  record.runs.resize(3);
   const double speeds[] = {100, 150, 151};
   for (size_t r = 0; r < 3; ++r) {
     RunRecord& run = record.runs[r];
@@ -348,13 +350,12 @@ TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
 }
 
 TEST(Story, OfAPlanSaysWhetherItFits) {
-  Record record = example_record();
-  record.kind = Record::Kind::plan;
-  record.runs[0].devices = one_fuller_device();
+  auto record = example<PlanRecord>();
+  record.run.devices = one_fuller_device();
   EXPECT_EQ(story(record).find("Planned: cpu:0 needs `8 MiB`, `6 MiB` more than cpu:1"), 0U) << story(record);
-  for (DeviceRecord& d : record.runs[0].devices) d.pool.capacity_bytes = 16 << 20;
+  for (DeviceRecord& d : record.run.devices) d.pool.capacity_bytes = 16 << 20;
   EXPECT_EQ(story(record).find("It fits: cpu:0 needs `8 MiB` of 16 MiB, `6 MiB` more"), 0U) << story(record);
-  record.runs[0].devices[2].pool.capacity_bytes = 1 << 20;
+  record.run.devices[2].pool.capacity_bytes = 1 << 20;
   record.remedies = "Lower --batch-size.";
   EXPECT_EQ(story(record), "It does not fit: cpu:2 needs `2 MiB` of 1 MiB.") << "the fullest device has room";
 }
@@ -365,8 +366,8 @@ TEST(MemorySection, ListsTheLargestBlocksAtThePeakFirst) {
     history.changes.push_back(
         {i, i * 4096, (i + 1) * 256, Category::activations, Phase::forward, "block" + std::to_string(i), ""});
   }
-  Record record = example_record();
-  record.runs[0].devices = {device_with(make_memory_timeline(history), 0, 0)};
+  auto record = example();
+  record.run.devices = {device_with(make_memory_timeline(history), 0, 0)};
   const std::string html = shown(record);
   const std::string table = html.substr(html.find("What holds it at the peak"));
   expect_contains(table, ">block9</th><td>2.5\u00a0KiB<", ">2\u00a0more</th><td>768\u00a0B<");
@@ -375,11 +376,11 @@ TEST(MemorySection, ListsTheLargestBlocksAtThePeakFirst) {
 }
 
 TEST(MemorySection, ReportsWhetherThePlanWasMet) {
-  Record record = example_record();
-  record.runs[0].devices = {example_device()};
+  auto record = example();
+  record.run.devices = {example_device()};
   expect_contains(shown(record), "equal to the byte", "outside the pool");
-  record.runs[0].devices[0].plan.peak_by_category[0] += 256;
-  record.runs[0].devices[0].plan.peak_bytes += 256;
+  record.run.devices[0].plan.peak_by_category[0] += 256;
+  record.run.devices[0].plan.peak_bytes += 256;
   const std::string missed = shown(record);
   expect_lacks(missed, "equal to the byte");
   expect_contains(missed, "2,097,408");
@@ -394,15 +395,15 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
                 {Phase::stage, 0, 0.0, 0.0, 0, 10, 0.02},
                 {Phase::wait, 0, 0.25, 0.25, 0, 5, 0.0}};
   table.waits = {{"reduce", 0.2, 0.2}, {"host", 0.0495, 0.0495}, {"stage", 0.0005, 0.0005}};
-  Record record = example_record();
-  record.runs[0].devices = {device};
+  auto record = example();
+  record.run.devices = {device};
   const std::string html = shown(record);
   expect_contains(html, "  for reduce", ">20.0</td><td>20.0\u00a0%<", "100.00 %", "ran beside other work");
   EXPECT_EQ(html.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
 TEST(FindingsSection, SaysWhatACostIsAShareOf) {
-  Record record = example_record();
+  auto record = example();
   record.findings = {
       {"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
   const std::string data = shown(record);
@@ -415,38 +416,37 @@ TEST(FindingsSection, SaysWhatACostIsAShareOf) {
 }
 
 TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
-  Record record = example_record();
-  record.runs[0].devices = {example_device(), example_device()};
+  auto record = example();
+  record.run.devices = {example_device(), example_device()};
   const auto said = [&](int64_t steps) {
-    record.runs[0].devices[1].phases.steps = steps;
+    record.run.devices[1].phases.steps = steps;
     return shown(record);
   };
-  record.runs[0].devices[0].phases.steps = 20;
+  record.run.devices[0].phases.steps = 20;
   expect_contains(
       said(1),
       "Nothing stands out in 1 step after the first; judging waits between devices takes at least 8 measured steps.");
   expect_contains(said(7), "Nothing stands out in 7 steps after the first;");
   expect_contains(said(8), "no device waits for long");
-  record.runs[0].devices[1].phases.rows = {{.phase = Phase::wait, .share = 0.2}};
+  record.run.devices[1].phases.rows = {{.phase = Phase::wait, .share = 0.2}};
   expect_contains(said(8), "no setting is known to shorten the waits");
-  record.runs[0].steps.steps = 1;
+  record.run.steps.steps = 1;
   expect_contains(said(0), "No step was timed: the first never is.");
 }
 
 TEST(MemorySection, ExplainsFragmentationOnlyWhereItIsDrawn) {
-  Record record = example_record();
-  record.runs[0].devices = {device_with(example_timeline(), 0, 0)};
+  auto record = example();
+  record.run.devices = {device_with(example_timeline(), 0, 0)};
   expect_contains(shown(record), "Fragmentation: free gaps");
   MemoryHistory without_gaps;
   without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
                           {20, 4096, 2048, Category::activations, Phase::forward, "b", ""}};
-  record.runs[0].devices = {device_with(make_memory_timeline(without_gaps), 0, 0)};
+  record.run.devices = {device_with(make_memory_timeline(without_gaps), 0, 0)};
   expect_lacks(shown(record), "Fragmentation: free gaps");
 }
 
 TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
-  Record record = example_record();
-  record.kind = Record::Kind::plan;
+  auto record = example<PlanRecord>();
   for (const char* name : {"meta:0", "meta:1", "meta:2"}) {
     DeviceRecord device;
     device.device = name;
@@ -460,9 +460,9 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
                                    {40, 4096, 2048, Category::activations, Phase::forward, "steady", "fc"}};
     device.plan.history.steps = {{0, 15, 1}, {0, 35, 3}};
     device.memory = steady_step(device.plan);
-    record.runs[0].devices.push_back(device);
+    record.run.devices.push_back(device);
   }
-  record.runs[0].devices.back().plan.peak_bytes = record.runs[0].devices.back().pool.peak_bytes += 256;
+  record.run.devices.back().plan.peak_bytes = record.run.devices.back().pool.peak_bytes += 256;
   const std::string data = shown(record);
   expect_contains(data, "<h3>meta:0, meta:1</h3>", "fc&lt;1&gt;", "\"tensor\":\"steady\"",
                   "meta:2 needs <strong>9.2 KiB</strong>", "not known");

@@ -38,12 +38,7 @@ std::string phase_report(const std::vector<std::string>& names, const std::vecto
 }
 
 /// The report of the memory of those devices.
-std::string memory_text(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes) {
-  Record record;
-  record.dataset_bytes = dataset_bytes;
-  record.runs.emplace_back().devices = devices;
-  return memory_report(record, Style{});
-}
+std::string memory_text(const std::vector<DeviceRecord>& devices) { return memory_report(devices, 1, Style{}); }
 
 TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
   const std::string text = phase_report({"cpu:0", "cpu:1"}, {example_table(0), example_table(1)}, Style{});
@@ -150,7 +145,7 @@ std::vector<DeviceRecord> example_devices() {
 }
 
 TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
-  const std::string text = memory_text(example_devices(), 4096);
+  const std::string text = memory_text(example_devices());
   expect_contains(text, "parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte",
                   "backward features.3", "5.0 MiB");
   expect_lacks(text, "staging");
@@ -159,18 +154,18 @@ TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
 TEST(MemoryReport, ShowsADifferenceFromThePlan) {
   std::vector<DeviceRecord> devices = example_devices();
   devices[0].plan.peak_bytes = 7 << 20;
-  const std::string text = memory_text(devices, 0);
+  const std::string text = memory_text(devices);
   expect_contains(text, "7.0 MiB");
   expect_lacks(text, "to the byte");
 }
 
 TEST(MemoryReport, ShowsTheLowerBoundWhereThePeakExceedsIt) {
   std::vector<DeviceRecord> devices = example_devices();
-  expect_lacks(memory_text(devices, 0), "lower bound");
+  expect_lacks(memory_text(devices), "lower bound");
   expect_lacks(plan_table(devices).str(Style{}), "lower bound");
   expect_contains(plan_table(devices).str(Style{}), "Exact. CUDA context and libraries are not included.\n");
   devices[0].plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = 1 << 20;
-  expect_contains(memory_text(devices, 0), "lower bound");
+  expect_contains(memory_text(devices), "lower bound");
   expect_contains(plan_table(devices).str(Style{}), "Lower bound: the largest sum of blocks");
 }
 
@@ -179,7 +174,7 @@ TEST(MemoryReport, EqualDevicesShareAColumn) {
   for (int d = 0; d < 16; ++d) devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
   devices[0].pool.peak_bytes = 9 << 20;
   devices[3].outside_bytes = 7 << 20;
-  const std::string text = memory_text(devices, 0);
+  const std::string text = memory_text(devices);
   expect_contains(text, "cuda:0  ", "cuda:1 to cuda:15", "9.0 MiB", "5.0 MiB to 7.0 MiB", "to the byte");
 }
 
@@ -204,7 +199,7 @@ TEST(MemoryReport, ManyDifferentDevicesAreSummarizedAsASpread) {
     devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
     devices[static_cast<size_t>(d)].pool.peak_bytes = (d + 1) << 20;
   }
-  const std::string text = memory_text(devices, 0);
+  const std::string text = memory_text(devices);
   expect_contains(text, "cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15",
                   "1 of 16 devices");
 }
@@ -234,9 +229,9 @@ TEST(TerminalReport, ShowsTheTablesOfThePage) {
 }
 
 TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
-  Record record;
+  std::vector<RunRecord> runs;
   for (const char* name : {"dp", "ddp"}) {
-    RunRecord& run = record.runs.emplace_back();
+    RunRecord& run = runs.emplace_back();
     run.name = name;
     for (int d = 0; d < 2; ++d) {
       DeviceRecord& device = run.devices.emplace_back();
@@ -254,7 +249,7 @@ TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
       }
     }
   }
-  const auto rows = cells_of(scheme_times_table(record).html());
+  const auto rows = cells_of(scheme_times_table(runs).html());
   ASSERT_EQ(rows.size(), 1U + 4U);
   const size_t step = rows[0].size() - 2;
   ASSERT_EQ(rows[0][step], "step");
@@ -309,9 +304,8 @@ DeviceRecord planned_device(int index, int64_t peak) {
 }
 
 std::string plan_text(const std::vector<DeviceRecord>& devices, const Style& style) {
-  Record record;
-  record.kind = Record::Kind::plan;
-  record.runs.emplace_back().devices = devices;
+  PlanRecord record;
+  record.run.devices = devices;
   return plan_report(record, style);
 }
 

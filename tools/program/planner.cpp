@@ -55,12 +55,12 @@ Json answer(const Json& request) {
   if (!line.options || line.options->command != Options::Command::plan) return {{"error", line.error + line.output}};
   line.options->workspace_record = workspace_record();
   try {
-    const Record record = plan_record(*line.options, request.at("remedies"));
+    const PlanRecord record = plan_record(*line.options, request.at("remedies"));
     const Json json = plan_json(record);
     return {{"json", json_text(json)},
             {"page", html::page_json(html::page_of(record, json))},
-            {"assumption", assumption(*line.options, record.run().devices.front())},
-            {"fits", all_fit(record.run().devices)},
+            {"assumption", assumption(*line.options, record.run.devices.front())},
+            {"fits", all_fit(record.run.devices)},
             {"remedies", record.remedies}};
   } catch (const std::exception& error) {
     return {{"error", in_program_words(error)}};

@@ -236,15 +236,13 @@ class Comparison {
 
 /// The record of the comparison; `runs` are filled by Comparison::run_round().
 ///   failed  an error ended it
-Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs,
-                   std::vector<RunRecord> refused, bool failed) {
-  Record record;
-  record.kind = Record::Kind::comparison;
+ComparisonRecord make_record(const Options& options, const Job& job, const Comparison& comparison,
+                             std::vector<RunRecord> runs, std::vector<RunRecord> refused, bool failed) {
+  ComparisonRecord record;
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
   record.command_line = command_line(options);
   record.facts = comparison.facts();
   record.config = config_json({options, job, comparison.devices()});
-  record.dataset_bytes = dataset_bytes(job.data);
   record.compared_steps = comparison.steps();
   record.rounds = options.rounds;
   record.interrupted = failed || interrupted();
@@ -293,7 +291,8 @@ int run_compare(const Options& options) {
   std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
   if (attempts.failed() && runs.empty()) attempts.rethrow();
   if (!options.report.empty()) comparison.add_timelines(runs);
-  const Record record = make_record(options, job, comparison, std::move(runs), std::move(refused), attempts.failed());
+  const ComparisonRecord record =
+      make_record(options, job, comparison, std::move(runs), std::move(refused), attempts.failed());
   const bool reported = !options.report.empty() && !record.runs.empty() && attempts.run([&] {
     html::write_page(options.report, html::page_of(record, comparison_json(record, devices)));
   });

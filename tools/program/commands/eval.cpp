@@ -48,11 +48,9 @@ int run_eval(const Options& options, const Processes& processes) {
   attempts.run([&] { run.engine->finish(); });
 
   const std::vector<std::string> skipped = gather_skipped(job, processes.process_group().get());
-  Record record;
-  record.processes = processes.count();
-  record.dataset_bytes = dataset_bytes(job.data);
-  record.runs.emplace_back().devices = gather_devices(
-      processes, measure_devices(run, {{"dataset", record.dataset_bytes}, {"weights", weight_copies(options, job)}}));
+  const std::vector<DeviceRecord> measured = gather_devices(
+      processes,
+      measure_devices(run, {{"dataset", dataset_bytes(job.data)}, {"weights", weight_copies(options, job)}}));
   const double rate = static_cast<double>(result->samples) / result->seconds;
   const bool usable = options.allow_non_finite || std::isfinite(result->loss);
   const int status = usable ? kExitOk : kExitFailure;
@@ -76,7 +74,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["skipped"] = skipped;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
-    json["devices"] = devices_json(record.run().devices);
+    json["devices"] = devices_json(measured);
     print_json(json);
     attempts.rethrow();
     return status;
@@ -88,7 +86,7 @@ int run_eval(const Options& options, const Processes& processes) {
   fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->parameters().layout())), style.prose(line));
   fmt::print("{}", style.prose(skipped_report(skipped)));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));
-  fmt::print("\n{}", memory_report(record, style));
+  fmt::print("\n{}", memory_report(measured, processes.count(), style));
   if (has_logits) fmt::print("{}\n", style.prose("The outputs are in " + options.save_logits));
   attempts.rethrow();
   return status;

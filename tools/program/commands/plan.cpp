@@ -49,8 +49,8 @@ std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search,
   return rows;
 }
 
-Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group,
-                   bool finds_remedies) {
+PlanRecord make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices, DeviceGroup& group,
+                       bool finds_remedies) {
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group.world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
@@ -69,9 +69,8 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   }
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group.world_size());
   print_warnings(options, idle_device_warnings(batch));
-  Record record;
-  record.kind = Record::Kind::plan;
-  RunRecord& run = record.runs.emplace_back(planned_run(options, job, config, batch, search.planned(), plans));
+  PlanRecord record;
+  RunRecord& run = record.run = planned_run(options, job, config, batch, search.planned(), plans);
   if (config.exact()) run.exact_price = price;
   record.stage_below = plan_stage_below(options, job, config, batch, search.planned());
   if (finds_remedies && !all_fit(run.devices)) record.remedies = in_program_words(describe_remedies(search));
@@ -108,7 +107,7 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
 
 }  // namespace
 
-Record plan_record(const Options& asked, bool finds_remedies) {
+PlanRecord plan_record(const Options& asked, bool finds_remedies) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);
   if (asked.processes > 1)
@@ -130,7 +129,7 @@ int run_plan(const Options& asked) {
   check_writable("--prove", asked.prove);
   set_interruptible("plan");
   if (interrupted()) return interrupt_status();  // from now on a signal ends the search, with a message
-  const Record record = plan_record(asked);
+  const PlanRecord record = plan_record(asked);
   Attempts attempts;
   const bool reported = !asked.report.empty() &&
                         attempts.run([&] { html::write_page(asked.report, html::page_of(record, plan_json(record))); });
@@ -148,7 +147,7 @@ int run_plan(const Options& asked) {
     }
   }
   attempts.rethrow();
-  return all_fit(record.run().devices) ? kExitOk : kExitFailure;
+  return all_fit(record.run.devices) ? kExitOk : kExitFailure;
 }
 
 }  // namespace vitrine::tools

@@ -9,6 +9,6 @@ namespace vitrine::tools {
 /// What `vitrine plan` reports of these options.
 ///   finds_remedies  search for what would fit if the plan does not: many plans
 /// throws Error, SearchStopped.
-Record plan_record(const Options& options, bool finds_remedies = true);
+PlanRecord plan_record(const Options& options, bool finds_remedies = true);
 
 }  // namespace vitrine::tools

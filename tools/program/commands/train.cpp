@@ -109,11 +109,11 @@ int agreed_interrupt_status(const Processes& processes) {
                                                                                             : kExitInterrupted;
 }
 
-Record make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices,
-                   const Processes& processes, Run& run, const Training& training, const Checkpoints& checkpoints,
-                   const std::optional<Resumed>& resumed) {
+TrainingRecord make_record(const Chosen& chosen, const Job& job, const std::vector<DeviceId>& devices,
+                           const Processes& processes, Run& run, const Training& training,
+                           const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
   const Options& options = chosen.options;
-  Record record;
+  TrainingRecord record;
   record.title =
       fmt::format("{} on {}, {}", job.model.name, counted(run.devices->world_size(), "device"), options.mode_name());
   record.command_line = command_line(options);
@@ -130,7 +130,6 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   record.config = config_json({options, job, devices, run.devices->world_size()});
   record.notes = chosen.notes;
   record.processes = processes.count();
-  record.dataset_bytes = dataset_bytes(job.data);
   record.interrupted = training.stopped() && training.record().failure.empty();
   record.skipped = gather_skipped(job, processes.process_group().get());
   if (!record.skipped.empty())
@@ -142,10 +141,10 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
   record.graph_counts = run.engine->graph_counts();
   if (run.engine->facts().tuned_plans) record.plans = tuned_plans_json(*run.engine->facts().tuned_plans);
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
-  RunRecord& of = record.runs.emplace_back(training.record());
+  RunRecord& of = record.run = training.record();
   add_sample_bytes(of, job.model, run.engine->config());
   if (!options.confusion) of.confusion.reset();
-  std::map<std::string, int64_t> held{{"dataset", record.dataset_bytes}, {"weights", weight_copies(options, job)}};
+  std::map<std::string, int64_t> held{{"dataset", dataset_bytes(job.data)}, {"weights", weight_copies(options, job)}};
   if (record.checkpoints) {
     for (const auto& [flat, bytes] : record.checkpoints->staging) held["checkpoint"] += bytes;
   }
@@ -168,9 +167,9 @@ Record make_record(const Chosen& chosen, const Job& job, const std::vector<Devic
 }
 
 struct Trained {
-  std::optional<Record> record;  // nothing if it could not be made: the attempts have the error
-  std::string files;             // sentences that name the weights that were saved
-  int status = 0;                // 130 or 143 if training was interrupted
+  std::optional<TrainingRecord> record;  // nothing if it could not be made: the attempts have the error
+  std::string files;                     // sentences that name the weights that were saved
+  int status = 0;                        // 130 or 143 if training was interrupted
 };
 
 /// Trains as the options say, from the checkpoint that --resume names if there is one: prints the run and its epochs,
@@ -262,7 +261,7 @@ Trained train(const Chosen& chosen, const Job& job, const std::vector<DeviceId>&
   }
   attempts.run([&] {
     trained.record = make_record(chosen, job, devices, processes, run, training, checkpoints, resumed);
-    trained.record->runs.front().state_hash = state_hash;
+    trained.record->run.state_hash = state_hash;
   });
   return trained;
 }
@@ -303,7 +302,7 @@ int run_train(const Options& asked, const Processes& processes) {
   Trained trained = train(chosen, job, devices, std::move(group), std::move(checkpoint_directory), processes, attempts);
   if (trained.record) {
     attempts.run([&] {
-      const Record& record = *trained.record;
+      const TrainingRecord& record = *trained.record;
       if (!options.report.empty() && processes.leads() &&
           attempts.run([&] { html::write_page(options.report, html::page_of(record, run_json(record))); })) {
         trained.files += fmt::format("The report is in {}\n", options.report);
@@ -313,14 +312,14 @@ int run_train(const Options& asked, const Processes& processes) {
         if (!trained.files.empty() && !options.quiet) fmt::print(stderr, "{}", style.prose(trained.files));
         return;
       }
-      if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));
+      if (record.run.confusion) fmt::print("{}\n", record.run.confusion->report(job.data.test.class_names, style));
       fmt::print("{}{}{}", run_report(record, style), trained.files.empty() ? "" : "\n", style.prose(trained.files));
     });
   }
   if (!trained.record) attempts.rethrow();
-  if (const std::string& failure = trained.record->run().failure; !failure.empty() && processes.leads())
+  if (const std::string& failure = trained.record->run.failure; !failure.empty() && processes.leads())
     fmt::print(stderr, "{}\n", Style::of(STDERR_FILENO).prose("vitrine: " + failure));
-  if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
+  if (const std::string& diverged = trained.record->run.diverged; !diverged.empty()) {
     if (processes.leads()) {
       fmt::print(stderr, "vitrine: {} (--lr, {}--precision); --allow-non-finite continues with NaN\n", diverged,
                  options.update_in_backward ? "" : "--clip-norm, ");

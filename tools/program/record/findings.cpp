@@ -106,8 +106,6 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category,
           fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
 }
 
-}  // namespace
-
 std::optional<Finding> divergence(const RunRecord& run) {
   const auto evaluation = std::ranges::find_if(
       run.epochs, [](const EpochRecord& e) { return e.test_loss && !std::isfinite(*e.test_loss); });
@@ -145,55 +143,6 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
                                     run.devices[device].device, short_bytes(more), category_name(category),
                                     short_bytes(*most), *most > more ? ", and less of others" : "", reason.text),
                         reason.remedy + ".");
-}
-
-/// What a stage costs beside the one below.
-std::string cost_of_stage(const RunRecord& run, const RunRecord& stage_below) {
-  const int64_t moved = run.planned_moved_bytes, more = moved - stage_below.planned_moved_bytes;
-  std::string text = fmt::format(
-      "Its collectives move {} a step, {}", short_bytes(moved),
-      more == 0 ? "no more" : fmt::format("{} {}", short_bytes(std::abs(more)), more > 0 ? "more" : "less"));
-  if (std::min(run.rates.rounds.size(), stage_below.rates.rounds.size()) < kFewestRounds) return text + ".";
-  const bool differs = is_faster(run.rates, stage_below.rates) || is_faster(stage_below.rates, run.rates);
-  return text +
-         (differs ? fmt::format("; its speed is {:.2f} times as high.", run.rates.median() / stage_below.rates.median())
-                  : "; their speeds are within noise.");
-}
-
-Finding compare_stages(const RunRecord& run, const RunRecord& stage_below) {
-  const DeviceRecord& device = run.devices[fullest(run.devices)];
-  const DeviceRecord& below = stage_below.devices[fullest(stage_below.devices)];
-  const int64_t more = device.pool.peak_bytes - below.pool.peak_bytes;
-  BytesByCategory excess = device.pool.peak_by_category;
-  for (size_t c = 0; c < excess.size(); ++c)
-    excess[c] = (more < 0 ? -1 : 1) * (excess[c] - below.pool.peak_by_category[c]);
-  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
-  const auto category = static_cast<Category>(most - excess.begin());
-  const bool in_buckets = category == Category::gradients || category == Category::parameters;
-  const std::string stage = fmt::format("--shard {}", sharding_name(run.scheme.shard)),
-                    lower = fmt::format("--shard {}", sharding_name(stage_below.scheme.shard)),
-                    cost = cost_of_stage(run, stage_below);
-  const std::string remedy =
-      fmt::format("A smaller `--bucket-mb` may make `{}` hold less; else use `{}`.", stage, lower);
-  if (more < 0) {
-    return {fmt::format("`{}` saves {} over `{}`: {} holds {} in place of {}, mostly {} ({} less). {}", stage,
-                        short_bytes(-more), lower, device.device, short_bytes(device.pool.peak_bytes),
-                        short_bytes(below.pool.peak_bytes), category_name(category), short_bytes(*most), cost),
-            {}};
-  }
-  if (more == 0) {
-    return memory_finding(device, more,
-                          fmt::format("`{}` saves nothing over `{}`: {} holds {}. {}", stage, lower, device.device,
-                                      short_bytes(device.pool.peak_bytes), cost),
-                          remedy);
-  }
-  return memory_finding(
-      device, more,
-      fmt::format("With `{}` {} holds {} more than with `{}`, mostly {} ({}): {}. {}", stage, device.device,
-                  short_bytes(more), lower, category_name(category), short_bytes(*most),
-                  in_buckets ? "buckets are whole while layers use them" : "the peaks occur at different moments",
-                  cost),
-      remedy);
 }
 
 std::optional<Finding> little_headroom(const RunRecord& run) {
@@ -278,7 +227,6 @@ std::optional<Finding> idle_device(const RunRecord& run) {
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
-  if (idle_device(run)) return std::nullopt;
   const DeviceRecord* longest = nullptr;
   double share = 0;
   for (const DeviceRecord& d : run.devices) {
@@ -319,7 +267,7 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
 }
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
-  if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
+  if (run.scheme.reduce != Reduce::allreduce || run.devices.empty()) return std::nullopt;
   if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket || !judges_waits(run)) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
   const auto first = std::ranges::find_if(table.rows, is_bucket);
@@ -347,18 +295,9 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
                  share, kTheStep};
 }
 
-const DeviceRecord* longest_waiting(const RunRecord& run) {
-  const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
-  const auto most = std::ranges::max_element(run.devices, {}, wait);
-  return most == run.devices.end() || wait(*most) < kIdle || !is_signal(run, wait(*most)) ? nullptr : &*most;
-}
-
 std::optional<Finding> other_waits(const RunRecord& run) {
   const DeviceRecord* device = longest_waiting(run);
   if (device == nullptr || device->phases.waits.empty()) return std::nullopt;
-  if (waits_for_data(run) || waits_for_host(run) || idle_device(run) || waits_for_peers(run) ||
-      exposed_communication(run))
-    return std::nullopt;
   const double share = phase_row(device->phases, Phase::wait).share;
   std::vector<std::string> causes;
   for (const WaitRow& wait : device->phases.waits) {
@@ -401,6 +340,98 @@ std::optional<Finding> skipped_steps(const RunRecord& run) {
                  share, kTheSteps};
 }
 
+/// Results first, then what costs most.
+void sort_findings(std::vector<Finding>& all) {
+  std::ranges::stable_sort(all, std::ranges::greater(), [](const Finding& f) { return f.cost.value_or(2.0); });
+}
+
+/// What a stage costs beside the one below.
+std::string cost_of_stage(const RunRecord& run, const RunRecord& stage_below) {
+  const int64_t moved = run.planned_moved_bytes, more = moved - stage_below.planned_moved_bytes;
+  std::string text = fmt::format(
+      "Its collectives move {} a step, {}", short_bytes(moved),
+      more == 0 ? "no more" : fmt::format("{} {}", short_bytes(std::abs(more)), more > 0 ? "more" : "less"));
+  if (std::min(run.rates.rounds.size(), stage_below.rates.rounds.size()) < kFewestRounds) return text + ".";
+  const bool differs = is_faster(run.rates, stage_below.rates) || is_faster(stage_below.rates, run.rates);
+  return text +
+         (differs ? fmt::format("; its speed is {:.2f} times as high.", run.rates.median() / stage_below.rates.median())
+                  : "; their speeds are within noise.");
+}
+
+void conclude(Record& record, std::vector<Finding> findings, std::vector<Finding> stages) {
+  record.findings = std::move(findings);
+  record.findings.insert(record.findings.end(), stages.begin(), stages.end());
+  record.stages = std::move(stages);
+  sort_findings(record.findings);
+}
+
+/// The records in which a rule is judged: a plan has no times, and a comparison shows what its runs may differ in.
+enum Judged : unsigned { kInRuns = 1, kInPlans = 2, kInComparisons = 4 };
+
+/// What is judged, in the order of findings that cost the same.
+struct Rule {
+  std::string_view name;
+  std::optional<Finding> (*find)(const RunRecord&);
+  unsigned judged = kInRuns;
+  std::vector<std::string_view> unless = {};  // rules whose findings explain this one
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> all = {
+      {"crowded_cores", crowded_cores},
+      {"divergence", divergence},
+      {"uneven_memory", uneven_memory, kInRuns | kInPlans | kInComparisons},
+      {"little_headroom", little_headroom, kInRuns | kInPlans},
+      {"large_workspace", large_workspace, kInRuns | kInPlans},
+      {"waits_for_data", waits_for_data},
+      {"waits_for_host", waits_for_host},
+      {"idle_device", idle_device, kInRuns | kInComparisons},
+      {"waits_for_peers", waits_for_peers, kInRuns | kInComparisons, {"idle_device"}},
+      {"single_bucket", single_bucket},
+      {"late_first_bucket", late_first_bucket, kInRuns, {"single_bucket"}},
+      {"exposed_communication", exposed_communication, kInRuns | kInComparisons},
+      {"other_waits",
+       other_waits,
+       kInRuns,
+       {"waits_for_data", "waits_for_host", "idle_device", "waits_for_peers", "exposed_communication"}},
+      {"skipped_steps", skipped_steps}};
+  return all;
+}
+
+std::optional<Finding> apply(const Rule& rule, const RunRecord& run) {
+  const auto explains = [&](std::string_view name) { return apply_rule(name, run).has_value(); };
+  return std::ranges::any_of(rule.unless, explains) ? std::nullopt : rule.find(run);
+}
+
+std::vector<Finding> judge(const RunRecord& run, Judged where) {
+  std::vector<Finding> all;
+  for (const Rule& rule : rules()) {
+    if ((rule.judged & where) == 0) continue;
+    if (auto finding = apply(rule, run)) all.push_back(std::move(*finding));
+  }
+  sort_findings(all);
+  // Two findings may suggest two splits: that of the costlier one counts.
+  bool splits = false;
+  for (Finding& finding : all) {
+    const bool changes_split = finding.remedy.find("`--split") != std::string::npos;
+    if (changes_split && splits) finding.remedy.clear();
+    splits = splits || changes_split;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<Finding> apply_rule(std::string_view name, const RunRecord& run) {
+  return apply(*std::ranges::find_if(rules(), [&](const Rule& rule) { return rule.name == name; }), run);
+}
+
+const DeviceRecord* longest_waiting(const RunRecord& run) {
+  const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
+  const auto most = std::ranges::max_element(run.devices, {}, wait);
+  return most == run.devices.end() || wait(*most) < kIdle || !is_signal(run, wait(*most)) ? nullptr : &*most;
+}
+
 std::optional<double> first_bucket_begin(const StepView& view) {
   int64_t begin = 0, end = 0;
   for (const SpanRecord& span : view.compute) {
@@ -423,56 +454,60 @@ std::optional<double> first_bucket_begin(const StepView& view) {
   return std::nullopt;
 }
 
-namespace {
+std::vector<Finding> find_findings(const RunRecord& run) { return judge(run, kInRuns); }
+std::vector<Finding> plan_findings(const RunRecord& plan) { return judge(plan, kInPlans); }
 
-/// Results first, then what costs most.
-void sort_findings(std::vector<Finding>& all) {
-  std::ranges::stable_sort(all, std::ranges::greater(), [](const Finding& f) { return f.cost.value_or(2.0); });
-}
-
-std::vector<Finding> all_of(const RunRecord& run,
-                            std::initializer_list<std::optional<Finding> (*)(const RunRecord&)> kinds) {
-  std::vector<Finding> all;
-  for (const auto find : kinds) {
-    if (auto finding = find(run)) all.push_back(std::move(*finding));
+Finding compare_stages(const RunRecord& run, const RunRecord& stage_below) {
+  const DeviceRecord& device = run.devices[fullest(run.devices)];
+  const DeviceRecord& below = stage_below.devices[fullest(stage_below.devices)];
+  const int64_t more = device.pool.peak_bytes - below.pool.peak_bytes;
+  BytesByCategory excess = device.pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c)
+    excess[c] = (more < 0 ? -1 : 1) * (excess[c] - below.pool.peak_by_category[c]);
+  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
+  const auto category = static_cast<Category>(most - excess.begin());
+  const bool in_buckets = category == Category::gradients || category == Category::parameters;
+  const std::string stage = fmt::format("--shard {}", sharding_name(run.scheme.shard)),
+                    lower = fmt::format("--shard {}", sharding_name(stage_below.scheme.shard)),
+                    cost = cost_of_stage(run, stage_below);
+  const std::string remedy =
+      fmt::format("A smaller `--bucket-mb` may make `{}` hold less; else use `{}`.", stage, lower);
+  if (more < 0) {
+    return {fmt::format("`{}` saves {} over `{}`: {} holds {} in place of {}, mostly {} ({} less). {}", stage,
+                        short_bytes(-more), lower, device.device, short_bytes(device.pool.peak_bytes),
+                        short_bytes(below.pool.peak_bytes), category_name(category), short_bytes(*most), cost),
+            {}};
   }
-  sort_findings(all);
-  // Two findings may suggest two splits: that of the costlier one counts.
-  bool splits = false;
-  for (Finding& finding : all) {
-    const bool changes_split = finding.remedy.find("`--split") != std::string::npos;
-    if (changes_split && splits) finding.remedy.clear();
-    splits = splits || changes_split;
+  if (more == 0) {
+    return memory_finding(device, more,
+                          fmt::format("`{}` saves nothing over `{}`: {} holds {}. {}", stage, lower, device.device,
+                                      short_bytes(device.pool.peak_bytes), cost),
+                          remedy);
   }
-  return all;
+  return memory_finding(
+      device, more,
+      fmt::format("With `{}` {} holds {} more than with `{}`, mostly {} ({}): {}. {}", stage, device.device,
+                  short_bytes(more), lower, category_name(category), short_bytes(*most),
+                  in_buckets ? "buckets are whole while layers use them" : "the peaks occur at different moments",
+                  cost),
+      remedy);
 }
 
-}  // namespace
-
-std::vector<Finding> find_findings(const RunRecord& run) {
-  return all_of(run, {crowded_cores, divergence, uneven_memory, little_headroom, large_workspace, waits_for_data,
-                      waits_for_host, idle_device, waits_for_peers, single_bucket, late_first_bucket,
-                      exposed_communication, other_waits, skipped_steps});
-}
-
-std::vector<Finding> plan_findings(const RunRecord& plan) {
-  return all_of(plan, {uneven_memory, little_headroom, large_workspace});
-}
-
-std::vector<Finding> stage_findings(const Record& record) {
+std::vector<Finding> stage_findings(std::span<const RunRecord> runs, int processes,
+                                    const std::optional<RunRecord>& stage_below) {
   std::vector<Finding> all;
-  for (const RunRecord& run : record.runs) {
-    if (run.scheme.shard != Sharding::none && run.devices.size() == 1 && record.processes == 1)
+  for (const RunRecord& run : runs) {
+    if (run.scheme.shard != Sharding::none && run.devices.size() == 1 && processes == 1)
       all.push_back(
           {fmt::format("`--shard {}` saves nothing on one device, which holds all.", sharding_name(run.scheme.shard)),
            {}});
-    for (const RunRecord& below : record.runs) {
+    for (const RunRecord& below : runs) {
       const bool is_below = static_cast<int>(below.scheme.shard) + 1 == static_cast<int>(run.scheme.shard) &&
                             below.scheme.reduce == run.scheme.reduce && below.scheme.loss_at == run.scheme.loss_at &&
                             below.precision.compute == run.precision.compute;
       if (is_below && run.devices.size() > 1) all.push_back(compare_stages(run, below));
     }
-    if (record.stage_below) all.push_back(compare_stages(run, *record.stage_below));
+    if (stage_below) all.push_back(compare_stages(run, *stage_below));
   }
   return all;
 }
@@ -552,10 +587,10 @@ std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
 std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs, const std::vector<RunRecord>& refused) {
   std::vector<Finding> all = compare_findings(runs);
   if (!runs.empty()) {
-    if (auto crowded = crowded_cores(runs.front())) all.push_back(std::move(*crowded));
+    if (auto crowded = apply_rule("crowded_cores", runs.front())) all.push_back(std::move(*crowded));
   }
   for (const RunRecord& run : runs) {
-    for (Finding& finding : all_of(run, {uneven_memory, idle_device, waits_for_peers, exposed_communication})) {
+    for (Finding& finding : judge(run, kInComparisons)) {
       if (finding.cost < kModerate) continue;
       finding.text = fmt::format("{}: {}", run.name, finding.text);
       // What another mode brings is in the comparison itself.
@@ -592,14 +627,16 @@ std::string describe_severities() {
                      percent(kModerate));
 }
 
-std::string no_findings(const Record& record) {
-  if (record.kind == Record::Kind::plan)
-    return all_fit(record.run().devices)
-               ? "Nothing stands out: no device is nearly full, and none holds much more than the others."
-               : "Nothing else stands out.";
+std::string no_findings(const PlanRecord& record) {
+  return all_fit(record.run.devices)
+             ? "Nothing stands out: no device is nearly full, and none holds much more than the others."
+             : "Nothing else stands out.";
+}
+
+std::string no_findings(std::span<const RunRecord> runs) {
   int64_t steps = kFewestSteps;
   double wait = 0;
-  for (const RunRecord& run : record.runs) {
+  for (const RunRecord& run : runs) {
     for (const DeviceRecord& d : run.devices) {
       wait = std::max(wait, phase_row(d.phases, Phase::wait).share);
       if (d.phases.steps == 0 && run.steps.steps == 1)
@@ -615,23 +652,25 @@ std::string no_findings(const Record& record) {
       counted(steps, "step"), kFewestSteps);
 }
 
-void conclude(Record& record) {
-  using Kind = Record::Kind;
-  if (record.kind == Kind::run) record.findings = find_findings(record.run());
-  if (record.kind == Kind::plan) record.findings = plan_findings(record.run());
-  if (record.kind == Kind::comparison) {
-    record.findings = comparison_findings(record.runs, record.refused);
-    record.speed = compare_speed(record.runs);
-    if (record.interrupted) {  // more rounds were asked for
-      const auto asks_for_rounds = [](const Finding& f) { return f.remedy.rfind("`--rounds", 0) == 0; };
-      for (Finding& finding : record.findings)
-        if (asks_for_rounds(finding)) finding.remedy.clear();
-      if (record.speed && asks_for_rounds(*record.speed)) record.speed->remedy.clear();
-    }
+void conclude(TrainingRecord& record) {
+  conclude(record, find_findings(record.run), stage_findings({&record.run, 1}, record.processes, record.stage_below));
+}
+
+void conclude(PlanRecord& record) {
+  conclude(record, plan_findings(record.run), stage_findings({&record.run, 1}, record.processes, record.stage_below));
+}
+
+void conclude(ComparisonRecord& record) {
+  record.speed = compare_speed(record.runs);
+  std::vector<Finding> findings = comparison_findings(record.runs, record.refused);
+  if (record.interrupted) {  // more rounds were asked for
+    const auto clear = [](Finding& finding) {
+      if (finding.remedy.starts_with("`--rounds")) finding.remedy.clear();
+    };
+    for (Finding& finding : findings) clear(finding);
+    if (record.speed) clear(*record.speed);
   }
-  record.stages = stage_findings(record);
-  record.findings.insert(record.findings.end(), record.stages.begin(), record.stages.end());
-  sort_findings(record.findings);
+  conclude(record, std::move(findings), stage_findings(record.runs, record.processes));
 }
 
 }  // namespace vitrine::tools

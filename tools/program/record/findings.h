@@ -2,16 +2,20 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/program/record/record.h"
 
 namespace vitrine::tools {
 
-/// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers
-/// compute nothing.
-void conclude(Record& record);
+// Fill findings, stages and speed from the runs. A command calls it when the record has all of its runs;
+// renderers compute nothing.
+void conclude(TrainingRecord& record);
+void conclude(PlanRecord& record);
+void conclude(ComparisonRecord& record);
 
 /// "large": at least a quarter of the step or of the capacity; "moderate": at least a tenth; else "small"; "result" for
 /// what costs nothing.
@@ -20,8 +24,10 @@ const char* severity_of(const Finding& finding);
 std::string describe_cost(const Finding& finding);
 /// What "large" and "moderate" mean.
 std::string describe_severities();
-/// The text of a record without findings, which claims no more than was judged.
-std::string no_findings(const Record& record);
+/// The text of a plan, or of runs, without findings. It claims no more than was
+/// judged.
+std::string no_findings(const PlanRecord& record);
+std::string no_findings(std::span<const RunRecord> runs);
 
 /// The device that waits longest; none if it does not wait for long, or if the steps do not show it.
 const DeviceRecord* longest_waiting(const RunRecord& run);
@@ -32,31 +38,18 @@ std::vector<Finding> find_findings(const RunRecord& run);
 /// Those that do not need a measurement: memory. Empty when nothing stands out.
 std::vector<Finding> plan_findings(const RunRecord& plan);
 
-/// What each stage of sharding in the record saves and costs beside the one below: Record::stage_below, or in a
-/// comparison the run under it.
-std::vector<Finding> stage_findings(const Record& record);
+/// What each stage of sharding in the runs saves and costs beside the one below: `stage_below`, or the run under it.
+std::vector<Finding> stage_findings(std::span<const RunRecord> runs, int processes,
+                                    const std::optional<RunRecord>& stage_below = {});
 
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);
 
-// Single findings; nothing if one does not apply.
-std::optional<Finding> divergence(const RunRecord& run);
-std::optional<Finding> uneven_memory(const RunRecord& run);
-std::optional<Finding> little_headroom(const RunRecord& run);
+/// The finding of one rule of findings.cpp, by its name; nothing where it does not apply.
+///   requires  that there is such a rule
+std::optional<Finding> apply_rule(std::string_view name, const RunRecord& run);
 /// Memory of the fullest devices, bytes of collectives, and speed where both runs have enough rounds.
 Finding compare_stages(const RunRecord& run, const RunRecord& stage_below);
-std::optional<Finding> large_workspace(const RunRecord& run);
-std::optional<Finding> waits_for_data(const RunRecord& run);
-std::optional<Finding> waits_for_host(const RunRecord& run);
-std::optional<Finding> idle_device(const RunRecord& run);
-std::optional<Finding> waits_for_peers(const RunRecord& run);
-std::optional<Finding> single_bucket(const RunRecord& run);
-std::optional<Finding> late_first_bucket(const RunRecord& run);
-std::optional<Finding> exposed_communication(const RunRecord& run);
-/// A long wait that no other finding explains.
-std::optional<Finding> other_waits(const RunRecord& run);
-std::optional<Finding> skipped_steps(const RunRecord& run);
-std::optional<Finding> crowded_cores(const RunRecord& run);
 
 /// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either
 /// range of rounds and by more than a few percent. False with fewer than four rounds, which do not show the noise.

@@ -184,7 +184,7 @@ int64_t moved_per_step(const PhaseRow& row, const PhaseTable& table) {
   return std::llround(static_cast<double>(row.bytes) / static_cast<double>(row.calls) * calls);
 }
 
-std::string Record::describe_interruption() const {
+std::string ComparisonRecord::describe_interruption() const {
   size_t complete = static_cast<size_t>(rounds);
   for (const RunRecord& run : runs) complete = std::min(complete, run.rates.rounds.size());
   return fmt::format("interrupted after {} of {} rounds", complete, rounds);

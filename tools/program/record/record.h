@@ -20,7 +20,7 @@
 #include "tools/program/record/step_record.h"
 #include "tools/program/text/json_text.h"
 
-/// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it;
+/// The record of a run, of a plan or of a comparison: one value that holds all that it has to report. Commands fill it;
 /// processes exchange it; the terminal (render/terminal_report.h), the JSON (render/json_report.h) and the HTML page
 /// (render/html/page.h) render it.
 namespace vitrine::tools {
@@ -214,41 +214,51 @@ struct CheckpointRecord {
   StagingBytes planned_staging, staging;
 };
 
-/// All that a run, a comparison or a plan reports.
+/// What the records of a run, of a plan and of a comparison have in common.
 struct Record {
-  enum class Kind { run, comparison, plan };
-  Kind kind = Kind::run;
   std::string title;
   std::string command_line;
   Facts facts;                     // model, data, scheme, machine
   Json config;                     // the settings in force
   std::vector<std::string> notes;  // what the program chose
   int processes = 1;
-  int64_t dataset_bytes = 0;  // held by each process
-  std::vector<RunRecord> runs;
-  std::vector<RunRecord> refused;  // of a comparison: only planned, because they do not fit
-  // What follows from the runs (conclude() in findings.h):
-  std::vector<Finding> findings;  // of a run, comparison or plan; what costs most comes first
-  std::vector<Finding> stages;    // those of them that compare stages of sharding
-  std::optional<Finding> speed;   // of a comparison
-  int64_t compared_steps = 0;     // a comparison's steps of a round
-  int rounds = 1;
   bool interrupted = false;
-  std::string describe_interruption() const;  // of a comparison: "interrupted after 3 of 9 rounds"
+  // What follows from the runs (conclude() in findings.h):
+  std::vector<Finding> findings;  // what costs most comes first
+  std::vector<Finding> stages;    // those of them that compare stages of sharding
+};
+
+/// A run, measured or planned.
+struct SingleRunRecord : Record {
+  RunRecord run;
+  std::optional<RunRecord> stage_below;         // with sharded states: planned with one kind of them whole
+  std::optional<CheckpointRecord> checkpoints;  // on rank 0, with checkpoints
+};
+
+struct TrainingRecord : SingleRunRecord {
   std::string communicator;
   std::string cuda_graphs;  // of this process; empty without GPUs
   GraphCounts graph_counts;
   std::vector<Conv2dChoice> convolutions;  // of this process's first device
   std::string plans;                       // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
-  std::optional<RunRecord> stage_below;    // of a plan or run with sharded states: planned with one kind of them whole
-  std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
-  std::string remedies;                                      // what would make a plan fit; empty if it fits
-  // Of a run or plan with checkpoints, on rank 0:
-  std::optional<CheckpointRecord> checkpoints;
-  std::string resumed_from;          // the checkpoint's folder; empty for a run from the start
-  std::vector<std::string> skipped;  // of --skip-damaged: what is wrong with each image
+  std::string resumed_from;                // the checkpoint's folder; empty for a run from the start
+  std::vector<std::string> skipped;        // of --skip-damaged: what is wrong with each image
+};
 
-  const RunRecord& run() const { return runs.front(); }
+struct PlanRecord : SingleRunRecord {
+  std::optional<std::vector<RecomputationRecord>> frontier;  // with --frontier: falling in bytes, rising in time
+  std::string remedies;                                      // what would make it fit; empty if it fits
+};
+
+/// Runs under several schemes, which took turns.
+struct ComparisonRecord : Record {
+  std::vector<RunRecord> runs;
+  std::vector<RunRecord> refused;  // only planned, because they do not fit
+  std::optional<Finding> speed;
+  int64_t compared_steps = 0;  // of a round
+  int rounds = 1;
+
+  std::string describe_interruption() const;  // "interrupted after 3 of 9 rounds"
 };
 
 /// Measurements as a JSON array, in which every member survives except charts. parse throws DataError naming `path`.

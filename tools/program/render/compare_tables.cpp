@@ -56,7 +56,7 @@ std::string rounding_hint(const std::vector<RunRecord>& runs) {
 
 }  // namespace
 
-Table schemes_table(const Record& record) {
+Table schemes_table(const ComparisonRecord& record) {
   using Align = Table::Align;
   const bool skips = std::ranges::any_of(record.runs, [](const RunRecord& r) { return r.steps.skipped() > 0; });
   Table table({{"mode", Align::left},
@@ -92,7 +92,7 @@ Table schemes_table(const Record& record) {
   return table;
 }
 
-Table scheme_times_table(const Record& record) {
+Table scheme_times_table(const std::vector<RunRecord>& runs) {
   std::vector<PhaseGroup> groups = {{"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}, 1},
                                     {"replicate", {Phase::replicate, Phase::broadcast}, 2},
                                     {"forward", {Phase::forward}},
@@ -102,7 +102,7 @@ Table scheme_times_table(const Record& record) {
                                     {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
                                     {"wait", {Phase::wait}}};
-  const bool recomputes = std::ranges::any_of(record.runs, [](const RunRecord& run) {
+  const bool recomputes = std::ranges::any_of(runs, [](const RunRecord& run) {
     return std::ranges::any_of(run.devices,
                                [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
   });
@@ -113,8 +113,8 @@ Table scheme_times_table(const Record& record) {
   columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left, 3}});
   Table table(columns, "Where a step's time went (ms)");
   table.set_key_columns(2);
-  for (const RunRecord& run : record.runs) {
-    if (&run != &record.runs.front()) table.add_rule();
+  for (const RunRecord& run : runs) {
+    if (&run != &runs.front()) table.add_rule();
     DeviceSet timed;
     for (size_t d = 0; d < run.devices.size(); ++d) {
       if (run.devices[d].phases.steps > 0) timed.members.push_back(d);

@@ -75,7 +75,7 @@ Json epochs_json(const std::vector<EpochRecord>& epochs) {
 }
 
 /// null without --frontier.
-Json frontier_json(const Record& record) {
+Json frontier_json(const PlanRecord& record) {
   if (!record.frontier) return {};
   Json json = Json::array();
   for (const RecomputationRecord& row : *record.frontier) {
@@ -116,8 +116,8 @@ Json measurements_json(const std::vector<DeviceRecord>& devices) {
 
 }  // namespace
 
-Json run_json(const Record& record) {
-  const RunRecord& run = record.run();
+Json run_json(const TrainingRecord& record) {
+  const RunRecord& run = record.run;
   Json json;
   json["config"] = record.config;
   json["notes"] = record.notes;
@@ -150,7 +150,7 @@ Json run_json(const Record& record) {
   return json;
 }
 
-Json comparison_json(const Record& record, const std::vector<DeviceId>& devices) {
+Json comparison_json(const ComparisonRecord& record, const std::vector<DeviceId>& devices) {
   Json json;
   json["config"] = record.config;
   json["config"]["steps"] = record.compared_steps;
@@ -181,8 +181,8 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
   return json;
 }
 
-Json plan_json(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
+Json plan_json(const PlanRecord& record) {
+  const std::vector<DeviceRecord>& devices = record.run.devices;
   Json json;
   json["config"] = record.config;
   json["processes"] = record.processes;
@@ -208,12 +208,12 @@ Json plan_json(const Record& record) {
   json["moved"] = Json::array();
   for (size_t d = 0; d < devices.size(); ++d) {
     for (const PhaseRow& row : devices[d].phases.rows) {
-      if (const int64_t bytes = moved_bytes(record.run(), d, row.phase); bytes > 0)
+      if (const int64_t bytes = moved_bytes(record.run, d, row.phase); bytes > 0)
         json["moved"].push_back(
             {{"phase", phase_name(row.phase)}, {"device", devices[d].device}, {"bytes_per_step", bytes}});
     }
   }
-  json["exact_price"] = exact_price_json(record.run());
+  json["exact_price"] = exact_price_json(record.run);
   json["frontier"] = frontier_json(record);
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;

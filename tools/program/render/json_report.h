@@ -6,9 +6,9 @@
 /// A record as the JSON object that --json prints. docs/json.md describes the keys.
 namespace vitrine::tools {
 
-Json run_json(const Record& record);
-Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
-Json plan_json(const Record& record);
+Json run_json(const TrainingRecord& record);
+Json comparison_json(const ComparisonRecord& record, const std::vector<DeviceId>& devices);
+Json plan_json(const PlanRecord& record);
 
 Json devices_json(const std::vector<DeviceRecord>& devices);
 /// Seconds, bytes and calls are sums over all steps.

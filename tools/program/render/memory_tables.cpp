@@ -349,7 +349,7 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
   return table;
 }
 
-std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
+std::optional<Table> exact_price_table(std::span<const RunRecord> runs) {
   if (runs.empty() || !runs.front().exact_price) return std::nullopt;
   using Align = Table::Align;
   Table table({{"mode", Align::left}, {"cost", Align::left}, {"exact"}, {"ordinary"}}, "What exact mode costs");
@@ -365,7 +365,7 @@ std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs) {
   return table;
 }
 
-std::optional<Table> frontier_table(const Record& record) {
+std::optional<Table> frontier_table(const PlanRecord& record) {
   if (!record.frontier || record.frontier->empty()) return std::nullopt;
   const std::vector<RecomputationRecord>& rows = *record.frontier;
   Table table({{"fullest device", Table::Align::right, 1},

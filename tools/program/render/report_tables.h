@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,16 +44,16 @@ std::optional<Table> movement_table(const RunRecord& run);
 std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& style);
 
 /// What exact mode costs beside the ordinary way, three rows for each run; nothing without --exact.
-std::optional<Table> exact_price_table(const std::vector<RunRecord>& runs);
+std::optional<Table> exact_price_table(std::span<const RunRecord> runs);
 
 /// The choices of what is recomputed, a row each; nothing without --frontier.
-std::optional<Table> frontier_table(const Record& record);
+std::optional<Table> frontier_table(const PlanRecord& record);
 
 /// Losses and test accuracy of a run's epochs; nothing without epochs.
 std::optional<Table> epochs_table(const RunRecord& run);
 
 /// A comparison: speed, gradients and memory of each scheme, then where each scheme's time went.
-Table schemes_table(const Record& record);
-Table scheme_times_table(const Record& record);
+Table schemes_table(const ComparisonRecord& record);
+Table scheme_times_table(const std::vector<RunRecord>& runs);
 
 }  // namespace vitrine::tools

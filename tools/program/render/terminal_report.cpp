@@ -83,14 +83,12 @@ std::string stage_report(const Record& record, const Style& style) {
 
 }  // namespace
 
-std::string memory_report(const Record& record, const Style& style) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
-  return memory_table(devices).str(style) + style.dim(wrap(describe_outside(devices, record.processes), style.width)) +
-         "\n";
+std::string memory_report(const std::vector<DeviceRecord>& devices, int processes, const Style& style) {
+  return memory_table(devices).str(style) + style.dim(wrap(describe_outside(devices, processes), style.width)) + "\n";
 }
 
-std::string run_report(const Record& record, const Style& style) {
-  const RunRecord& run = record.run();
+std::string run_report(const TrainingRecord& record, const Style& style) {
+  const RunRecord& run = record.run;
   std::string text;
   const auto add = [&](const std::string& part) {
     if (!part.empty()) text.append("\n").append(part);
@@ -99,8 +97,8 @@ std::string run_report(const Record& record, const Style& style) {
   if (run.step_losses.size() == 1)
     add(style.prose("The first step is not timed; --steps 2 or more show where the time goes.\n"));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
-  add(memory_report(record, style));
-  if (const auto price = exact_price_table(record.runs)) add(price->str(style));
+  add(memory_report(run.devices, record.processes, style));
+  if (const auto price = exact_price_table({&run, 1})) add(price->str(style));
   for (const std::string& part :
        {run.steps.report(), convolution_report(record.convolutions), graph_report(record.cuda_graphs),
         skipped_report(record.skipped), checkpoint_report(record.checkpoints)}) {
@@ -109,7 +107,7 @@ std::string run_report(const Record& record, const Style& style) {
   return text + stage_report(record, style);
 }
 
-std::string comparison_report(const Record& record, const Style& style) {
+std::string comparison_report(const ComparisonRecord& record, const Style& style) {
   if (record.runs.empty()) return {};
   size_t width = 10;
   for (const std::vector<RunRecord>* runs : {&record.runs, &record.refused}) {
@@ -120,18 +118,18 @@ std::string comparison_report(const Record& record, const Style& style) {
     text += style.prose(fmt::format("  {:<{}} {}, does not fit\n", run.name, width, run.batch));
   for (const RunRecord& run : record.runs)
     text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
-  text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
+  text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record.runs).str(style));
   if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
   if (record.speed) text += paragraph(*record.speed, style);
   return text + stage_report(record, style);
 }
 
-std::string plan_report(const Record& record, const Style& style) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
+std::string plan_report(const PlanRecord& record, const Style& style) {
+  const std::vector<DeviceRecord>& devices = record.run.devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
-  if (const auto movement = movement_table(record.run())) text += fmt::format("\n{}", movement->str(style));
+  if (const auto movement = movement_table(record.run)) text += fmt::format("\n{}", movement->str(style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
-  if (const auto price = exact_price_table(record.runs)) text += fmt::format("\n{}", price->str(style));
+  if (const auto price = exact_price_table({&record.run, 1})) text += fmt::format("\n{}", price->str(style));
   if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));
   if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
   text += stage_report(record, style);

@@ -65,7 +65,8 @@ std::string tables(const std::vector<Table>& all) {
 }
 std::string table(const std::optional<Table>& table) { return table ? table->html() : std::string(); }
 
-std::string findings(const Record& record) {
+/// The findings of a record, or why there are none.
+std::string findings(const Record& record, const std::string& none) {
   std::string items, hint;
   for (const Finding& finding : record.findings) {
     const std::string cost = describe_cost(finding);
@@ -74,12 +75,12 @@ std::string findings(const Record& record) {
                          marked(fmt::format("{} {}", finding.text, finding.remedy), true));
     if (finding.cost) hint = note(describe_severities());
   }
-  if (items.empty()) items = fmt::format("<li>{}</li>", escape_html(no_findings(record)));
+  if (items.empty()) items = fmt::format("<li>{}</li>", escape_html(none));
   return fmt::format("<ul class=\"findings\">{}</ul>{}", items, hint);
 }
 
-std::string memory_section(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
+std::string memory_section(const TrainingRecord& record) {
+  const std::vector<DeviceRecord>& devices = record.run.devices;
   return paragraph(all_as_planned(devices)
                        ? "Planned and measured are equal to the byte, on every device and in every category."
                        : "Planned and measured differ: the run did not cover the whole workload of the plan, or an "
@@ -176,8 +177,8 @@ std::string movement_section(const RunRecord& run, const std::string& boxes) {
          chart("movement");
 }
 
-std::string streams_section(const Record& record) {
-  const RunRecord& run = record.run();
+std::string streams_section(const TrainingRecord& record) {
+  const RunRecord& run = record.run;
   if (std::ranges::none_of(run.devices, [](const DeviceRecord& d) { return d.step.has_value(); })) return {};
   return paragraph(fmt::format("Step {} by device and stream. Hatched: waits, and what for.", run.shown_step + 1) +
                    which_devices(record)) +
@@ -189,9 +190,9 @@ std::string communication_section(const RunRecord& run) {
   return chart("communication") + table(communication_table(run.devices));
 }
 
-std::vector<Section> run_sections(const Record& record) {
-  const RunRecord& run = record.run();
-  return {{"Findings", findings(record)},
+std::vector<Section> sections_of(const TrainingRecord& record) {
+  const RunRecord& run = record.run;
+  return {{"Findings", findings(record, no_findings({&run, 1}))},
           {"What moves where", movement_section(run, ", with its mean time")},
           {"Memory: planned and measured", memory_section(record)},
           {"Memory over one step",
@@ -202,12 +203,12 @@ std::vector<Section> run_sections(const Record& record) {
           {"Time of a step", times_section(run)},
           {"One step on each stream", streams_section(record)},
           {"Communication", communication_section(run)},
-          {"Price of exact mode", table(exact_price_table(record.runs))},
+          {"Price of exact mode", table(exact_price_table({&run, 1}))},
           {"Learning", run.epochs.empty() && run.step_losses.empty() ? std::string()
                                                                      : chart("learning") + table(epochs_table(run))}};
 }
 
-std::vector<Section> comparison_sections(const Record& record) {
+std::vector<Section> sections_of(const ComparisonRecord& record) {
   if (record.runs.empty()) return {};
   std::string communication, folded;
   bool has_timelines = false;
@@ -222,7 +223,7 @@ std::vector<Section> comparison_sections(const Record& record) {
   const bool equal = std::ranges::all_of(record.runs, [](const RunRecord& run) { return all_as_planned(run.devices); });
   // All schemes run in one process.
   return {
-      {"Findings", findings(record)},
+      {"Findings", findings(record, no_findings(record.runs))},
       {"Speed, gradients and memory", chart("speed") + schemes_table(record).html()},
       {"Peak memory", paragraph(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                       : "Peak of each device by category, as measured.") +
@@ -233,22 +234,23 @@ std::vector<Section> comparison_sections(const Record& record) {
                  chart("overlay")
            : std::string()},
       {"Time of a step", paragraph("A device's phases add up to its step. Hatched: waits.") + chart("times") +
-                             scheme_times_table(record).html() + folded},
+                             scheme_times_table(record.runs).html() + folded},
       {"Communication", communication},
       {"Price of exact mode", table(exact_price_table(record.runs))}};
 }
 
-std::vector<Section> plan_sections(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
+std::vector<Section> sections_of(const PlanRecord& record) {
+  const RunRecord& run = record.run;
+  const std::vector<DeviceRecord>& devices = run.devices;
   return {
       {"How it would fit", paragraph(record.remedies)},
-      {"Findings", findings(record)},
+      {"Findings", findings(record, no_findings(record))},
       {"Peak memory", chart("peaks") + plan_table(devices).html() + chart("difference")},
       {"Memory over one step", memory_over_time(devices,
                                                 "A steady step. The axis is the order in which the host allocates and "
                                                 "frees memory, not time. Bands: phases.")},
-      {"What moves where", movement_section(record.run(), "") + table(movement_table(record.run()))},
-      {"Price of exact mode", table(exact_price_table(record.runs))},
+      {"What moves where", movement_section(run, "") + table(movement_table(run))},
+      {"Price of exact mode", table(exact_price_table({&run, 1}))},
       {"Recomputation: bytes and time",
        record.frontier ? paragraph("Each dot is a choice of layers that are computed again in backward. No choice lies "
                                    "below the line.") +
@@ -274,17 +276,10 @@ Json compared_data(RunRecord run) {
   return data;
 }
 
-Json data_of(const Record& record, Json json) {
-  using Kind = Record::Kind;
-  Json data = {{"kind", record.kind == Kind::run ? "run" : record.kind == Kind::plan ? "plan" : "comparison"},
-               {"record", std::move(json)},
-               {"charts", Json::array()}};
-  if (record.kind == Kind::run || record.kind == Kind::plan) data["charts"].push_back(chart_data(record.run()));
-  if (record.kind != Kind::comparison) return data;
-  for (const RunRecord& run : record.runs) data["charts"].push_back(compared_data(run));
-  data["refused"] = Json::object();
-  for (const RunRecord& run : record.refused) data["refused"][run.name] = devices_json(run.devices);
-  return data;
+Page make_page(const auto& record, Json data) {
+  Page page{record.title, story(record), sections_of(record), std::move(data)};
+  page.sections.push_back(settings_section(record.command_line, record.facts));
+  return page;
 }
 
 std::string story_html(const Page& page) {
@@ -325,15 +320,24 @@ Section settings_section(const std::string& command, const Facts& facts) {
                        words_html(command), rows))};
 }
 
-Page page_of(const Record& record, Json json) {
-  using Kind = Record::Kind;
-  Page page{record.title, story(record),
-            record.kind == Kind::run    ? run_sections(record)
-            : record.kind == Kind::plan ? plan_sections(record)
-                                        : comparison_sections(record),
-            data_of(record, std::move(json))};
-  page.sections.push_back(settings_section(record.command_line, record.facts));
-  return page;
+Page page_of(const TrainingRecord& record, Json json) {
+  return make_page(record,
+                   {{"kind", "run"}, {"record", std::move(json)}, {"charts", Json::array({chart_data(record.run)})}});
+}
+
+Page page_of(const PlanRecord& record, Json json) {
+  return make_page(record,
+                   {{"kind", "plan"}, {"record", std::move(json)}, {"charts", Json::array({chart_data(record.run)})}});
+}
+
+Page page_of(const ComparisonRecord& record, Json json) {
+  Json charts = Json::array(), refused = Json::object();
+  for (const RunRecord& run : record.runs) charts.push_back(compared_data(run));
+  for (const RunRecord& run : record.refused) refused[run.name] = devices_json(run.devices);
+  return make_page(record, {{"kind", "comparison"},
+                            {"record", std::move(json)},
+                            {"charts", std::move(charts)},
+                            {"refused", std::move(refused)}});
 }
 
 Json page_json(const Page& page) {

@@ -25,11 +25,15 @@ struct Page {
 
 /// The page of a record.
 ///   json  what --json prints of it
-Page page_of(const Record& record, Json json);
+Page page_of(const TrainingRecord& record, Json json);
+Page page_of(const PlanRecord& record, Json json);
+Page page_of(const ComparisonRecord& record, Json json);
 
 /// "`705` samples/s; cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state; cpu:1 waits
 /// `31 %` of the step."
-std::string story(const Record& record);
+std::string story(const TrainingRecord& record);
+std::string story(const PlanRecord& record);
+std::string story(const ComparisonRecord& record);
 
 /// What --json leaves out of a run and charts show: {"name", "steps", "shown_step", "epoch_ends", "output_device",
 /// "communication_of", "devices": [{"device", "step_seconds", "moved", "memory", "step"}], "differences"}.

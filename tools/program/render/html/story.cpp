@@ -35,36 +35,6 @@ std::string peak_words(const std::vector<DeviceRecord>& devices, size_t shown, c
   return text + ", mostly " + (category == Category::optimizer ? "the optimizer's state" : category_name(category));
 }
 
-std::string story_of_run(const RunRecord& run) {
-  std::vector<std::string> facts;
-  EpochRecord all;
-  for (const EpochRecord& e : run.epochs) {
-    all.samples += e.samples;
-    all.seconds += e.seconds;
-  }
-  if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
-  if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
-  if (const DeviceRecord* device = longest_waiting(run)) {
-    facts.push_back(fmt::format("{} waits {} of the step", device->device,
-                                figure(percent(phase_row(device->phases, Phase::wait).share))));
-  }
-  const auto failure = divergence(run);
-  return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
-}
-
-std::string story_of_plan(const Record& record) {
-  const std::vector<DeviceRecord>& devices = record.run().devices;
-  size_t shown = fullest(devices);
-  for (size_t d = 0; d < devices.size(); ++d) {
-    if (!devices[d].fits() && devices[shown].fits()) shown = d;
-  }
-  const int64_t capacity = devices[shown].pool.capacity_bytes;
-  const char* answer = !all_fit(devices) ? "It does not fit: " : capacity > 0 ? "It fits: " : "Planned: ";
-  return fmt::format(
-      "{}{}.", answer,
-      peak_words(devices, shown, "needs", capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string()));
-}
-
 std::string story_of_comparison(const std::vector<RunRecord>& runs) {
   const auto [slow, fast, little, much] = extremes_of(runs);
   std::vector<std::string> fastest = within_noise_of(*fast, runs);
@@ -96,18 +66,45 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
 
 }  // namespace
 
-std::string story(const Record& record) {
-  using Kind = Record::Kind;
-  if (record.kind == Kind::comparison) {
-    if (record.runs.empty()) return {};
-    std::string whole = story_of_comparison(record.runs);
-    std::vector<std::string> refused;
-    for (const RunRecord& run : record.refused)
-      refused.push_back(fmt::format("{} ({} missing)", run.name, figure(short_bytes(missing_bytes(run.devices)))));
-    if (!refused.empty()) whole += fmt::format(" Does not fit: {}.", fmt::join(refused, ", "));
-    return record.interrupted ? fmt::format("{} ({}.)", whole, record.describe_interruption()) : whole;
+std::string story(const TrainingRecord& record) {
+  const RunRecord& run = record.run;
+  std::vector<std::string> facts;
+  EpochRecord all;
+  for (const EpochRecord& e : run.epochs) {
+    all.samples += e.samples;
+    all.seconds += e.seconds;
   }
-  return record.kind == Kind::plan ? story_of_plan(record) : story_of_run(record.run());
+  if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
+  if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
+  if (const DeviceRecord* device = longest_waiting(run)) {
+    facts.push_back(fmt::format("{} waits {} of the step", device->device,
+                                figure(percent(phase_row(device->phases, Phase::wait).share))));
+  }
+  const auto failure = apply_rule("divergence", run);
+  return (failure ? failure->text + " " : "") + fmt::format("{}.", fmt::join(facts, "; "));
+}
+
+std::string story(const PlanRecord& record) {
+  const std::vector<DeviceRecord>& devices = record.run.devices;
+  size_t shown = fullest(devices);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    if (!devices[d].fits() && devices[shown].fits()) shown = d;
+  }
+  const int64_t capacity = devices[shown].pool.capacity_bytes;
+  const char* answer = !all_fit(devices) ? "It does not fit: " : capacity > 0 ? "It fits: " : "Planned: ";
+  return fmt::format(
+      "{}{}.", answer,
+      peak_words(devices, shown, "needs", capacity > 0 ? fmt::format(" of {}", short_bytes(capacity)) : std::string()));
+}
+
+std::string story(const ComparisonRecord& record) {
+  if (record.runs.empty()) return {};
+  std::string whole = story_of_comparison(record.runs);
+  std::vector<std::string> refused;
+  for (const RunRecord& run : record.refused)
+    refused.push_back(fmt::format("{} ({} missing)", run.name, figure(short_bytes(missing_bytes(run.devices)))));
+  if (!refused.empty()) whole += fmt::format(" Does not fit: {}.", fmt::join(refused, ", "));
+  return record.interrupted ? fmt::format("{} ({}.)", whole, record.describe_interruption()) : whole;
 }
 
 }  // namespace vitrine::tools::html
