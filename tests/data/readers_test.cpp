@@ -228,21 +228,6 @@ TEST(Idx, ReadsFilesWithADotInTheirNames) {
   EXPECT_EQ(labels_of(open_dataset(folder.description(), 0).train), labels);
 }
 
-TEST(Readers, ATestSetThatIsNotThereMayBeOptional) {
-  const IdxFolder idx;
-  const CifarFolder cifar("cifar-10-batches-bin");
-  for (const std::string& description : {idx.description(), cifar.description()})
-    EXPECT_GT(open_dataset(description, 0, {.test_optional = true}).test.size(), 0) << description;
-  fs::remove(idx.path() / "t10k-images-idx3-ubyte");
-  expect_contains(message_of(idx.description(), {.test_optional = true}), "t10k-images");
-  fs::remove(idx.path() / "t10k-labels-idx1-ubyte");
-  fs::remove(cifar.inner / "test_batch.bin");
-  for (const std::string& description : {idx.description(), cifar.description()}) {
-    EXPECT_EQ(open_dataset(description, 0, {.test_optional = true}).test.size(), 0) << description;
-    EXPECT_THROW(open_dataset(description, 0), DataError) << description;
-  }
-}
-
 TEST(ValSplit, HoldsOutTheSameImagesInEveryRun) {
   const IdxFolder folder;
   fs::remove(folder.path() / "t10k-images-idx3-ubyte");  // it is not needed
@@ -554,6 +539,21 @@ TEST(ValSplit, AllKindsDoWithoutATestSet) {
   EXPECT_EQ(pair.train.size(), 12);
   EXPECT_EQ(pair.test.size(), 3);
   EXPECT_EQ(open_dataset("synthetic:50", 0, {.val_split = 0.1}).test.size(), 5);
+}
+
+TEST(Readers, ATestSetThatIsNotThereMayBeOptional) {
+  const IdxFolder idx;
+  const CifarFolder cifar("cifar-10-batches-bin");
+  for (const std::string& description : {idx.description(), cifar.description()})
+    EXPECT_GT(open_dataset(description, 0, {.test_optional = true}).test.size(), 0) << description;
+  fs::remove(idx.path() / "t10k-images-idx3-ubyte");
+  expect_contains(message_of(idx.description(), {.test_optional = true}), "t10k-images");
+  fs::remove(idx.path() / "t10k-labels-idx1-ubyte");
+  fs::remove(cifar.inner / "test_batch.bin");
+  for (const std::string& description : {idx.description(), cifar.description()}) {
+    EXPECT_EQ(open_dataset(description, 0, {.test_optional = true}).test.size(), 0) << description;
+    EXPECT_THROW(open_dataset(description, 0), DataError) << description;
+  }
 }
 
 }  // namespace
