@@ -251,7 +251,6 @@ TEST(ImageFile, DamagedFilesAreRefusedByName) {
     expect_refused([&] { read_image_file(other); }, {other.string(), "expected a JPEG or PNG file"});
   }
   expect_refused([&] { read_image_file(folder.path() / "gone.png"); }, {"gone.png", "cannot be opened"});
-  EXPECT_THROW(read_image_file(folder.path() / "gone.png"), DamagedSample);
   EXPECT_THROW(read_image_file(other), DamagedSample);
   EXPECT_THROW(check_image_size(1 << 20, 1 << 20, "x"), DataError);
   EXPECT_THROW(check_image_size(0, 5, "x"), DataError);
