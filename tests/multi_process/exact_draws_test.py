@@ -32,7 +32,8 @@ def run(processes, arguments):
     launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(processes)] if processes > 1 else []
     done = subprocess.run([*launcher, VITRINE, *arguments, "--json"], capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
     try:
-        return done.returncode, json.loads(done.stdout), done.stderr
+        # Open MPI may print a warning of its own first.
+        return done.returncode, json.loads(done.stdout[max(done.stdout.find("{"), 0):]), done.stderr
     except json.JSONDecodeError:
         return done.returncode, None, done.stderr
 
