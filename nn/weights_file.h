@@ -89,9 +89,8 @@ struct LoadedWeights {
 /// `layout`, and the model's saved buffers: tensors of the same dtypes, and counters as one number of any dtype. A
 /// counter that is missing is 0, as in PyTorch's oldest files. Tensors that the model does not have may be of any dtype
 /// and rank. Nothing is changed when it throws.
-///   A name that is not the model's, but is with the prefixes of PyTorch's wrappers removed ("_orig_mod.module."),
-///   means
-/// that parameter or buffer, unless the file has it under the model's name, too.
+/// A name that is the model's only without prefixes of PyTorch's wrappers, such as "_orig_mod.module.", stands for that
+/// parameter or buffer, unless the file also has it under the model's name.
 ///   path     a file, or an index, as for read_safetensors()
 ///   buffers  receive the file's values; what a partial load does not find is initial
 /// throws  DataError that lists missing parameters (with `partial`, if no parameter is loaded), or gives both shapes or

@@ -49,7 +49,7 @@ class Engine {
  public:
   /// model and devices must outlive the engine. throws ConfigError, ShapeError, OutOfMemory.
   Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
-  /// For planning: an engine whose memory is not planned.
+  /// Private to nn/parallel: plans run the step of an engine whose own memory is not planned.
   struct State;
   explicit Engine(std::unique_ptr<State> state);
   /// Waits for the devices. Never throws: call finish() to see errors.

@@ -323,7 +323,7 @@ bool FailureDetector::extend(Member& waits, const Member* works, const Reason& n
   if (++wait.judged >= (starved ? kPatienceWhileStarved : kPatience)) return false;
   if (wait.judged == 1 && !notice.empty()) {
     notice_ = notice + fmt::format("; waiting up to {:.0f} s{}", static_cast<double>(unit_ms * kPatience) * 1e-3,
-                                   works != nullptr ? ", longer while the machine gives it little" : "");
+                                   works != nullptr ? ", longer if it gets little processor time" : "");
   }
   wait.report.waited_ms += unit_ms;
   wait.next_ns += unit_ms * 1'000'000;

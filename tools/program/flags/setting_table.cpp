@@ -582,9 +582,8 @@ SettingTable process_settings() {
            "job and step]",
            local("NAME")),
       flag("--timeout", kUsers, at(&Options::timeout_seconds),
-           "Seconds to wait for the others in a collective; up to five times as long for one that is slow, not "
-           "stuck",
-           number(0.1, 1e6), {.json = 0, .effect = Effect::local}),
+           "Seconds to wait for the others in a collective; longer for one that is slow, not stuck", number(0.1, 1e6),
+           {.json = 0, .effect = Effect::local}),
       flag("--verify-replicas", kTrain, at(&Options::verify_replicas),
            "Compare the parameters of all replicas every N steps [only at the start]", whole_number(1, 1 << 30),
            {.shows_default = false, .json = 0, .effect = Effect::local}),
