@@ -76,14 +76,14 @@ struct Field {
 
 /// What a value is called in the help.
 template <class T>
-constexpr const char* kValueType = std::is_same_v<T, bool>       ? "0|1"
-                                   : std::is_integral_v<T>       ? "N"
-                                   : std::is_floating_point_v<T> ? "X"
-                                                                 : "TEXT";
+inline constexpr const char* kValueType = std::is_same_v<T, bool>       ? "0|1"
+                                          : std::is_integral_v<T>       ? "N"
+                                          : std::is_floating_point_v<T> ? "X"
+                                                                        : "TEXT";
 template <class T>
-constexpr const char* kValueType<std::optional<T>> = kValueType<T>;
+inline constexpr const char* kValueType<std::optional<T>> = kValueType<T>;
 template <class T>
-constexpr const char* kValueType<std::vector<T>> = kValueType<T>;
+inline constexpr const char* kValueType<std::vector<T>> = kValueType<T>;
 
 inline void read_texts(std::string& value, const std::vector<std::string>& texts) {
   value = fmt::format("{}", fmt::join(texts, ","));
