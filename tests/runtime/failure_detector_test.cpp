@@ -2,6 +2,7 @@
 // Which process is the culprit when the processes of a process group stop progressing.
 #include "runtime/process_group/failure_detector.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
