@@ -43,7 +43,7 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
   ChannelDoubles mean{}, squares{};
   for (int64_t first = 0; first < rows; first += kBlockRows) {
     const int64_t block = std::min(kBlockRows, rows - first);
-    ChannelFloats sum{}, deviations{};
+    ChannelFloats sum{}, rest{}, deviations{};
     for (int64_t r = first; r < first + block; ++r) {
       for_lanes(0, count, [&](auto& value, int64_t c) {
         auto total = value;
@@ -56,20 +56,24 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
     for (int64_t c = 0; c < count; ++c) sum[static_cast<size_t>(c)] /= static_cast<float>(block);
     for (int64_t r = first; r < first + block; ++r) {
       for_lanes(0, count, [&](auto& value, int64_t c) {
-        auto total = value, center = value;
+        auto total = value, center = value, missed = value;
         load(deviations.data() + c, total);
+        load(rest.data() + c, missed);
         load(sum.data() + c, center);
         load(x + r * stride + c, value);
         value -= center;
         total += value * value;
+        missed += value;
         store(total, deviations.data() + c);
+        store(missed, rest.data() + c);
       });
     }
     const auto before = static_cast<double>(first), added = static_cast<double>(block), after = before + added;
     for (size_t c = 0; c < static_cast<size_t>(count); ++c) {
-      const double delta = static_cast<double>(sum[c]) - mean[c];
+      const double missed = static_cast<double>(rest[c]) / added;  // what rounding took from the block's mean
+      const double delta = static_cast<double>(sum[c]) + missed - mean[c];
       mean[c] += delta * added / after;
-      squares[c] += static_cast<double>(deviations[c]) + delta * delta * before * added / after;
+      squares[c] += static_cast<double>(deviations[c]) - missed * missed * added + delta * delta * before * added / after;
     }
   }
   for (size_t c = 0; c < static_cast<size_t>(count); ++c) {

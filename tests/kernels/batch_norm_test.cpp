@@ -93,6 +93,20 @@ TEST_P(BatchNormTest, StatisticsOfSeveralDevicesAreThoseOfOne) {
   expect_close(device.values(variance), new_var, 2e-5, 1e-6, "running variance");
 }
 
+// Divided by their deviation, an error in the last digits of a mean far from zero is large.
+TEST_P(BatchNormTest, TheMeanOfEqualValuesIsThatValue) {
+  const Size size{77, 21};
+  std::vector<float> x = random_floats(size.channels, 5, 0.1F, 900.0F);
+  while (x.size() < static_cast<size_t>(size.rows * size.channels))
+    x.push_back(x[x.size() - static_cast<size_t>(size.channels)]);
+  x = stored(dtype(), x);
+  const GuardedTensor moments = device.guarded({2, size.channels});
+  batch_norm_moments(ctx(), tensor({size.rows, size.channels}, x), moments);
+  std::vector<float> expected(x.begin(), x.begin() + size.channels);
+  expected.resize(2 * expected.size());
+  EXPECT_EQ(device.values(moments), expected);
+}
+
 TEST_P(BatchNormTest, AChannelThatIsNotFiniteKeepsItsRunningStatistics) {
   const Tensor moments = floats({2, 3}, {1.0F, INFINITY, 2.0F, 4.0F, NAN, NAN});
   const GuardedTensor mean = device.guarded({3}, std::vector<float>{0.0F, 5.0F, 6.0F});

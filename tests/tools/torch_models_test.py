@@ -218,7 +218,7 @@ def differences(found, expected, noises, gradients):
         if found[name].shape != value.shape:
             wrong.append(f"{name} has shape {tuple(found[name].shape)}, expected {tuple(value.shape)}")
             continue
-        scale = max(value.abs().max().item(), max(0.1 * largest, 1e-5) if name in gradients else 1e-3)  # the gradient of a bias before batch norm is rounding
+        scale = max(value.abs().max().item(), 0.1 * largest if name in gradients else 0.0, 1e-3)  # the gradient of a bias before batch norm is rounding
         noise = max((other[name] - value).abs().max().item() for other in noises)
         difference = (found[name] - value).abs().max().item()
         unsure += noise > UNSURE * scale
