@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "tools/program/run/collective_bench.h"
+#include "tools/program/collectives/bench.h"
 
 namespace vitrine::tools {
 namespace {

@@ -13,8 +13,8 @@
 #include "nn/parallel/engine.h"
 #include "tools/program/checkpoint/run_state.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/process/processes.h"
 #include "tools/program/record/record.h"
-#include "tools/program/run/processes.h"
 #include "tools/program/run/run.h"
 
 namespace vitrine::tools {

@@ -6,7 +6,7 @@
 
 #include "tools/program/checkpoint/run_settings.h"
 #include "tools/program/checkpoint/run_state.h"
-#include "tools/program/run/processes.h"
+#include "tools/program/process/processes.h"
 
 namespace vitrine::tools {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/program/flags/options.h"
-#include "tools/program/run/processes.h"
+#include "tools/program/process/processes.h"
 
 namespace vitrine::tools {
 

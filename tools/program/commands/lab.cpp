@@ -8,11 +8,11 @@
 
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/experiment.h"
+#include "tools/program/process/attempts.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/json_report.h"
 #include "tools/program/render/lab_report.h"
-#include "tools/program/run/attempts.h"
-#include "tools/program/run/interrupt.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/text/output_file.h"
 

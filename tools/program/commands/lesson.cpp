@@ -10,7 +10,7 @@
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/learn/lessons.h"
-#include "tools/program/run/shell.h"
+#include "tools/program/process/shell.h"
 #include "tools/program/text/terminal.h"
 
 namespace vitrine::tools {

@@ -17,7 +17,7 @@
 #include "runtime/error.h"
 #include "runtime/printable.h"
 #include "tools/program/commands/commands.h"
-#include "tools/program/run/shell.h"
+#include "tools/program/process/shell.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 

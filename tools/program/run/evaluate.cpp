@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/run/batches.h"
-#include "tools/program/run/interrupt.h"
 #include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/progress.h"

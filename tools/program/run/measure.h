@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/trace/step_recorder.h"
+#include "tools/program/process/processes.h"
 #include "tools/program/record/record.h"
-#include "tools/program/run/processes.h"
 #include "tools/program/run/run.h"
 
 namespace vitrine::tools {

@@ -20,8 +20,8 @@
 #include "runtime/process_group/agreement.h"
 #include "runtime/process_group/join_processes.h"
 #include "tools/program/flags/configuration.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/run/checkpoint_files.h"
-#include "tools/program/run/interrupt.h"
 #include "tools/program/run/warnings.h"
 #include "tools/program/text/output_file.h"
 

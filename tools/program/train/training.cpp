@@ -12,7 +12,7 @@
 #include "data/sampler.h"
 #include "runtime/error.h"
 #include "tools/program/flags/advice.h"
-#include "tools/program/run/interrupt.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/unread.h"
 #include "tools/program/run/warnings.h"

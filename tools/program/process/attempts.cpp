@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/attempts.h"
+#include "tools/program/process/attempts.h"
 
 #include <cstdio>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/choose.h"
+#include "tools/program/choose/choose.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/collective_bench.h"
+#include "tools/program/collectives/bench.h"
 
 #include <algorithm>
 #include <cmath>

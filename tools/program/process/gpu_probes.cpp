@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/gpu_probes.h"
+#include "tools/program/process/gpu_probes.h"
 
 #include <array>
 #include <csignal>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/processes.h"
+#include "tools/program/process/processes.h"
 
 #include <chrono>
 #include <cstdio>
@@ -15,7 +15,7 @@
 #include "runtime/gpu_info.h"
 #include "runtime/process_group/secret.h"
 #include "tools/program/flags/advice.h"
-#include "tools/program/run/interrupt.h"
+#include "tools/program/process/interrupt.h"
 
 namespace vitrine::tools {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/interrupt.h"
+#include "tools/program/process/interrupt.h"
 
 #include <atomic>
 #include <cerrno>

@@ -10,10 +10,10 @@
 #include "runtime/clock.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/program/choose/choose.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/run/batches.h"
-#include "tools/program/run/choose.h"
-#include "tools/program/run/interrupt.h"
 
 namespace vitrine::tools {
 

@@ -8,10 +8,10 @@
 #include "nn/parallel/plan/time_balance.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/program/choose/choose.h"
+#include "tools/program/collectives/bench.h"
+#include "tools/program/process/interrupt.h"
 #include "tools/program/run/batches.h"
-#include "tools/program/run/choose.h"
-#include "tools/program/run/collective_bench.h"
-#include "tools/program/run/interrupt.h"
 #include "tools/program/run/measure.h"
 
 namespace vitrine::tools {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run/shell.h"
+#include "tools/program/process/shell.h"
 
 #include <cstdlib>
 #include <filesystem>
