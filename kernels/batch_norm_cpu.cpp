@@ -73,7 +73,8 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
       const double missed = static_cast<double>(rest[c]) / added;  // what rounding took from the block's mean
       const double delta = static_cast<double>(sum[c]) + missed - mean[c];
       mean[c] += delta * added / after;
-      squares[c] += static_cast<double>(deviations[c]) - missed * missed * added + delta * delta * before * added / after;
+      squares[c] +=
+          static_cast<double>(deviations[c]) - missed * missed * added + delta * delta * before * added / after;
     }
   }
   for (size_t c = 0; c < static_cast<size_t>(count); ++c) {
