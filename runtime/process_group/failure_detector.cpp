@@ -222,6 +222,12 @@ void FailureDetector::bye(int rank) {
   member(rank).said_bye = true;
 }
 
+void FailureDetector::set_activity(int rank, const Activity& activity) {
+  Member& m = member(rank);
+  if (activity.transfers > m.activity.transfers) m.moved_ns = m.heard_ns;
+  m.activity = activity;
+}
+
 void FailureDetector::lost(int rank, int64_t now_ns) {
   Member& m = member(rank);
   if (!m.ended()) ++ended_;
@@ -376,7 +382,10 @@ void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& a
     return judge_late(static_cast<int>(behind - members_.begin()), behind->name,
                       fmt::format("others have reached exchange {}", ahead->gathering), waits, waiting);
   }
-  const auto moves = [](const Member& m) { return m.activity.transfers > m.watched.transfers; };
+  const int64_t recent_ns = wait.waited_ms / (1 + waits.overdue->judged) * 1'000'000 / 2;
+  const auto moves = [&](const Member& m) {
+    return m.activity.transfers > m.watched.transfers || now_ns - m.moved_ns < recent_ns;
+  };
   const bool counted = std::ranges::any_of(members_, [](const Member& m) { return m.activity.transfers > 0; });
   const auto works = std::ranges::find_if(members_, [](const Member& m) { return !m.overdue && m.works(); });
   Reason notice;

@@ -36,14 +36,15 @@ class FailureDetector {
   /// A process has sent a sign of life.
   void hear(int rank, int64_t now_ns);
   /// What it has done so far.
-  void set_activity(int rank, const Activity& activity) { member(rank).activity = activity; }
+  void set_activity(int rank, const Activity& activity);
   void set_devices(int rank, std::vector<std::string> names);
   /// A device began these collectives, in order, and has finished `finished` in total. Compares the records with those
   /// of other devices.
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
   /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its
   /// wait is over by then. A rank that others wait for may take kPatience times as long before the first step is done,
-  /// or while its processor time advances; so may a collective while its data moves.
+  /// or while its processor time advances; so may a collective whose data has moved within the last half of the
+  /// deadline: a process that gets little processor time moves it now and then.
   void overdue(int rank, Overdue wait, int64_t now_ns);
   void not_overdue(int rank);
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has
@@ -82,6 +83,7 @@ class FailureDetector {
   static constexpr int64_t kWorkNs = 5'000'000;
 
  private:
+  static constexpr int64_t kNeverNs = int64_t{1} << 60;
   struct DeviceState {
     std::string name;
     uint64_t begun = 0, finished = 0;
@@ -96,7 +98,7 @@ class FailureDetector {
     std::string name;
     bool joined = false, said_bye = false, gone = false;
     bool ended() const { return said_bye || gone; }
-    int64_t heard_ns = 0;
+    int64_t heard_ns = 0, moved_ns = -kNeverNs;  // the last sign of life, and the last one that told of moved data
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;
     std::string gathering;  // purpose of the latest one

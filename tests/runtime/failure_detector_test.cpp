@@ -271,6 +271,18 @@ TEST_F(FailureDetectorTest, ACollectiveWhoseDataMovesIsSlow) {
   EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, 10, 0.5);
 }
 
+TEST_F(FailureDetectorTest, ACollectiveWhoseDataHasJustMovedIsSlow) {
+  for (const auto& [moved_s, end_s] : {std::pair{2, 6}, std::pair{4, 12}}) {
+    open(2);
+    time_ns = 0;
+    begin_all(record(0, 1));
+    detector.overdue(1, {"collective 0", 6000}, 5 * kSecond);
+    judge_at_work(0, {.transfers = 1}, moved_s);
+    expect_verdict({"every rank has begun"});
+    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, end_s, 0.5) << moved_s;
+  }
+}
+
 TEST_F(FailureDetectorTest, BeforeTheFirstStepALateRankHasMoreTimeButAStuckOneHasNot) {
   open(2);
   detector.gather(1, 0, "the plan", "");
