@@ -12,6 +12,7 @@
 #include "tools/program/learn/lessons.h"
 #include "tools/program/process/shell.h"
 #include "tools/program/text/terminal.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
@@ -45,6 +46,12 @@ void list_lessons(const Style& style) {
 /// Runs the lesson's line of the shell. Returns its exit status.
 int run_shell_line(int lesson, const std::string& line) {
   if (line.find("mpirun") == std::string::npos) return run_in_shell(line);
+  if (VITRINE_BUILD_MPI == 0) {
+    throw UnsupportedError(
+        fmt::format("lesson {} starts several processes with mpirun, and MPI is not built in; install libopenmpi-dev "
+                    "and openmpi-bin, and build again",
+                    lesson));
+  }
   if (std::system("command -v mpirun >/dev/null") != 0) {
     throw UnsupportedError(
         fmt::format("lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get "
