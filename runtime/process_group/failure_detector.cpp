@@ -225,6 +225,9 @@ void FailureDetector::bye(int rank) {
 void FailureDetector::set_activity(int rank, const Activity& activity) {
   Member& m = member(rank);
   if (activity.transfers > m.activity.transfers) m.moved_ns = m.heard_ns;
+  const bool worked = activity.processor_ns - m.work_mark.second >= kWorkNs;
+  if (worked) m.worked_ns = m.heard_ns;
+  if (worked || m.heard_ns - m.work_mark.first >= kWorkWithinNs) m.work_mark = {m.heard_ns, activity.processor_ns};
   m.activity = activity;
 }
 
@@ -324,7 +327,7 @@ Reason FailureDetector::slow(const std::string& name) {
 bool FailureDetector::extend(Member& waits, const Member* works, const Reason& notice) {
   LongWait& wait = *waits.overdue;
   const int64_t unit_ms = wait.report.waited_ms / (1 + wait.judged);
-  const bool starved = works != nullptr && works->works() &&
+  const bool starved = works != nullptr && works->works(recent_since_ns_) &&
                        works->activity.processor_ns - works->at_overdue.processor_ns < unit_ms * 1'000'000;
   if (++wait.judged >= (starved ? kPatienceWhileStarved : kPatience)) return false;
   if (wait.judged == 1 && !notice.empty()) {
@@ -343,14 +346,18 @@ void FailureDetector::judge_late(int rank, const std::string& name, const std::s
     return decide(fmt::format("{} is late: {}, and it waits in {}, which the others have left or not begun. {}", name,
                               late, m.overdue->report.what, waiting));
   }
-  if ((m.works() || waits.overdue->report.first_step) && extend(waits, &m, m.works() ? slow(name) : Reason())) return;
-  decide(fmt::format("{} is late: {}, and it has not{}; {}. {}", name, late,
-                     m.works() ? ", although its processor time advances (is the machine overloaded?)" : "",
-                     position(rank), waiting));
+  if ((m.works(recent_since_ns_) || waits.overdue->report.first_step) &&
+      extend(waits, &m, m.works(recent_since_ns_) ? slow(name) : Reason()))
+    return;
+  decide(fmt::format(
+      "{} is late: {}, and it has not{}; {}. {}", name, late,
+      m.works(recent_since_ns_) ? ", although its processor time advances (is the machine overloaded?)" : "",
+      position(rank), waiting));
 }
 
 void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& acknowledges) {
   const Overdue& wait = waits.overdue->report;
+  recent_since_ns_ = now_ns - wait.waited_ms * 1'000'000 / (1 + waits.overdue->judged) / 2;
   const std::string waiting =
       fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(wait.waited_ms) * 1e-3, wait.what);
   if (judge_silence(waiting, now_ns, acknowledges)) return;
@@ -382,12 +389,10 @@ void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& a
     return judge_late(static_cast<int>(behind - members_.begin()), behind->name,
                       fmt::format("others have reached exchange {}", ahead->gathering), waits, waiting);
   }
-  const int64_t recent_ns = wait.waited_ms / (1 + waits.overdue->judged) * 1'000'000 / 2;
-  const auto moves = [&](const Member& m) {
-    return m.activity.transfers > m.watched.transfers || now_ns - m.moved_ns < recent_ns;
-  };
+  const auto moves = [this](const Member& m) { return m.moves(recent_since_ns_); };
   const bool counted = std::ranges::any_of(members_, [](const Member& m) { return m.activity.transfers > 0; });
-  const auto works = std::ranges::find_if(members_, [](const Member& m) { return !m.overdue && m.works(); });
+  const auto works =
+      std::ranges::find_if(members_, [this](const Member& m) { return !m.overdue && m.works(recent_since_ns_); });
   Reason notice;
   const Member* working = works != members_.end() ? &*works : nullptr;
   if (working != nullptr) notice = slow(working->name);

@@ -43,8 +43,8 @@ class FailureDetector {
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
   /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its
   /// wait is over by then. A rank that others wait for may take kPatience times as long before the first step is done,
-  /// or while its processor time advances; so may a collective whose data has moved within the last half of the
-  /// deadline: a process that gets little processor time moves it now and then.
+  /// or if its processor time has advanced within the last half of the deadline; so may a collective whose data has
+  /// moved in it: a process that gets little processor time does so now and then.
   void overdue(int rank, Overdue wait, int64_t now_ns);
   void not_overdue(int rank);
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has
@@ -79,8 +79,9 @@ class FailureDetector {
   static constexpr int64_t kDeathAfterNs = 150'000'000;
   static constexpr int kPatience = 5;
   static constexpr int kPatienceWhileStarved = 25;
-  /// Processor time during a judgement that shows work: more than threads take that only watch.
-  static constexpr int64_t kWorkNs = 5'000'000;
+  /// Processor time during a judgement, or within kWorkWithinNs, that shows work: more than threads take that only
+  /// watch.
+  static constexpr int64_t kWorkNs = 5'000'000, kWorkWithinNs = 4'000'000'000;
 
  private:
   static constexpr int64_t kNeverNs = int64_t{1} << 60;
@@ -98,13 +99,18 @@ class FailureDetector {
     std::string name;
     bool joined = false, said_bye = false, gone = false;
     bool ended() const { return said_bye || gone; }
-    int64_t heard_ns = 0, moved_ns = -kNeverNs;  // the last sign of life, and the last one that told of moved data
+    // The last sign of life, and the last ones that told of moved data and of work.
+    int64_t heard_ns = 0, moved_ns = -kNeverNs, worked_ns = -kNeverNs;
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;
     std::string gathering;  // purpose of the latest one
     std::optional<LongWait> overdue;
-    Activity activity, watched, at_overdue;  // now, when the judgement began, and when the first wait grew too long
-    bool works() const { return activity.processor_ns - watched.processor_ns >= kWorkNs; }
+    Activity activity, watched, at_overdue;      // now, when the judgement began, and when the first wait grew too long
+    std::pair<int64_t, int64_t> work_mark = {};  // time and processor time from which work is counted
+    bool works(int64_t since_ns) const {
+      return activity.processor_ns - watched.processor_ns >= kWorkNs || worked_ns > since_ns;
+    }
+    bool moves(int64_t since_ns) const { return activity.transfers > watched.transfers || moved_ns > since_ns; }
   };
   /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a
   /// record costs no more with many ranks.
@@ -151,6 +157,7 @@ class FailureDetector {
   std::optional<std::pair<int64_t, int64_t>> pause_;  // duration and end
   std::optional<std::pair<int, int64_t>> dead_;       // rank, and when it was detected
   int64_t watched_ns_ = 0;                            // when the judgement began
+  int64_t recent_since_ns_ = 0;                       // half a deadline before the judgement
   Reason verdict_, notice_;
 };
 

@@ -260,6 +260,18 @@ TEST_F(FailureDetectorTest, ARankWhoseProcessorTimeAdvancesIsSlow) {
   }
 }
 
+TEST_F(FailureDetectorTest, ARankThatWorksNowAndThenIsSlow) {
+  for (const auto& [worked_s, end_s] : {std::pair{2, 6}, std::pair{4, 12}}) {
+    open(2);
+    time_ns = 0;
+    begin(0, record(0, 1));
+    detector.overdue(0, {"collective 0", 6000}, 5 * kSecond);
+    judge_at_work(1, {.processor_ns = 1'000'000}, worked_s);  // in each fifth of a second
+    expect_verdict({"rank 1 (pid 71 on node1) is late"});
+    EXPECT_NEAR(static_cast<double>(time_ns) / kSecond, end_s, 0.5) << worked_s;
+  }
+}
+
 TEST_F(FailureDetectorTest, ACollectiveWhoseDataMovesIsSlow) {
   open(2);
   begin_all(record(0, 1));
