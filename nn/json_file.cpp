@@ -41,7 +41,7 @@ bool is_small_json(std::string_view line) {
 }
 
 void check_json_text(const std::string& source, std::string_view text) {
-  if (const FileType kind = recognize(text); kind && !text.empty())
+  if (const FileType kind = recognize(text); kind && kind.format != FileType::Format::text && !text.empty())
     throw DataError(fmt::format("{}: expected JSON, found {}", source, kind.describe("name a JSON file")));
   if (!is_shallow_json(text)) throw DataError(fmt::format("{}: it is nested deeper than {} levels", source, kDeepest));
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -99,10 +100,11 @@ std::vector<std::string> shards_of(const std::string& path) {
   std::set<std::string> names;
   try {
     const nlohmann::json index = nlohmann::json::parse(text);
-    for (const auto& [tensor, file] : index.at("weight_map").items()) names.insert(file.get<std::string>());
-  } catch (const nlohmann::json::exception& problem) {
-    throw DataError(fmt::format("{}: expected an index of safetensors files with a \"weight_map\": {}", path,
-                                describe_json_error(problem)));
+    for (const auto& [tensor, file] : index.at("weight_map").get<std::map<std::string, std::string>>())
+      names.insert(file);
+  } catch (const nlohmann::json::exception&) {
+    throw DataError(
+        path + ": expected an index of safetensors files, {\"weight_map\": {\"TENSOR\": \"FILE.safetensors\", ...}}");
   }
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::vector<std::string> shards;

@@ -104,6 +104,16 @@ FileType markup_kind(std::string_view bytes) {
   return {};
 }
 
+/// Of a text, which a server sends in place of a file: "Entry not found", {"error": ...}.
+FileType text_kind(std::string_view bytes) {
+  const std::string_view begin = bytes.substr(0, kFileTypeBytes);
+  const auto is_text = [](unsigned char c) { return (c >= ' ' && c < 0x7f) || c == '\t' || c == '\r' || c == '\n'; };
+  if (!std::ranges::all_of(begin, is_text)) return {};
+  const std::string_view line = begin.substr(0, std::min(begin.find_first_of("\r\n"), size_t{60}));
+  return {Format::text, fmt::format("a text that begins with '{}'", excerpt(line)),
+          "if it was downloaded, download it again"};
+}
+
 }  // namespace
 
 std::string FileType::describe(std::string_view otherwise) const {
@@ -124,7 +134,8 @@ FileType recognize(std::string_view bytes) {
     return {Format::pickle, "a Python pickle"};
   if (bytes.size() >= 16 && std::ranges::all_of(bytes.substr(0, kFileTypeBytes), [](char c) { return c == '\0'; }))
     return {Format::other, "a file that begins with zero bytes", "it was not copied completely: copy it again"};
-  return markup_kind(bytes);
+  const FileType markup = markup_kind(bytes);
+  return markup ? markup : text_kind(bytes);
 }
 
 FileType recognize(std::span<const unsigned char> bytes) {

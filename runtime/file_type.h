@@ -11,7 +11,7 @@ namespace vitrine {
 /// What a file is, by its first bytes: for messages about a file that is not what a reader expects.
 struct FileType {
   /// other: known, but none of those that readers ask for; picture: of another format than jpeg and png
-  enum class Format { unknown, other, safetensors, torch, pickle, jpeg, png, picture };
+  enum class Format { unknown, other, text, safetensors, torch, pickle, jpeg, png, picture };
   Format format = Format::unknown;
   std::string name = {};    // "a Git LFS pointer"; empty if unknown
   std::string remedy = {};  // what to do whatever was expected; empty if that depends on the reader

@@ -5,7 +5,8 @@
 usage: convert_weights.py WEIGHTS OUT.safetensors [KEY]
 
 WEIGHTS is a file of torch.save, or a safetensors file with other dtypes. KEY chooses a dictionary within the file, for
-example model_ema; without it, the only one with tensors, or the one called state_dict, model or model_state_dict.
+example model_ema; without it, the one called state_dict, model_state_dict or model, else the file's own tensors, else
+the only dictionary with tensors.
 """
 import argparse
 import pathlib
@@ -40,11 +41,13 @@ def tensors_in(value):
 
 def choose(state, key):
     """The dictionary with the weights, and its key."""
-    if key is None and tensors_in(state):
-        return state, ""
     found = {k: v for k, v in state.items() if tensors_in(v)} if isinstance(state, dict) else {}
     if key is None:
-        key = next(iter(found)) if len(found) == 1 else next((k for k in KEYS if k in found), None)
+        key = next((k for k in KEYS if k in found), None)
+    if key is None and tensors_in(state):  # without known names: training scripts save tensors beside a state_dict, too
+        return state, ""
+    if key is None and len(found) == 1:
+        key = next(iter(found))
     if key not in found:
         sys.exit(f"no dictionary of tensors{f' called {key}' if key else ''}; KEY may be one of: "
                  f"{', '.join(map(str, found)) or 'none'}")

@@ -282,7 +282,7 @@ TEST(ImageFile, OtherKindsAreNamedWithARemedy) {
   refused("version https://git-lfs.github.com/spec/v1\n",
           "found a Git LFS pointer; fetch the file itself with git lfs");
   refused("<html>", "found an HTML page; the download failed");
-  refused("some text", "one that begins differently");
+  refused("some text", "a text that begins with 'some text'");
   // Only the process of the frame differs: SOF0 becomes lossless, then arithmetic.
   write_jpeg(path, 20, 10, filled(20, 10, {10, 120, 240}));
   const Bytes whole = read_file(path);

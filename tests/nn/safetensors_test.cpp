@@ -169,7 +169,11 @@ TEST_F(Safetensors, AnIndexOfHuggingFaceNamesItsFiles) {
                     {"expected a name in its own folder"});
   }
   expect_mentions(refusal_of("{}"), {index, "expected an index of safetensors files", "weight_map"});
-  expect_mentions(refusal_of(R"({"weight_map": {"a": 5}})"), {"expected an index of safetensors files"});
+  for (const char* const wrong :
+       {R"({"weight_map": {"a": 5}})", R"({"weight_map": {"a": ["b"]}})", R"({"weight_map": []})", "[]"})
+    EXPECT_EQ(
+        refusal_of(wrong),
+        index + ": expected an index of safetensors files, {\"weight_map\": {\"TENSOR\": \"FILE.safetensors\", ...}}");
   expect_mentions(refusal_of("version https://git-lfs.github.com/spec/v1\n"), {"a Git LFS pointer", "git lfs pull"});
   write_safetensors(path("model-2.safetensors"), {{"a", a}}, {});
   expect_mentions(refusal_of(R"({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})"),

@@ -61,8 +61,9 @@ TEST(FileTypes, AreRecognizedByTheFirstBytes) {
       {"\x10\0\0\0\0\0\0\0{\"a\":1}"s, Format::safetensors, "a safetensors file", ""},
       {std::string(600, '\0'), Format::other, "begins with zero bytes", "copy it again"},
       {"", Format::other, "an empty file", "again"},
-      {"BM is how this text begins", Format::unknown, "", ""},
-      {"{\"input\": 1}", Format::unknown, "", ""},
+      {"BM is how this text begins", Format::text, "a text that begins with 'BM is how this text begins'",
+       "download it again"},
+      {"{\"error\": 1}\n", Format::text, "a text that begins with '{\"error\": 1}'", "download it again"},
       {"\0\0\x08\x03\0\0\0\x01"s, Format::unknown, "", ""},
   };
   for (const Case& c : cases) {

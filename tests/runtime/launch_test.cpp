@@ -261,6 +261,9 @@ TEST(Launch, RefusesLaunchersThatItDoesNotUnderstand) {
       {{{"PALS_LOCAL_SIZE", "1"}, {"PALS_RANKID", "1"}}, "PALS_RANKID=1 set"},  // on two machines
       {{{"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "0"}}, "MPI_LOCALNRANKS=2, MPI_LOCALRANKID=0 set"},
       {{{"MV2_COMM_WORLD_SIZE", "2"}}, "MV2_COMM_WORLD_SIZE=2 set, as by MVAPICH"},
+      {{{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}}, "HOROVOD_SIZE=2, HOROVOD_RANK=1 set, as by horovodrun"},
+      {{{"JSM_NAMESPACE_RANK", "1"}}, "JSM_NAMESPACE_RANK=1 set, as by jsrun"},
+      {{{"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_RANK", "0"}}, "FLUX_JOB_SIZE=2, FLUX_TASK_RANK=0 set, as by Flux"},
       {merged(kBatch, {{"PMI_SIZE", "2"}}), "PMI_SIZE=2 set"},
       {with(kSlurm, {{"PMI_SIZE", "18"}, {"PMI_RANK", "3"}}), "PMI_SIZE=18, PMI_RANK=3 set"},  // srun started proxies
   };

@@ -83,6 +83,7 @@ def main():
                 ("a model", {"model": state}, state),
                 ("a model beside other things", {"model": state, "optimizer": optimizer, "epoch": 3, "args": namespace}, state),
                 ("a state_dict within", {"state_dict": state, "best_acc1": 0.5}, state),
+                ("a state_dict beside a tensor", {"best_acc1": torch.tensor(71.2), "state_dict": state, "optimizer": optimizer}, state),
                 ("a model beside its average", {"model_ema": ema, "model": state}, state),
                 ("another name", {"weights": state, "epoch": 1}, state),
                 ("f16", half, half), ("bf16", {"model": bf16}, bf16), ("f64", double, double)):

@@ -179,9 +179,9 @@ TEST(ProgramErrors, AnEmptyValueIsRefused) {
 
 TEST(ProgramErrors, AFileThatHoldsNoWeightsIsNamedWithItsOption) {
   expect_failure(words("train --data synthetic:50 --init-weights /etc/passwd"), 1,
-                 "vitrine: --init-weights /etc/passwd, offset 0: ");
+                 "vitrine: --init-weights /etc/passwd: expected a safetensors file, found a text that begins with ");
   expect_failure(words("eval --data synthetic:50 --weights /etc/passwd"), 1,
-                 "vitrine: --weights /etc/passwd, offset 0: ");
+                 "vitrine: --weights /etc/passwd: expected a safetensors file, found a text that begins with ");
 }
 
 TEST(ProgramErrors, AFolderIsNotAFileOfWeights) {

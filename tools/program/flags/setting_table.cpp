@@ -589,7 +589,7 @@ SettingTable process_settings() {
            {.shows_default = false, .json = 0, .effect = Effect::local}),
       flag("--processes", kPlan, at(&Options::processes), "Plan for N processes with these devices each",
            whole_number(1, 1 << 16),
-           {.json = 0, .effect = Effect::rounding, .compared = [](Context c) { return c.processes; }}),
+           {.json = 0, .effect_if = unless_exact, .compared = [](Context c) { return c.processes; }}),
   };
 }
 

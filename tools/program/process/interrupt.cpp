@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ extern "C" void on_signal(int number) {
   const bool early = !asked_before.load(std::memory_order_relaxed);
   const int event = early_interrupt.load(std::memory_order_relaxed);
   if ((early && event < 0) || signals_received.fetch_add(1) > 0)
-    _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
+    _exit(number == SIGINT ? kExitInterrupted : kExitTerminated);
   first_signal.store(number, std::memory_order_relaxed);
   if (early) {
     const uint64_t one = 1;
@@ -51,18 +52,19 @@ void install_interrupt_handler() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU}) sigaction(number, &action, nullptr);
+  struct sigaction before {};  // nohup ignores the end of the terminal
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
-void report_early_interrupt(std::function<void(const char* name)> report) {
+void report_early_interrupt(std::function<void(const std::string& name)> report) {
   const int event = eventfd(0, EFD_CLOEXEC);
   if (event < 0) return;  // the signal ends the program without a message
   std::thread([event, report = std::move(report)] {
     uint64_t signals = 0;
     while (read(event, &signals, sizeof signals) < 0 && errno == EINTR) {
     }
-    report(terminated() ? "SIGTERM" : "SIGINT");
+    report(fmt::format("SIG{}", sigabbrev_np(first_signal.load(std::memory_order_relaxed))));
     _exit(interrupt_status());
   }).detach();
   early_interrupt.store(event, std::memory_order_relaxed);
@@ -77,7 +79,10 @@ bool interrupted() {
   return signals_received.load(std::memory_order_relaxed) > 0;
 }
 
-bool terminated() { return first_signal.load(std::memory_order_relaxed) == SIGTERM; }
+bool terminated() {
+  const int number = first_signal.load(std::memory_order_relaxed);
+  return number != 0 && number != SIGINT;
+}
 
 int interrupt_status() { return terminated() ? kExitTerminated : kExitInterrupted; }
 

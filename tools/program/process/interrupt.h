@@ -2,23 +2,25 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace vitrine::tools {
 
-/// Ctrl-C and SIGTERM: the first stops the program after the current step, the second immediately, with status 143 for
-/// SIGTERM and 130 for Ctrl-C. Before the first call of interrupted() there is no step to finish: the first one ends
+/// Ctrl-C, SIGTERM, and what else ends jobs (SIGHUP of a terminal that closes, unless ignored; SIGUSR1 and SIGXCPU of
+/// schedulers): the first signal stops the program after the current step, the second immediately, with status 130 for
+/// Ctrl-C and 143 for the others. Before the first call of interrupted() there is no step to finish: the first one ends
 /// the program, without a message unless report_early_interrupt() was called.
 void install_interrupt_handler();
 /// From now on the first signal before the first call of interrupted() calls `report` on a thread of its own, with
-/// "SIGTERM" or "SIGINT", and then ends the program. Call it once.
-void report_early_interrupt(std::function<void(const char* name)> report);
+/// its name ("SIGTERM"), and then ends the program. Call it once.
+void report_early_interrupt(std::function<void(const std::string& name)> report);
 /// What the program finishes when it is asked to stop: "step", if not set. A literal.
 void set_interruptible(const char* work);
 /// Whether the program was asked to stop.
 bool interrupted();
-/// Whether the first signal was SIGTERM, as from a scheduler that takes the machine away.
+/// Whether the first signal was another than Ctrl-C, as from a scheduler that takes the machine away.
 bool terminated();
-/// The exit status of a program that was asked to stop: 143 if it was by SIGTERM, else 130.
+/// The exit status of a program that was asked to stop: 130 if it was by Ctrl-C, else 143.
 int interrupt_status();
 /// From now on an interrupt prints nothing: for processes other than the one that prints, and for those that end
 /// anyway.

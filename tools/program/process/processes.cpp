@@ -99,7 +99,7 @@ Processes::Processes(Options& options) {
   };
   // A signal may arrive while this process joins: what ends then are all that have joined.
   const auto joined = std::make_shared<std::promise<std::weak_ptr<ProcessGroup>>>();
-  report_early_interrupt([joined](const char* name) {
+  report_early_interrupt([joined](const std::string& name) {
     std::future<std::weak_ptr<ProcessGroup>> group = joined->get_future();
     if (group.wait_for(kJoinTime) != std::future_status::ready) return;
     if (const auto alive = group.get().lock())
