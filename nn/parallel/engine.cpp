@@ -12,12 +12,12 @@
 #include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
 #include "runtime/host_buffer.h"
-#include "runtime/philox.h"
 
 namespace vitrine {
 
-Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<DevicePlan> plans, Tuning tuning)
+Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts known)
     : setup(std::move(engine_setup)),
+      facts(std::move(known)),
       batches(*setup),
       replicas(*setup),
       stager(*setup, batches, replicas),
@@ -31,18 +31,14 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<Devi
       parameters(*setup, replicas, window),
       checkpointer(*setup, replicas, window, parameters) {
   const EngineConfig& config = setup->config;
-  facts.plans = std::move(plans);
   facts.batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, setup->devices.world_size());
   facts.input_form = stager.input_form();
   facts.communicator = replicas.communicator();
-  facts.tuned_plans = std::move(tuning.plans);
-  facts.autotune = std::move(tuning.report);
   if (setup->on_gpus() && !config.forward_only) {
     const std::string why_not = why_no_graphs(*setup, replicas[0].reduction.communicator);
     facts.cuda_graphs = why_not.empty() ? "after two steps of a shape" : "off: " + why_not;
     if (why_not.empty()) {
-      graphs = std::make_unique<StepGraphs>(*setup, replicas[0]);
-      stager.stage_in_work();
+      graphs = std::make_unique<StepGraphs>(*setup, replicas[0], stager, outputs, facts.cuda_graphs);
       if (!config.step) window.read_in_work();
     }
   }
@@ -57,12 +53,13 @@ Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload) {
   auto setup = std::make_unique<EngineSetup>(model, devices, std::move(config), std::move(workload));
   if (setup->peers() != nullptr) agree_with_processes(*setup);
-  std::vector<DevicePlan> plans = plan_or_explain(model, devices, setup->config, setup->workload);
+  EngineFacts facts;
+  facts.plans = plan_or_explain(model, devices, setup->config, setup->workload);
   const bool workspace_planned = !setup->config.workspace_bytes;
-  setup->config.workspace_bytes = plans.front().workspace.bytes;
-  reserve(*setup, plans, workspace_planned);
-  Tuning tuning = tune_plans(*setup, plans);
-  state_ = std::make_unique<State>(std::move(setup), std::move(plans), std::move(tuning));
+  setup->config.workspace_bytes = facts.plans.front().workspace.bytes;
+  reserve(*setup, facts.plans, workspace_planned);
+  tune_plans(*setup, facts);
+  state_ = std::make_unique<State>(std::move(setup), std::move(facts));
   State& s = *state_;
   s.stager.load_resident_images();
   const FlatLayout& layout = s.setup->layout;
@@ -92,7 +89,14 @@ void Engine::train_step(const HostBatch& batch) {
 
 void Engine::State::issue(Engine& engine, const HostBatch& batch, int64_t samples, int slot) {
   const auto forget_part = [this](const ProcessPart*) { issued_part = nullptr; };
-  passes.begin_step(window.progress().steps, samples);
+  const int64_t step = window.progress().steps;
+  passes.begin_step(step, samples);
+  if (graphs) {
+    graphs->begin_step(step, passes.votes_to_stop());
+  } else {
+    passes.begin_totals();
+  }
+  staged.reset();
   issued_part = &batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(forget_part)> guard(issued_part, forget_part);
   (setup->config.step ? setup->config.step : default_step)(engine, batch);
@@ -155,52 +159,34 @@ const std::vector<MicroBatch>& Engine::micro_batches() const {
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
-  s.stager.stage(batch, micro_batch, s.setup->config.scheme.staging, s.setup->config.scheme.loss_at);
+  const Scheme& scheme = s.setup->config.scheme;
+  s.staged = s.graphs ? s.graphs->stage(batch, micro_batch)
+                      : s.stager.stage(batch, micro_batch, scheme.staging, scheme.loss_at);
+  s.work_begun = false;
 }
 
 void Engine::replay_or_issue(const std::function<void()>& work) {
   State& s = in_step("replay_or_issue");
-  const Stager::Place place = s.stager.take_place();
-  if (s.graphs == nullptr) return work();
-  Replica& r = s.replicas[0];
-  const OptimizerConfig& optimizer = s.setup->config.optimizer;
-  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  const int64_t step = s.passes.step();
-  if (place.position < s.stager.step_inputs()->micro_batches()) {
-    s.stager.step_inputs()->set_values(
-        place.position,
-        {optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
-         r.batch.first_sample, random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(s.stager.epoch()))});
+  if (!s.staged || std::exchange(s.work_begun, true)) {
+    throw OrderError(
+        "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
   }
-  const auto issue = [&, last = s.window.reads_in_work() && micro_batches()[place.position].last] {
+  if (s.graphs == nullptr) return work();
+  const bool last = s.staged->position + 1 == std::ssize(micro_batches());
+  if (!last || !s.window.reads_in_work()) return s.graphs->run(*s.staged, last, work);
+  s.graphs->run(*s.staged, last, [&] {
     work();
-    if (last) s.end_step(static_cast<int>(step % kStepSlots));
-  };
-  // A graph of a step's first micro-batch gathers in every step, and then nothing is due in the others.
-  const auto set_due = [&r](bool due) {
-    if (r.gathered) r.gathered->set_due(due);
-  };
-  set_due(place.position == 0);
-  const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
-    set_due(place.position == 0);
-    s.stager.start_again();
-    s.outputs.forget_scattered();
-    r.forget_micro_batch();
-    r.batch.targets = targets;
-    r.model.has_gradients = had_gradients;
-    r.scaler->reset();
-    r.reducer->begin_step(step);
-    r.device.pool().restart_section();
-    s.facts.cuda_graphs = fmt::format("off since step {}: {}", step + 1, s.graphs->failure());
-  };
-  if (s.graphs->run(place.section, place.slot, place.position, step, {issue, start_again})) return;
-  // What issuing the work would have left on the host.
-  r.model.has_gradients = true;
-  set_due(micro_batches()[static_cast<size_t>(place.position)].last);
-  r.forget_micro_batch();
+    s.end_step(static_cast<int>(s.passes.step() % kStepSlots));
+  });
 }
 
-void Engine::forward() { in_step("forward").passes.forward(true); }
+void Engine::forward() {
+  State& s = in_step("forward");
+  if (!s.staged) throw OrderError("forward: no micro-batch was staged in this step; call stage() first");
+  if (s.graphs) s.graphs->read_inputs(*s.staged);
+  s.passes.forward(&*s.staged);
+}
+
 void Engine::loss() { in_step("loss").outputs.compute_loss(); }
 OutputExchange& Engine::outputs() { return in_step("outputs").outputs; }
 ConstView Engine::step_control(int device) const { return in_step("step_control").replicas[device].scaler->control(); }

@@ -2,21 +2,22 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "nn/parallel/engine.h"
 #include "nn/parallel/model_passes.h"
-#include "nn/parallel/optional/autotune.h"
-#include "nn/parallel/optional/step_graphs.h"
 #include "nn/parallel/plan/peak_check.h"
 #include "nn/parallel/results/evaluation.h"
 #include "nn/parallel/results/step_window.h"
+#include "nn/parallel/step_graphs.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
 
 /// The objects of an engine. Each uses those before it.
 struct Engine::State {
-  State(std::unique_ptr<EngineSetup> engine_setup, std::vector<DevicePlan> plans, Tuning tuning);
+  ///   known  plans, and what autotune has done
+  State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts known);
   /// Waits for the devices: what follows the replicas ends before them, but is in use until then.
   ~State() { replicas.wait_for_end(); }
   State(const State&) = delete;
@@ -41,6 +42,8 @@ struct Engine::State {
   Checkpointer checkpointer;
   std::unique_ptr<StepGraphs> graphs;        // null: steps are issued, and EngineFacts::cuda_graphs says why
   const ProcessPart* issued_part = nullptr;  // of the step that is being issued; null between steps
+  std::optional<StagedBatch> staged;         // the latest micro-batch of that step
+  bool work_begun = false;                   // replay_or_issue() was called for it
   bool reduction_on = true;
 };
 

@@ -13,8 +13,8 @@ namespace vitrine {
 
 void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
                  const std::function<void()>& on_step) {
-  auto owned = std::make_unique<Engine::State>(std::make_unique<EngineSetup>(model, meta, config, workload),
-                                               std::vector<DevicePlan>(), Tuning());
+  auto owned =
+      std::make_unique<Engine::State>(std::make_unique<EngineSetup>(model, meta, config, workload), EngineFacts());
   Engine::State& state = *owned;
   Engine engine(std::move(owned));
   // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies

@@ -55,8 +55,6 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
 void ModelPasses::begin_step(int64_t step, int64_t samples) {
   step_ = step;
   stager_.begin(Stager::kTraining, samples);
-  StepInputs* const inputs = stager_.step_inputs();
-  if (inputs != nullptr) inputs->begin_step(step, votes_to_stop_);
   replicas_.for_each([&](Replica& r) {
     r.scaler->reset();
     if (r.exact != nullptr) r.exact->begin_batch(samples);
@@ -64,15 +62,16 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
     for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
     r.compute().mark_step();
     r.model.has_gradients = false;
-    if (inputs != nullptr && !searches_non_finite_) return;
+  });
+}
+
+void ModelPasses::begin_totals() {
+  static constexpr float kVote = 1.0F;
+  replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::loss);
-    if (inputs == nullptr) zero(r.compute(), r.reduction.tail());
-    static constexpr float kVote = 1.0F;
-    if (votes_to_stop_ && inputs == nullptr && r.ordinal() == 0)
+    zero(r.compute(), r.reduction.tail());
+    if (votes_to_stop_ && r.ordinal() == 0)
       copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
-    static constexpr int32_t kNone = -1;
-    if (searches_non_finite_)
-      copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.scalars.first_non_finite);
   });
 }
 
@@ -95,17 +94,18 @@ Pass ModelPasses::pass_of(const Replica& r, bool training) const {
   if (!training) return pass;
   pass.step_values = r.scalars.captured_values;
   if (!setup_.config.exact() && r.exchange && setup_.config.batch_statistics == BatchStatistics::exact &&
-      stager_.micro_batch_samples() > 0) {
+      r.batch.micro_batch_samples > 0) {
     pass.batch_sum = r.exchange.get();
-    pass.batch_samples = stager_.micro_batch_samples();
+    pass.batch_samples = r.batch.micro_batch_samples;
   }
   return pass;
 }
 
-void ModelPasses::forward(bool training) {
+void ModelPasses::forward(const StagedBatch* staged) {
+  const bool training = staged != nullptr;
   replicas_.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.compute();
-    if (training) stager_.prepare_input(r);
+    if (training) stager_.prepare_input(*staged, r);
     const Pass pass = pass_of(r, training);
     const Sequential::ParametersUsed used = used_by(r, GatheredParameters::Direction::forward);
     if (r.batch.samples == 0) {
@@ -257,10 +257,16 @@ std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, co
   std::vector<int32_t> found(static_cast<size_t>(replicas_.size()), -1);
   searches_non_finite_ = true;
   begin_step(step, samples);
+  static constexpr int32_t kNothing = -1;
+  replicas_.for_each([](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::loss);
+    copy(r.compute(), ConstView(&kNothing, {1}, DType::i32, DeviceId::host()), r.scalars.first_non_finite);
+  });
   replicas_.finish_gathering(step);
   for (const MicroBatch& micro_batch : part.micro_batches) {
-    stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
-    forward(true);
+    const StagedBatch staged =
+        stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
+    forward(&staged);
   }
   searches_non_finite_ = false;
   const View numbers{found.data(), {static_cast<int64_t>(found.size())}, DType::i32, DeviceId::host()};

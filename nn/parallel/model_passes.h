@@ -22,13 +22,15 @@ class ModelPasses {
   /// Begins optimizer step `step`, or its repetition.
   ///   samples  of the global batch
   void begin_step(int64_t step, int64_t samples);
+  /// The totals of the step begin at zero, with this process's vote to stop.
+  void begin_totals();
   int64_t step() const { return step_; }
   /// From the next step on the reduction counts a vote to stop of this process.
   void vote_to_stop() { votes_to_stop_ = true; }
   bool votes_to_stop() const { return votes_to_stop_; }
 
-  /// In training, from the staged samples; in evaluation, from the prepared input.
-  void forward(bool training);
+  /// In training from what was staged; in evaluation (null) from the prepared input.
+  void forward(const StagedBatch* staged);
   /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.
   void run_backward(Replica& r, const std::function<void(int)>& gradients_ready);
   /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the

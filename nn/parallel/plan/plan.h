@@ -12,6 +12,8 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
+struct EngineFacts;
+
 /// throws ConfigError, ShapeError, DtypeError, UnsupportedError for what no engine can do.
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
 
@@ -38,6 +40,11 @@ std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGrou
 /// does not shrink it; nothing if none does.
 std::optional<int64_t> fitting_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                          const Workload& workload);
+
+/// Gives the compute streams of all devices their tuned plans, by EngineConfig::autotune.   requires pools that are
+/// reserved and empty
+///   facts  with the plans; gets EngineFacts::tuned_plans and autotune
+void tune_plans(const EngineSetup& setup, EngineFacts& facts);
 
 /// Bytes of a plan beyond its device's capacity; below 0 where it fits.
 int64_t missing_bytes(const DevicePlan& plan, const Device& device);

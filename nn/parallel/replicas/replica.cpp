@@ -142,6 +142,7 @@ void Replica::forget_micro_batch() {
   ReplicaBatch next;
   next.samples = batch.samples;
   next.first_sample = batch.first_sample;
+  next.micro_batch_samples = batch.micro_batch_samples;
   batch = std::move(next);
   if (gathered) gathered->release();
 }

@@ -58,8 +58,9 @@ struct StepScalars {
 /// What a device holds of the current micro-batch.
 struct ReplicaBatch {
   int64_t samples = 0;
-  int64_t first_sample = 0;  // in the global batch
-  Leaves leaves;             // exact mode: of these samples
+  int64_t first_sample = 0;         // in the global batch
+  int64_t micro_batch_samples = 0;  // of all devices and processes
+  Leaves leaves;                    // exact mode: of these samples
   Tensor input, targets;
   Saved saved;
   Tensor output;           // logits_shape() of its samples

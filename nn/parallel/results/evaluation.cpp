@@ -12,13 +12,13 @@ namespace vitrine {
 void Evaluation::issue(const HostBatch& batch, const MicroBatch& part, int64_t samples) {
   stager_.begin(Stager::kEvaluation, samples);
   // Each device takes its own rows from the host and computes its own loss, whatever the scheme does in training.
-  stager_.stage(batch, part, Staging::host, LossAt::parallel);
+  const StagedBatch staged = stager_.stage(batch, part, Staging::host, LossAt::parallel);
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
     zero(r.compute(), r.evaluate_totals);
-    stager_.prepare_input(r);
+    stager_.prepare_input(staged, r);
   });
-  passes_.forward(false);
+  passes_.forward(nullptr);
   replicas_.for_each_at_once([&](Replica& r) {
     if (r.batch.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::evaluate);
