@@ -1,19 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of an engine, its steps, and the parts of a step up to the gradient of the outputs.
+// The steps of an engine, and the parts of a step up to the gradient of the outputs.
 #include "nn/parallel/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan/plan.h"
-#include "nn/parallel/plan/plan_fields.h"
-#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
-#include "runtime/host_buffer.h"
+#include "runtime/error.h"
 
 namespace vitrine {
+
+void PeakCheck::check(const EngineSetup& setup, const std::vector<DevicePlan>& plans) const {
+  const auto all_of = [](const std::vector<int64_t>& planned, const std::set<int64_t>& done) {
+    return std::all_of(planned.begin(), planned.end(), [&](int64_t size) { return done.contains(size); });
+  };
+  const bool whole = !disturbed_ && all_of(setup.workload.train_batches, trained_) &&
+                     all_of(setup.workload.evaluate_batches, evaluated_);
+  for (int i = 0; i < setup.devices.size(); ++i) {
+    const PoolStatistics measured = setup.devices[i].pool().statistics();
+    const DevicePlan& planned = plans[static_cast<size_t>(i)];
+    VITRINE_ASSERT(measured.peak_bytes <= planned.peak_bytes, "a pool never exceeds its plan");
+    VITRINE_ASSERT(
+        !whole || (measured.peak_bytes == planned.peak_bytes && measured.peak_by_category == planned.peak_by_category),
+        "the measured peak is the planned one");
+  }
+}
 
 Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts known)
     : setup(std::move(engine_setup)),
@@ -23,7 +37,6 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts know
       stager(*setup, batches, replicas),
       outputs(*setup, replicas),
       passes(*setup, replicas, stager, outputs),
-      evaluation(*setup, replicas, stager, outputs, passes),
       window(*setup, replicas, batches,
              [this](const StepWindow::Issued& step) {
                return passes.find_first_non_finite(step.step, step.samples, step.batch, batches.training(step.samples));
@@ -35,10 +48,10 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts know
   facts.input_form = stager.input_form();
   facts.communicator = replicas.communicator();
   if (setup->on_gpus() && !config.forward_only) {
-    const std::string why_not = why_no_graphs(*setup, replicas[0].reduction.communicator);
+    const std::string why_not = why_no_graphs(*setup, replicas[0].reducer_context.communicator);
     facts.cuda_graphs = why_not.empty() ? "after two steps of a shape" : "off: " + why_not;
     if (why_not.empty()) {
-      graphs = std::make_unique<StepGraphs>(*setup, replicas[0], stager, outputs, facts.cuda_graphs);
+      graphs = std::make_unique<StepGraphs>(*setup, replicas, stager, outputs, facts.cuda_graphs);
       if (!config.step) window.read_in_work();
     }
   }
@@ -49,29 +62,6 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts know
 }
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload) {
-  auto setup = std::make_unique<EngineSetup>(model, devices, std::move(config), std::move(workload));
-  if (setup->peers() != nullptr) agree_with_processes(*setup);
-  EngineFacts facts;
-  facts.plans = plan_or_explain(model, devices, setup->config, setup->workload);
-  const bool workspace_planned = !setup->config.workspace_bytes;
-  setup->config.workspace_bytes = facts.plans.front().workspace.bytes;
-  reserve(*setup, facts.plans, workspace_planned);
-  tune_plans(*setup, facts);
-  state_ = std::make_unique<State>(std::move(setup), std::move(facts));
-  State& s = *state_;
-  s.stager.load_resident_images();
-  const FlatLayout& layout = s.setup->layout;
-  s.parameters.set_in_parts([&](const Parameters::TakePart& take) {
-    constexpr int64_t kElements = int64_t{1} << 18;  // 1 MiB of host memory
-    const HostBuffer part(kElements * static_cast<int64_t>(sizeof(float)), s.setup->devices.host_memory());
-    float* const values = part.view({kElements}, DType::f32).as<float>();
-    initialize_in_parts(layout, s.setup->config.seed, {values, static_cast<size_t>(kElements)}, take);
-  });
-  s.parameters.set_buffers(s.setup->buffer_layout.initial());
-  if (s.setup->peers() != nullptr) s.parameters.verify();
-}
 
 Engine::~Engine() = default;
 
@@ -123,8 +113,8 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
     logits->resize(before + static_cast<size_t>(s.setup->model.logits_shape(part.samples()).numel()));
   StepResult result;
   s.replicas.issue_or_recover([&] {
-    s.evaluation.issue(batch, part, samples);
-    result = s.evaluation.read(logits != nullptr ? logits->data() + before : nullptr);
+    s.passes.evaluate(batch, part, samples);
+    result = s.passes.read_evaluation(logits != nullptr ? logits->data() + before : nullptr);
   });
   s.peaks.on_evaluated(samples);
   return result;
@@ -183,7 +173,7 @@ void Engine::replay_or_issue(const std::function<void()>& work) {
 void Engine::forward() {
   State& s = in_step("forward");
   if (!s.staged) throw OrderError("forward: no micro-batch was staged in this step; call stage() first");
-  if (s.graphs) s.graphs->read_inputs(*s.staged);
+  if (s.graphs) s.replicas.for_each([&](Replica&) { s.graphs->read_inputs(*s.staged); });
   s.passes.forward(&*s.staged);
 }
 

@@ -7,13 +7,12 @@
 #include <vector>
 
 #include <vitrine/nn/model.h>
+#include <vitrine/nn/parallel/device_plan.h>
 #include <vitrine/nn/parallel/engine_config.h>
-#include <vitrine/nn/parallel/outputs/output_exchange.h>
-#include <vitrine/nn/parallel/plan/memory_plan.h>
-#include <vitrine/nn/parallel/process_part.h>
-#include <vitrine/nn/parallel/results/step_result.h>
 #include <vitrine/nn/parallel/state/parameters.h>
 #include <vitrine/nn/parallel/state/training_checkpoint.h>
+#include <vitrine/nn/parallel/step/output_exchange.h>
+#include <vitrine/nn/parallel/step/step_result.h>
 #include <vitrine/runtime/device.h>
 
 namespace vitrine {

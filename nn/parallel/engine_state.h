@@ -3,16 +3,31 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "nn/parallel/engine.h"
-#include "nn/parallel/model_passes.h"
-#include "nn/parallel/plan/peak_check.h"
-#include "nn/parallel/results/evaluation.h"
-#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/step/model_passes.h"
+#include "nn/parallel/step/step_window.h"
 #include "nn/parallel/step_graphs.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
+
+/// Compares the measured peak of each device's pool with its plan.
+class PeakCheck {
+ public:
+  void on_trained(int64_t samples) { trained_.insert(samples); }
+  void on_evaluated(int64_t samples) { evaluated_.insert(samples); }
+  /// An error cut a step short: the peak may be lower than the plan.
+  void on_disturbed() { disturbed_ = true; }
+  /// Asserts that no peak exceeds its plan, and that all equal their plans if the whole workload was run undisturbed.
+  void check(const EngineSetup& setup, const std::vector<DevicePlan>& plans) const;
+
+ private:
+  std::set<int64_t> trained_, evaluated_;  // sizes of batches
+  bool disturbed_ = false;
+};
 
 /// The objects of an engine. Each uses those before it.
 struct Engine::State {
@@ -35,7 +50,6 @@ struct Engine::State {
   Stager stager;
   OutputExchange outputs;
   ModelPasses passes;
-  Evaluation evaluation;
   StepWindow window;
   PeakCheck peaks;
   Parameters parameters;

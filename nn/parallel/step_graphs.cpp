@@ -91,15 +91,16 @@ View StepInputs::tail(int64_t step) const {
   return {part(step, 0, kTail, kTailElements).data, {kTailElements}, DType::f32, DeviceId::host()};
 }
 
-StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica, Stager& stager, OutputExchange& outputs,
+StepGraphs::StepGraphs(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs,
                        std::string& state)
     : setup_(setup),
-      replica_(replica),
+      replicas_(replicas),
+      replica_(replicas[0]),
       stager_(stager),
       outputs_(outputs),
       state_(state),
       most_micro_batches_(setup.config.accumulate),
-      inputs_(setup, stager.slot(StagedBatch(), replica)),
+      inputs_(setup, stager.slot(StagedBatch(), replica_)),
       process_group_(setup.peers()) {}
 
 void StepGraphs::begin_step(int64_t step, bool stop_vote) {
@@ -115,8 +116,10 @@ StagedBatch StepGraphs::stage(const HostBatch& batch, const MicroBatch& next) {
   if (!gathers_) {
     StagedBatch staged = stager_.stage(batch, next, scheme.staging, scheme.loss_at);
     if (!inputs_pending_) return staged;
-    const PhaseScope phase(replica_.compute(), Phase::preprocess);
-    stager_.wait(staged, replica_);  // before the work, which a graph may repeat
+    replicas_.for_each([&](Replica& r) {
+      const PhaseScope phase(r.compute(), Phase::preprocess);
+      stager_.wait(staged, r);  // before the work, which a graph may repeat
+    });
     staged.awaited = true;
     return staged;
   }
@@ -138,7 +141,7 @@ void StepGraphs::read_inputs(const StagedBatch& staged) {
   ExecContext& ctx = replica_.compute();
   const int64_t position = staged.position;
   std::vector<CopiedBlock> blocks{{inputs_.values(step_, position), replica_.scalars.values}};
-  if (position == 0) blocks.push_back({inputs_.tail(step_), replica_.reduction.tail()});
+  if (position == 0) blocks.push_back({inputs_.tail(step_), replica_.reducer_context.tail()});
   const int64_t samples = gathers_ ? replica_.batch.samples : 0;
   const StagingSlot& to = stager_.slot(staged, replica_);
   if (samples > 0) {
@@ -167,13 +170,13 @@ void StepGraphs::run(const StagedBatch& staged, bool last, const std::function<v
                             step_, r.batch.first_sample, random_stream(RandomPurpose::augmentation, epoch)};
     std::memcpy(inputs_.values(step_, position).data, &values, sizeof values);
   }
-  // A graph of a step's first micro-batch gathers in every step, and then nothing is due in the others.
-  const auto set_due = [&r](bool due) {
-    if (r.gathered) r.gathered->set_due(due);
+  // A graph of a step's first micro-batch gathers in every step, and then nothing is stale in the others.
+  const auto set_stale = [&r](bool stale) {
+    if (r.gathered) r.gathered->set_stale(stale);
   };
-  set_due(position == 0);
+  set_stale(position == 0);
   const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
-    set_due(position == 0);
+    set_stale(position == 0);
     inputs_pending_ = reads_inputs;
     outputs_.forget_scattered();
     r.forget_micro_batch();
@@ -188,7 +191,7 @@ void StepGraphs::run(const StagedBatch& staged, bool last, const std::function<v
   if (issue_or_launch(key, position, {work, start_again})) return;
   // What issuing the work would have left on the host.
   r.model.has_gradients = true;
-  set_due(last);
+  set_stale(last);
   r.forget_micro_batch();
 }
 

@@ -13,8 +13,8 @@
 
 #include "kernels/step_values.h"
 #include "nn/parallel/engine.h"
-#include "nn/parallel/outputs/output_exchange.h"
-#include "nn/parallel/staging/stager.h"
+#include "nn/parallel/step/output_exchange.h"
+#include "nn/parallel/step/stager.h"
 #include "runtime/comm/capabilities.h"
 #include "runtime/host_buffer.h"
 
@@ -65,8 +65,9 @@ class StepInputs {
 /// When a capture fails, its micro-batch is issued on all ranks, and no further one is captured.
 class StepGraphs {
  public:
-  ///   replica  the only one of this process      state  EngineFacts::cuda_graphs
-  StepGraphs(const EngineSetup& setup, Replica& replica, Stager& stager, OutputExchange& outputs, std::string& state);
+  ///   replicas  one      state  EngineFacts::cuda_graphs
+  StepGraphs(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs,
+             std::string& state);
 
   ///   stop_vote  whether this process votes to stop
   void begin_step(int64_t step, bool stop_vote);
@@ -121,7 +122,7 @@ class StepGraphs {
   Pool& pool() { return replica_.device.pool(); }
   Stream& stream() { return replica_.compute().stream(); }
   /// Null: the rank is alone.
-  CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reduction.communicator); }
+  CollectiveCapture* collective_capture() { return CollectiveCapture::of(replica_.reducer_context.communicator); }
   /// What `issue` queues on the compute and communication streams; nothing, with a failure(), where CUDA or NCCL
   /// refuses that.
   std::optional<Graph> capture(const std::function<void()>& issue, uint64_t in_use);
@@ -138,6 +139,7 @@ class StepGraphs {
   bool blocks_repeat(const Key& key, int64_t position, Section& section);
 
   const EngineSetup& setup_;
+  ReplicaGroup& replicas_;
   Replica& replica_;
   Stager& stager_;
   OutputExchange& outputs_;

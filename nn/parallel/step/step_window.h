@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "nn/parallel/planned_batches.h"
 #include "nn/parallel/replicas/replica_group.h"
-#include "nn/parallel/results/step_result.h"
-#include "nn/parallel/staging/planned_batches.h"
+#include "nn/parallel/step/step_result.h"
 #include "runtime/host_buffer.h"
 
 /// Private to nn/parallel.

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "nn/parallel/outputs/output_exchange.h"
-#include "nn/parallel/staging/stager.h"
+#include "nn/parallel/step/output_exchange.h"
+#include "nn/parallel/step/stager.h"
+#include "nn/parallel/step/step_result.h"
 #include "nn/sequential.h"
 
 /// Private to nn/parallel.
@@ -46,6 +47,12 @@ class ModelPasses {
   void run_optimizer(Replica& r);
   /// EngineConfig::update_in_backward: the step is decided, and backward may update parameters.
   static void begin_updates(Replica& r);
+
+  /// Issues a batch forward without training: each device adds loss and counts to its evaluation totals.
+  ///   samples  of the global batch
+  void evaluate(const HostBatch& batch, const MicroBatch& part, int64_t samples);
+  /// Waits, and returns the totals of all devices; copies the outputs to `logits`, in batch order, unless that is null.
+  StepResult read_evaluation(float* logits);
 
   /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
   /// empty when all outputs are finite.

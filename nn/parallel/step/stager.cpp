@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/staging/stager.h"
+#include "nn/parallel/step/stager.h"
 
 #include <algorithm>
 #include <utility>
@@ -23,12 +23,6 @@ void copy_rows(ExecContext& ctx, const ConstView& from, int64_t first_row, const
 }
 
 }  // namespace
-
-ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
-  if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
-  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute,
-                                                      config.input_packing, devices.options().tf32});
-}
 
 Stager::Stager(const EngineSetup& setup, const PlannedBatches& batches, ReplicaGroup& replicas)
     : setup_(setup),

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "nn/parallel/planned_batches.h"
 #include "nn/parallel/replicas/replica_group.h"
-#include "nn/parallel/staging/planned_batches.h"
 #include "runtime/memory/section.h"
 
 /// Private to nn/parallel.
