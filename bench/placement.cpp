@@ -16,6 +16,7 @@
 
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "nn/segments.h"
 
 namespace {

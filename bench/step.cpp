@@ -19,6 +19,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/copy.h"
 
 namespace {

@@ -5,9 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include <vitrine/kernels/cross_entropy.h>
 #include <vitrine/nn/layer.h>
 
 namespace vitrine {
+
+/// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
+inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
 
 /// The place of each parameter of a model in a flat buffer: in the order in which backward finishes them (last layer
 /// first), each aligned to kAlignmentElements, with zero padding, followed by `tail_elements` (the totals that are

@@ -1,29 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of an engine, its steps, and the parts of a step up to the gradient of the outputs.
+// The steps of an engine, and the parts of a step up to the gradient of the outputs.
 #include "nn/parallel/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/plan/plan.h"
-#include "nn/parallel/plan/plan_fields.h"
-#include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
-#include "runtime/host_buffer.h"
-#include "runtime/philox.h"
+#include "runtime/error.h"
 
 namespace vitrine {
 
-Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<DevicePlan> plans, Tuning tuning)
+void PeakCheck::check(const EngineSetup& setup, const std::vector<DevicePlan>& plans) const {
+  const auto all_of = [](const std::vector<int64_t>& planned, const std::set<int64_t>& done) {
+    return std::all_of(planned.begin(), planned.end(), [&](int64_t size) { return done.contains(size); });
+  };
+  const bool whole = !disturbed_ && all_of(setup.workload.train_batches, trained_) &&
+                     all_of(setup.workload.evaluate_batches, evaluated_);
+  for (int i = 0; i < setup.devices.size(); ++i) {
+    const PoolStatistics measured = setup.devices[i].pool().statistics();
+    const DevicePlan& planned = plans[static_cast<size_t>(i)];
+    VITRINE_ASSERT(measured.peak_bytes <= planned.peak_bytes, "a pool never exceeds its plan");
+    VITRINE_ASSERT(
+        !whole || (measured.peak_bytes == planned.peak_bytes && measured.peak_by_category == planned.peak_by_category),
+        "the measured peak is the planned one");
+  }
+}
+
+Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, EngineFacts known)
     : setup(std::move(engine_setup)),
+      facts(std::move(known)),
       batches(*setup),
       replicas(*setup),
       stager(*setup, batches, replicas),
       outputs(*setup, replicas),
       passes(*setup, replicas, stager, outputs),
-      evaluation(*setup, replicas, stager, outputs, passes),
       window(*setup, replicas, batches,
              [this](const StepWindow::Issued& step) {
                return passes.find_first_non_finite(step.step, step.samples, step.batch, batches.training(step.samples));
@@ -31,18 +44,14 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<Devi
       parameters(*setup, replicas, window),
       checkpointer(*setup, replicas, window, parameters) {
   const EngineConfig& config = setup->config;
-  facts.plans = std::move(plans);
   facts.batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, setup->devices.world_size());
   facts.input_form = stager.input_form();
   facts.communicator = replicas.communicator();
-  facts.tuned_plans = std::move(tuning.plans);
-  facts.autotune = std::move(tuning.report);
   if (setup->on_gpus() && !config.forward_only) {
-    const std::string why_not = why_no_graphs(*setup, replicas[0].reduction.communicator);
+    const std::string why_not = why_no_graphs(*setup, replicas[0].reducer_context.communicator);
     facts.cuda_graphs = why_not.empty() ? "after two steps of a shape" : "off: " + why_not;
     if (why_not.empty()) {
-      graphs = std::make_unique<StepGraphs>(*setup, replicas[0]);
-      stager.stage_in_work();
+      graphs = std::make_unique<StepGraphs>(*setup, replicas, stager, outputs, facts.cuda_graphs);
       if (!config.step) window.read_in_work();
     }
   }
@@ -53,28 +62,6 @@ Engine::State::State(std::unique_ptr<EngineSetup> engine_setup, std::vector<Devi
 }
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload) {
-  auto setup = std::make_unique<EngineSetup>(model, devices, std::move(config), std::move(workload));
-  if (setup->peers() != nullptr) agree_with_processes(*setup);
-  std::vector<DevicePlan> plans = plan_or_explain(model, devices, setup->config, setup->workload);
-  const bool workspace_planned = !setup->config.workspace_bytes;
-  setup->config.workspace_bytes = plans.front().workspace.bytes;
-  reserve(*setup, plans, workspace_planned);
-  Tuning tuning = tune_plans(*setup, plans);
-  state_ = std::make_unique<State>(std::move(setup), std::move(plans), std::move(tuning));
-  State& s = *state_;
-  s.stager.load_resident_images();
-  const FlatLayout& layout = s.setup->layout;
-  s.parameters.set_in_parts([&](const Parameters::TakePart& take) {
-    constexpr int64_t kElements = int64_t{1} << 18;  // 1 MiB of host memory
-    const HostBuffer part(kElements * static_cast<int64_t>(sizeof(float)), s.setup->devices.host_memory());
-    float* const values = part.view({kElements}, DType::f32).as<float>();
-    initialize_in_parts(layout, s.setup->config.seed, {values, static_cast<size_t>(kElements)}, take);
-  });
-  s.parameters.set_buffers(s.setup->buffer_layout.initial());
-  if (s.setup->peers() != nullptr) s.parameters.verify();
-}
 
 Engine::~Engine() = default;
 
@@ -92,7 +79,14 @@ void Engine::train_step(const HostBatch& batch) {
 
 void Engine::State::issue(Engine& engine, const HostBatch& batch, int64_t samples, int slot) {
   const auto forget_part = [this](const ProcessPart*) { issued_part = nullptr; };
-  passes.begin_step(window.progress().steps, samples);
+  const int64_t step = window.progress().steps;
+  passes.begin_step(step, samples);
+  if (graphs) {
+    graphs->begin_step(step, passes.votes_to_stop());
+  } else {
+    passes.begin_totals();
+  }
+  staged.reset();
   issued_part = &batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(forget_part)> guard(issued_part, forget_part);
   (setup->config.step ? setup->config.step : default_step)(engine, batch);
@@ -119,8 +113,8 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
     logits->resize(before + static_cast<size_t>(s.setup->model.logits_shape(part.samples()).numel()));
   StepResult result;
   s.replicas.issue_or_recover([&] {
-    s.evaluation.issue(batch, part, samples);
-    result = s.evaluation.read(logits != nullptr ? logits->data() + before : nullptr);
+    s.passes.evaluate(batch, part, samples);
+    result = s.passes.read_evaluation(logits != nullptr ? logits->data() + before : nullptr);
   });
   s.peaks.on_evaluated(samples);
   return result;
@@ -155,52 +149,34 @@ const std::vector<MicroBatch>& Engine::micro_batches() const {
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
-  s.stager.stage(batch, micro_batch, s.setup->config.scheme.staging, s.setup->config.scheme.loss_at);
+  const Scheme& scheme = s.setup->config.scheme;
+  s.staged = s.graphs ? s.graphs->stage(batch, micro_batch)
+                      : s.stager.stage(batch, micro_batch, scheme.staging, scheme.loss_at);
+  s.work_begun = false;
 }
 
 void Engine::replay_or_issue(const std::function<void()>& work) {
   State& s = in_step("replay_or_issue");
-  const Stager::Place place = s.stager.take_place();
-  if (s.graphs == nullptr) return work();
-  Replica& r = s.replicas[0];
-  const OptimizerConfig& optimizer = s.setup->config.optimizer;
-  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  const int64_t step = s.passes.step();
-  if (place.position < s.stager.step_inputs()->micro_batches()) {
-    s.stager.step_inputs()->set_values(
-        place.position,
-        {optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, step,
-         r.batch.first_sample, random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(s.stager.epoch()))});
+  if (!s.staged || std::exchange(s.work_begun, true)) {
+    throw OrderError(
+        "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
   }
-  const auto issue = [&, last = s.window.reads_in_work() && micro_batches()[place.position].last] {
+  if (s.graphs == nullptr) return work();
+  const bool last = s.staged->position + 1 == std::ssize(micro_batches());
+  if (!last || !s.window.reads_in_work()) return s.graphs->run(*s.staged, last, work);
+  s.graphs->run(*s.staged, last, [&] {
     work();
-    if (last) s.end_step(static_cast<int>(step % kStepSlots));
-  };
-  // A graph of a step's first micro-batch gathers in every step, and then nothing is due in the others.
-  const auto set_due = [&r](bool due) {
-    if (r.gathered) r.gathered->set_due(due);
-  };
-  set_due(place.position == 0);
-  const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
-    set_due(place.position == 0);
-    s.stager.start_again();
-    s.outputs.forget_scattered();
-    r.forget_micro_batch();
-    r.batch.targets = targets;
-    r.model.has_gradients = had_gradients;
-    r.scaler->reset();
-    r.reducer->begin_step(step);
-    r.device.pool().restart_section();
-    s.facts.cuda_graphs = fmt::format("off since step {}: {}", step + 1, s.graphs->failure());
-  };
-  if (s.graphs->run(place.section, place.slot, place.position, step, {issue, start_again})) return;
-  // What issuing the work would have left on the host.
-  r.model.has_gradients = true;
-  set_due(micro_batches()[static_cast<size_t>(place.position)].last);
-  r.forget_micro_batch();
+    s.end_step(static_cast<int>(s.passes.step() % kStepSlots));
+  });
 }
 
-void Engine::forward() { in_step("forward").passes.forward(true); }
+void Engine::forward() {
+  State& s = in_step("forward");
+  if (!s.staged) throw OrderError("forward: no micro-batch was staged in this step; call stage() first");
+  if (s.graphs) s.replicas.for_each([&](Replica&) { s.graphs->read_inputs(*s.staged); });
+  s.passes.forward(&*s.staged);
+}
+
 void Engine::loss() { in_step("loss").outputs.compute_loss(); }
 OutputExchange& Engine::outputs() { return in_step("outputs").outputs; }
 ConstView Engine::step_control(int device) const { return in_step("step_control").replicas[device].scaler->control(); }

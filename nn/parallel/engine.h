@@ -7,17 +7,31 @@
 #include <vector>
 
 #include <vitrine/nn/model.h>
+#include <vitrine/nn/parallel/device_plan.h>
 #include <vitrine/nn/parallel/engine_config.h>
-#include <vitrine/nn/parallel/optional/graph_counts.h>
-#include <vitrine/nn/parallel/outputs/output_exchange.h>
-#include <vitrine/nn/parallel/plan/memory_plan.h>
-#include <vitrine/nn/parallel/process_part.h>
-#include <vitrine/nn/parallel/results/step_result.h>
 #include <vitrine/nn/parallel/state/parameters.h>
 #include <vitrine/nn/parallel/state/training_checkpoint.h>
+#include <vitrine/nn/parallel/step/output_exchange.h>
+#include <vitrine/nn/parallel/step/step_result.h>
 #include <vitrine/runtime/device.h>
 
 namespace vitrine {
+
+/// How the work of training micro-batches after Engine::stage() was done where steps may be replayed as CUDA graphs:
+/// launched as a graph, or issued operation by operation for one of these reasons.
+struct GraphCounts {
+  int64_t launched = 0;
+  int64_t first_uses = 0;  // issued: one of the first two of its shape and its place in the step
+  int64_t recorded = 0;    // issued: the history of the memory was being recorded (Pool::record_history)
+  int64_t moved = 0;       // issued: memory was in use where the graph writes, or blocks lay elsewhere
+  int64_t beyond = 0;      // issued: later in its step than EngineConfig::accumulate micro-batches
+  int64_t failed = 0;      // issued: a graph could not be captured or launched, then or before
+
+  int64_t issued() const { return first_uses + recorded + moved + beyond + failed; }
+  /// "27 micro-batches as graphs, 3 issued: 2 first of their shape, 1 while the memory was recorded"; empty before the
+  /// first micro-batch.
+  std::string str() const;
+};
 
 /// What an engine has decided when it was constructed, for logs and reports.
 struct EngineFacts {

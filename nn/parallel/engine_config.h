@@ -174,9 +174,21 @@ struct EngineConfig {
   /// whose memory must not be read, so that plans contain its allocations: it only issues work, and what it allocates
   /// depends on shapes alone.
   TrainingStep step;
-  /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
+  /// Replaces the reduction of the scheme, which must be ReducerKind::allreduce. Planning calls it too, on meta
+  /// devices.
   ReducerFactory reducer;
 
+  /// Whether each of several replicas holds its part only.
+  bool shards(Sharding what, int world_size) const { return scheme.shards(what) && world_size > 1; }
+  /// The same of the f32 parameters: where layers read a 16-bit copy, they are sharded with the optimizer's states.
+  bool shards_masters(int world_size) const {
+    return shards(Sharding::parameters, world_size) ||
+           (shards(Sharding::optimizer, world_size) && precision.mixed() && !forward_only);
+  }
+  /// Gradients have memory bucket by bucket, while backward writes and reduces them.
+  bool has_gradient_buckets(int world_size) const {
+    return shards(Sharding::gradients, world_size) || update_in_backward;
+  }
   bool exact() const { return scheme.split.leaves > 0; }
   /// Leaves that share batch statistics, in exact mode.
   int leaf_group() const { return batch_norm_leaves > 0 ? batch_norm_leaves : scheme.split.leaves; }
@@ -189,6 +201,18 @@ struct EngineConfig {
     if (!allow_non_finite) return NonFinite::stop;
     return precision.checks() ? NonFinite::skip : NonFinite::accept;
   }
+};
+
+/// Sizes of the batches that a run will have: what has to be planned for.
+struct Workload {
+  std::vector<int64_t> train_batches;     // distinct sizes, the full one first
+  std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
+  /// The workload under another batch size or number of micro-batches, for advice when memory is short. Null: one full
+  /// batch, and evaluation batches of a micro-batch if there are any.
+  std::function<Workload(const EngineConfig&)> under = nullptr;
+  /// Asked before each plan of a search (nn/parallel/plan/plan_search.h), also of the one for advice when memory is
+  /// short: true ends the search with SearchStopped. Null: searches run to completion.
+  std::function<bool()> stop = nullptr;
 };
 
 }  // namespace vitrine

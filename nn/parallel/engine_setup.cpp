@@ -28,9 +28,15 @@ EngineSetup::EngineSetup(const Model& m, DeviceGroup& d, EngineConfig c, Workloa
       update_ranges(make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay())) {
   if (!config.exact()) return;
   const int ranks = devices.world_size();
-  const bool to_owners = config.scheme.shards(Sharding::gradients) && ranks > 1;
+  const bool to_owners = config.shards(Sharding::gradients, ranks);
   for (const int64_t samples : workload.train_batches)
     leaf_plans.emplace(samples, LeafPlan(config.scheme.split, samples, config.accumulate, ranks, to_owners));
+}
+
+ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
+  if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
+  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute,
+                                                      config.input_packing, devices.options().tf32});
 }
 
 void EngineSetup::require_training(const char* operation) const {

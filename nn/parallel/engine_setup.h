@@ -3,21 +3,16 @@
 
 #include <map>
 
-#include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
-#include "nn/parallel/process_part.h"
-#include "nn/parallel/reduce/leaf_plan.h"
-#include "nn/parallel/workload.h"
+#include "nn/parallel/engine_config.h"
+#include "nn/parallel/leaf_plan.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
-
-/// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
-inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
 
 /// What an engine was constructed for. All its objects read it.
 struct EngineSetup {
@@ -39,11 +34,14 @@ struct EngineSetup {
   /// The group of processes; null if this process trains alone, and on meta devices.
   ProcessGroup* peers() const { return devices.process_count() > 1 ? devices.process_group() : nullptr; }
   /// Whether a replica holds a part of the optimizer's states only.
-  bool sharded() const { return config.scheme.shard != Sharding::none && devices.world_size() > 1; }
+  bool sharded() const { return config.shards(Sharding::optimizer, devices.world_size()); }
   /// See OutputExchange.
   int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
   /// throws ConfigError in an engine that only evaluates.
   void require_training(const char* operation) const;
 };
+
+/// The form in which the devices write the model's input (EngineConfig::input_packing); empty: as the images are.
+ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config);
 
 }  // namespace vitrine

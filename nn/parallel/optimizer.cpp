@@ -70,12 +70,12 @@ std::string OptimizerConfig::name() const {
 namespace {
 
 bool contains(const ParameterGroup& group, const ParamSpec& spec) {
-  switch (group.of) {
-    case ParameterGroup::Of::norms:
+  switch (group.kind) {
+    case ParameterGroup::Kind::norms:
       return spec.of_norm;
-    case ParameterGroup::Of::biases:
+    case ParameterGroup::Kind::biases:
       return spec.shape.rank() == 1 && (spec.name == "bias" || spec.name.ends_with(".bias"));
-    case ParameterGroup::Of::names:
+    case ParameterGroup::Kind::names:
       break;
   }
   return name_matches(group.pattern, spec.name);
@@ -84,7 +84,7 @@ bool contains(const ParameterGroup& group, const ParamSpec& spec) {
 void check_group(const FlatLayout& layout, const ParameterGroup& group) {
   checked("the learning rate factor of a parameter group", group.lr_factor, 1.0);
   checked("the weight decay of a parameter group", group.weight_decay, 0.0);
-  if (group.of != ParameterGroup::Of::names) return;
+  if (group.kind != ParameterGroup::Kind::names) return;
   const std::vector<size_t> matching = parameters_matching(group.pattern, layout.specs());
   if (std::ranges::none_of(matching, [&](size_t i) { return layout.specs()[i].trained; })) {
     throw ConfigError(

@@ -34,11 +34,11 @@ struct OptimizerConfig {
 /// Constants of some parameters that differ from the optimizer's, as torch's parameter groups. Groups are applied in
 /// order: a later one overrides what an earlier one sets for the same parameter.
 struct ParameterGroup {
-  enum class Of {
+  enum class Kind {
     names,   // parameters whose name matches `pattern`
     biases,  // one-dimensional parameters named "bias"
     norms,   // parameters of normalization layers (ParamSpec::of_norm)
-  } of = Of::names;
+  } kind = Kind::names;
   std::string pattern = {};  // * stands for any characters, ? for one: "classifier.*"
   std::optional<double> lr_factor =
       std::nullopt;  // share of the optimizer's learning rate, at every step of a schedule; >= 0

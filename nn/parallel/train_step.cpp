@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/shard.h"
 
 namespace vitrine {
 
@@ -28,7 +28,7 @@ void default_step(Engine& engine, const HostBatch& batch) {
 void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
   s.replicas.for_each_at_once([&](Replica& r) {
-    const bool in_buckets = r.reduction.has_gradient_buckets();
+    const bool in_buckets = r.reducer_context.has_gradient_buckets();
     const bool reduces = s.reduction_on && (last || in_buckets);
     if (in_buckets) r.reducer->begin_backward(!std::exchange(r.model.has_gradients, true), last);
     if (s.setup->config.update_in_backward) {  // by add()

@@ -50,7 +50,7 @@ std::string difference(const char* field, int size, const Value& value) {
 bool same(const Call& a, const Call& b) {
   const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
   return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts &&
-         a.reduction == b.reduction && a.squared == b.squared && a.tree.contributions == b.tree.contributions;
+         a.combination == b.combination && a.squared == b.squared && a.tree.contributions == b.tree.contributions;
 }
 
 /// Describes mismatched senders and receivers; empty if every rank receives from the rank that sends to it.
@@ -91,7 +91,7 @@ std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) 
       difference(
           "dtype", size,
           [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
-      difference("operator", size, [&](int r) { return std::string(reduce_op_name(call(r).reduction.op)); }),
+      difference("operator", size, [&](int r) { return std::string(reduce_op_name(call(r).combination.op)); }),
       difference("elements", size,
                  [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
       difference("squared elements", size, [&](int r) { return std::to_string(call(r).squared); }),

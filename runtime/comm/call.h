@@ -69,7 +69,7 @@ struct Call {
   bool knows_elements = true;           // false: this rank passed no view, so dtype and count are meaningless
   int root = -1;                        // -1: the operation has none
   std::vector<int64_t> counts = {};     // rows of each rank, for scatter and gather
-  Reduction reduction = {};             // of operations that combine
+  Combination combination = {};         // of operations that combine
   std::optional<DType> sum_dtype = {};  // dtype of reduce's output if it differs from the input's
   int to = -1, from = -1;               // ranks, for send_receive; -1: none
   TreeSum tree = {};

@@ -177,7 +177,7 @@ void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View out
   const Call call{.operation = Operation::all_reduce,
                   .dtype = input.dtype,
                   .count = input.numel(),
-                  .reduction = reduction(op),
+                  .combination = combination(op),
                   .input = input.data,
                   .output = output.data};
   issue(ctx, call, input, output, 2 * input.bytes() * (size_ - 1) / size_);
@@ -199,7 +199,7 @@ void CheckedCommunicator::issue_all_reduce_and_square(ExecContext& ctx, View ino
   const Call call{.operation = Operation::all_reduce,
                   .dtype = inout.dtype,
                   .count = inout.numel(),
-                  .reduction = reduction(ReduceOp::sum),
+                  .combination = combination(ReduceOp::sum),
                   .input = inout.data,
                   .output = inout.data,
                   .squared = squared,
@@ -230,7 +230,7 @@ void CheckedCommunicator::issue_reduce(ExecContext& ctx, ConstView input, View o
                   .dtype = input.dtype,
                   .count = input.numel(),
                   .root = root,
-                  .reduction = reduction(op),
+                  .combination = combination(op),
                   .sum_dtype = sum_dtype,
                   .input = input.data,
                   .output = is_root ? output.data : nullptr};
@@ -266,7 +266,7 @@ void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View
   const Call call{.operation = Operation::reduce_scatter,
                   .dtype = input.dtype,
                   .count = output.numel(),
-                  .reduction = reduction(op),
+                  .combination = combination(op),
                   .input = input.data,
                   .output = output.data};
   issue(ctx, call, input, output, output.bytes() * (size_ - 1));

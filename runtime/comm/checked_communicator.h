@@ -53,7 +53,7 @@ class CheckedCommunicator : public Communicator {
   virtual void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) = 0;
 
  private:
-  comm::Reduction reduction(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
+  comm::Combination combination(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
   void issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op,
                     std::optional<DType> sum_dtype);
   ///   whole  shape of the inputs

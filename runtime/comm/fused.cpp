@@ -135,44 +135,44 @@ CombineRange<int32_t, int32_t> combine_range_for<int32_t, int32_t>(ReduceOp op, 
 }
 
 template <class From, class To>
-void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+void combine_all(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs,
                  int64_t begin, int64_t end) {
-  const Range<From, To> range{inputs, outputs, reduction.divisor};
-  const CombineRange<From, To> combine = combine_range_for<From, To>(reduction.op, inputs.size());
+  const Range<From, To> range{inputs, outputs, combination.divisor};
+  const CombineRange<From, To> combine = combine_range_for<From, To>(combination.op, inputs.size());
   cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
 }
 
 /// Combinations of a 16-bit type: to itself, to f32 and from f32.
 template <class Half>
-void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<const void* const> inputs,
+void combine_halves(bool from_f32, bool to_f32, Combination combination, std::span<const void* const> inputs,
                     std::span<void* const> outputs, int64_t begin, int64_t end) {
-  if (from_f32) return combine_all<float, Half>(reduction, inputs, outputs, begin, end);
-  if (to_f32) return combine_all<Half, float>(reduction, inputs, outputs, begin, end);
-  return combine_all<Half, Half>(reduction, inputs, outputs, begin, end);
+  if (from_f32) return combine_all<float, Half>(combination, inputs, outputs, begin, end);
+  if (to_f32) return combine_all<Half, float>(combination, inputs, outputs, begin, end);
+  return combine_all<Half, Half>(combination, inputs, outputs, begin, end);
 }
 
 }  // namespace
 
-void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs,
+void combine_to_all(DType from, DType to, Combination combination, std::span<const void* const> inputs,
                     std::span<void* const> outputs, int64_t begin, int64_t end) {
   const bool from_f32 = from == DType::f32, to_f32 = to == DType::f32;
   VITRINE_ASSERT(from == to || from_f32 || to_f32, "16-bit elements are combined to the same type or to f32");
   switch (from_f32 ? to : from) {
     case DType::f16:
-      return combine_halves<cpu::Half>(from_f32, to_f32, reduction, inputs, outputs, begin, end);
+      return combine_halves<cpu::Half>(from_f32, to_f32, combination, inputs, outputs, begin, end);
     case DType::bf16:
-      return combine_halves<cpu::BFloat16>(from_f32, to_f32, reduction, inputs, outputs, begin, end);
+      return combine_halves<cpu::BFloat16>(from_f32, to_f32, combination, inputs, outputs, begin, end);
     case DType::i32:
-      return combine_all<int32_t, int32_t>(reduction, inputs, outputs, begin, end);
+      return combine_all<int32_t, int32_t>(combination, inputs, outputs, begin, end);
     default:
-      return combine_all<float, float>(reduction, inputs, outputs, begin, end);
+      return combine_all<float, float>(combination, inputs, outputs, begin, end);
   }
 }
 
-void combine_and_square(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+void combine_and_square(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs,
                         int64_t begin, int64_t end, int64_t squared, std::span<double* const> squares) {
-  const Range<float, float> range{inputs, outputs, reduction.divisor};
-  const CombineRange<float, float> combine = combine_range_for<float, float>(reduction.op, inputs.size());
+  const Range<float, float> range{inputs, outputs, combination.divisor};
+  const CombineRange<float, float> combine = combine_range_for<float, float>(combination.op, inputs.size());
   cpu::parallel_for(square_tiles(end - begin), kParallelGrain / kSquareTile, [&](int64_t first, int64_t last) {
     for (int64_t tile = begin / kSquareTile + first; tile < begin / kSquareTile + last; ++tile) {
       const int64_t tile_begin = tile * kSquareTile, tile_end = std::min(tile_begin + kSquareTile, end);

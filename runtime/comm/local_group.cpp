@@ -107,7 +107,7 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
   std::array<void*, kMaxRanks> sums;
   std::array<void*, kMaxRanks> outputs;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    combine_to_all(mine.dtype, mine.sum_dtype.value_or(mine.dtype), mine.reduction, {inputs.data(), ranks},
+    combine_to_all(mine.dtype, mine.sum_dtype.value_or(mine.dtype), mine.combination, {inputs.data(), ranks},
                    {sums.data(), output_count}, begin, end);
   };
   for (size_t r = 0; r < ranks; ++r) inputs[r] = records[r].call->input;
@@ -123,7 +123,7 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
       if (mine.squared == 0) return sum(ranks, slice.begin, slice.end);
       std::array<double*, kMaxRanks> squares;
       for (size_t r = 0; r < ranks; ++r) squares[r] = records[r].call->squares;
-      return combine_and_square(mine.reduction, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
+      return combine_and_square(mine.combination, {inputs.data(), ranks}, {sums.data(), ranks}, slice.begin, slice.end,
                                 mine.squared, {squares.data(), ranks});
     }
     case Operation::tree_all_reduce:

@@ -222,7 +222,7 @@ SegmentedSum MpiExchange::segmented(const SumBuffers& buffers) const {
   SegmentedSum sum{buffers.dtype, buffers.result_dtype, {buffers.partials}};
   sum.counts.assign(static_cast<size_t>(size_), 1);
   sum.add = [buffers](std::span<const void* const> partials, std::span<void* const> outputs, int64_t elements) {
-    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, partials, outputs, 0, elements);
+    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.combination, partials, outputs, 0, elements);
   };
   return sum;
 }
@@ -281,7 +281,7 @@ void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, 
   const int64_t element = size_of(buffers.dtype);
   std::vector<CirculantRound> rounds = circulant_rounds(size_);
   std::ranges::reverse(rounds);
-  const Reduction partly{buffers.reduction.op, 1};
+  const Combination partly{buffers.combination.op, 1};
   for (const CirculantRound& round : rounds) {
     const std::array<ElementRange, 2> kept = block_ranges(offsets, rank_, round.blocks);
     Batch batch(*this, tag);
@@ -302,7 +302,7 @@ void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, 
       std::byte* const own = partials + range.begin * element;
       const std::array<const void*, 2> inputs = {own, arrived};
       void* const sum = last ? result : own;
-      combine_to_all(buffers.dtype, last ? buffers.result_dtype : buffers.dtype, last ? buffers.reduction : partly,
+      combine_to_all(buffers.dtype, last ? buffers.result_dtype : buffers.dtype, last ? buffers.combination : partly,
                      inputs, {&sum, 1}, 0, range.size());
       arrived += range.size() * element;
     }

@@ -210,7 +210,7 @@ void ProcessCommunicator::carry_out(const Job& job) {
 void ProcessCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
   const bool widens = partial_dtype(job) != input.dtype;
   // An average is divided at the end.
-  const ReduceOp op = job.call.reduction.op == ReduceOp::average ? ReduceOp::sum : job.call.reduction.op;
+  const ReduceOp op = job.call.combination.op == ReduceOp::average ? ReduceOp::sum : job.call.combination.op;
   if (!has_one_device() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
   if (!has_one_device()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
   if (widens) {
@@ -234,8 +234,8 @@ void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial
   const auto processes = static_cast<int>(group_->counts.size());
   const Tensor space =
       scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
-  const comm::SumBuffers buffers{partial.dtype,     partial.data,  result.dtype,      result.data,
-                                 space.view().data, space.numel(), job.call.reduction};
+  const comm::SumBuffers buffers{partial.dtype,     partial.data,  result.dtype,        result.data,
+                                 space.view().data, space.numel(), job.call.combination};
   queue_exchange(job, partial, result,
                  [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) {
                    exchange.sum(buffers, count, root, tag);
@@ -307,8 +307,8 @@ void ProcessCommunicator::run_reduce_scatter(const Job& job) {
       mine = rounded.view();
     }
     const Tensor space = scratch(job, comm::scattered_scratch_elements(partial.dtype, counts), partial.dtype);
-    const comm::SumBuffers buffers{partial.dtype,     partial.data,  mine.dtype,        mine.data,
-                                   space.view().data, space.numel(), job.call.reduction};
+    const comm::SumBuffers buffers{partial.dtype,     partial.data,  mine.dtype,          mine.data,
+                                   space.view().data, space.numel(), job.call.combination};
     queue_exchange(job, partial, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) {
       exchange.sum_scattered(buffers, counts, tag);
     });

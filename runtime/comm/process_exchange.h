@@ -26,7 +26,7 @@ struct SumBuffers {
   void* results = nullptr;          // may be the partials if the dtypes are equal
   void* scratch = nullptr;          // elements of dtype
   int64_t scratch_elements = 0;
-  Reduction reduction = {};
+  Combination combination = {};
 };
 
 /// Contributions to a sum along a tree, in host memory.

@@ -15,7 +15,7 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   record.step = ctx.step();
   record.bytes = call.count * size_of(call.dtype);
   uint64_t hash = hash_number(hash_number(0, static_cast<uint64_t>(call.operation)), static_cast<uint64_t>(call.root));
-  hash = hash_number(hash, static_cast<uint64_t>(call.reduction.op));
+  hash = hash_number(hash, static_cast<uint64_t>(call.combination.op));
   if (call.counts.empty())
     hash = hash_number(hash_number(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
   for (const int64_t count : call.counts) hash = hash_number(hash, static_cast<uint64_t>(count));

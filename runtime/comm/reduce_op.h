@@ -15,10 +15,10 @@ const char* reduce_op_name(ReduceOp op);
 namespace comm {
 
 /// An operation and its divisor; an average is divided when the last partial sums are combined.
-struct Reduction {
+struct Combination {
   ReduceOp op = ReduceOp::sum;
   int divisor = 1;  // 1 unless op is average
-  bool operator==(const Reduction&) const = default;
+  bool operator==(const Combination&) const = default;
 };
 
 }  // namespace comm

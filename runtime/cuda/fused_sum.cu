@@ -150,19 +150,19 @@ void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> 
 }
 
 template <class T>
-void combine_as(cudaStream_t stream, comm::Reduction reduction, std::span<const void* const> inputs,
+void combine_as(cudaStream_t stream, comm::Combination combination, std::span<const void* const> inputs,
                 std::span<void* const> outputs, int64_t begin, int64_t end) {
-  if (reduction.op == ReduceOp::min) return combine_all<T, ReduceOp::min>(stream, 1, inputs, outputs, begin, end);
-  if (reduction.op == ReduceOp::max) return combine_all<T, ReduceOp::max>(stream, 1, inputs, outputs, begin, end);
-  combine_all<T, ReduceOp::sum>(stream, reduction.divisor, inputs, outputs, begin, end);
+  if (combination.op == ReduceOp::min) return combine_all<T, ReduceOp::min>(stream, 1, inputs, outputs, begin, end);
+  if (combination.op == ReduceOp::max) return combine_all<T, ReduceOp::max>(stream, 1, inputs, outputs, begin, end);
+  combine_all<T, ReduceOp::sum>(stream, combination.divisor, inputs, outputs, begin, end);
 }
 
 }  // namespace
 
-void combine_to_all(cudaStream_t stream, DType dtype, comm::Reduction reduction, std::span<const void* const> inputs,
-                    std::span<void* const> outputs, int64_t begin, int64_t end) {
-  if (dtype == DType::i32) return combine_as<int32_t>(stream, reduction, inputs, outputs, begin, end);
-  with_storage(dtype, [&]<class T>() { combine_as<T>(stream, reduction, inputs, outputs, begin, end); });
+void combine_to_all(cudaStream_t stream, DType dtype, comm::Combination combination,
+                    std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+  if (dtype == DType::i32) return combine_as<int32_t>(stream, combination, inputs, outputs, begin, end);
+  with_storage(dtype, [&]<class T>() { combine_as<T>(stream, combination, inputs, outputs, begin, end); });
 }
 
 void tree_sum(cudaStream_t stream, DType dtype, std::span<const uint8_t> folds, std::span<const void* const> inputs,

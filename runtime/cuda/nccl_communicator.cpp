@@ -170,16 +170,16 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   switch (call.operation) {
     case Operation::all_reduce:
       return VITRINE_NCCL_CHECK(comm, nccl().AllReduce(call.input, call.output, count, nccl_type(call.dtype),
-                                                       nccl_op(call.reduction.op), comm, stream));
+                                                       nccl_op(call.combination.op), comm, stream));
     case Operation::reduce:
       return VITRINE_NCCL_CHECK(comm, nccl().Reduce(call.input, call.output, count, nccl_type(call.dtype),
-                                                    nccl_op(call.reduction.op), call.root, comm, stream));
+                                                    nccl_op(call.combination.op), call.root, comm, stream));
     case Operation::broadcast:
       return VITRINE_NCCL_CHECK(comm, nccl().Broadcast(rank() == call.root ? call.input : call.output, call.output,
                                                        bytes, ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
       return VITRINE_NCCL_CHECK(comm, nccl().ReduceScatter(call.input, call.output, count, nccl_type(call.dtype),
-                                                           nccl_op(call.reduction.op), comm, stream));
+                                                           nccl_op(call.combination.op), comm, stream));
     case Operation::all_gather:
       return VITRINE_NCCL_CHECK(comm, nccl().AllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {

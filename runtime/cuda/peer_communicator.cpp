@@ -159,7 +159,7 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
   std::array<void*, kMostSumRanks> outputs;
   for (size_t r = 0; r < ranks; ++r) inputs[r] = ranks_[r].call->input;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    combine_to_all(stream, mine.dtype, mine.reduction, {inputs.data(), ranks}, {outputs.data(), output_count}, begin,
+    combine_to_all(stream, mine.dtype, mine.combination, {inputs.data(), ranks}, {outputs.data(), output_count}, begin,
                    end);
   };
   const comm::Slice slice = comm::slice_of(mine.count, kSumGrainBytes / size_of(mine.dtype), index, size_);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "tests/parallel/autotune_training.h"

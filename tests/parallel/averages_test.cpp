@@ -2,6 +2,7 @@
 // Averages of parameters and parameter groups, under every scheme.
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 
@@ -104,7 +105,7 @@ TEST(ParameterGroupEngine, AGroupWithoutLearningRateStandsStill) {
     EngineConfig config = small_config(model, kBatch);
     config.scheme = scheme_preset(scheme);
     if (scheme == "balanced") config.scheme.split.gpu0 = 2;
-    config.parameter_groups = {{.of = ParameterGroup::Of::biases, .weight_decay = 0.5},
+    config.parameter_groups = {{.kind = ParameterGroup::Kind::biases, .weight_decay = 0.5},
                                {.pattern = frozen, .lr_factor = 0.0}};
     DeviceGroup group(test_group(2));
     Engine engine(model, group, config, {{kBatch}, {}});

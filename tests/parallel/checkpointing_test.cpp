@@ -8,6 +8,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/pool2d.h"
 #include "nn/layers/residual.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"

@@ -54,7 +54,7 @@ const Way kSchemes[] = {
        config.scheme.split.gpu0 = config.batch_size;
      }},
     {"criterion", [](EngineConfig& config) { config.scheme = scheme_preset("criterion"); }},
-    {"gpu0 reduction", [](EngineConfig& config) { config.scheme.reduce = Reduce::gpu0; }},
+    {"gpu0 reduction", [](EngineConfig& config) { config.scheme.reduce = ReducerKind::gpu0; }},
     {"accumulation", [](EngineConfig& config) { config.accumulate = 2; }},
     {"update in backward",
      [](EngineConfig& config) {

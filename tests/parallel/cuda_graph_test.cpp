@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/relu.h"
+#include "nn/parallel/engine_setup.h"
 #include "runtime/error.h"
 #include "runtime/trace/phase_table.h"
 #include "tests/parallel/graph_training.h"
@@ -82,7 +83,7 @@ TEST(CudaGraph, ReplaysWithSegmentsThatAreRecomputed) {
 TEST(CudaGraph, ReplaysEveryScheme) {
   const Model model = random_model(3);
   for (const LossAt loss_at : {LossAt::parallel, LossAt::gathered}) {
-    for (const Reduce reduce : {Reduce::allreduce, Reduce::gpu0}) {
+    for (const ReducerKind reduce : {ReducerKind::allreduce, ReducerKind::gpu0}) {
       EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
       config.scheme.loss_at = loss_at;
       config.scheme.reduce = reduce;

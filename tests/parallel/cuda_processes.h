@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/parallel/process_part.h"
+#include "nn/parallel/scheme.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
 #include "runtime/process_group/join_processes.h"

@@ -78,7 +78,7 @@ void step_with_loss_on_each_device(Engine& engine, const HostBatch& batch) {
     engine.stage(batch, micro_batch);
     engine.forward();
     for (int d = 0; d < engine.devices().size(); ++d) {
-      const Tensor& logits = outputs.of(d);
+      const Tensor& logits = outputs.on_device(d);
       if (!logits) continue;
       ExecContext& ctx = engine.devices()[d].compute();
       const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
@@ -149,9 +149,9 @@ TEST(CustomStep, OutputsExistOnDevicesWithSamples) {
   config.step = [](Engine& engine, const HostBatch& batch) {
     engine.stage(batch, engine.micro_batches()[0]);
     engine.forward();
-    EXPECT_EQ(engine.outputs().of(0).shape(), (Shape{5, 5}));
-    EXPECT_FALSE(engine.outputs().of(1));
-    EXPECT_EQ(engine.outputs().of(2).shape(), (Shape{5, 5}));
+    EXPECT_EQ(engine.outputs().on_device(0).shape(), (Shape{5, 5}));
+    EXPECT_FALSE(engine.outputs().on_device(1));
+    EXPECT_EQ(engine.outputs().on_device(2).shape(), (Shape{5, 5}));
     engine.loss();
     engine.backward_and_reduce(true);
     finish_step(engine);
@@ -207,6 +207,21 @@ TEST(CustomStep, PartsOutsideAStepAreRefused) {
   EXPECT_THROW(const Engine::NoReductionScope scope(engine), OrderError);
   engine.train_step(random_batch(model, kSamples, 1, 0).view());
   engine.finish();
+}
+
+TEST(CustomStep, ForwardWantsAMicroBatchThatThisStepHasStaged) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  int steps = 0;
+  config.step = [&](Engine& engine, const HostBatch& batch) {
+    if (steps++ == 0) return default_step(engine, batch);
+    engine.forward();
+  };
+  DeviceGroup group(test_group(1));
+  EXPECT_EQ(error_of<OrderError>([&] {
+              Engine(model, group, config, {{kSamples}, {}});
+            }),
+            "forward: no micro-batch was staged in this step; call stage() first");
 }
 
 TEST(CustomStep, TheEngineTrainsAfterAnErrorInTheStep) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/parallel/rounding_agreement.h"
@@ -28,8 +29,8 @@ Scheme random_scheme(std::mt19937& random, int devices, int64_t batch_size) {
   if (random() % 2 == 0) {
     scheme.staging = random() % 2 == 0 ? Staging::device0 : Staging::host;
     scheme.loss_at = random() % 2 == 0 ? LossAt::gathered : LossAt::parallel;
-    scheme.reduce = random() % 2 == 0 ? Reduce::gpu0 : Reduce::allreduce;
-    if (scheme.reduce == Reduce::gpu0) scheme.shard = Sharding::none;
+    scheme.reduce = random() % 2 == 0 ? ReducerKind::gpu0 : ReducerKind::allreduce;
+    if (scheme.reduce == ReducerKind::gpu0) scheme.shard = Sharding::none;
   }
   scheme.output_device = static_cast<int>(random() % static_cast<uint32_t>(devices));
   scheme.split = Split{};

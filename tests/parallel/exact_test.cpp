@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/conv2d_choice.h"
-#include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/leaf_plan.h"
 #include "nn/parallel/state/state_hash.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"
@@ -280,21 +280,21 @@ TEST(LeafPlan, HoldsTheLargestNodesOfEachDevice) {
       text += fmt::format("[{},{})@{} ", node.leaves.begin, node.leaves.end, node.buffer);
     return text;
   };
-  EXPECT_EQ(nodes(plan.held(0, 0)), "[0,2)@0 ");
-  EXPECT_EQ(nodes(plan.held(0, 1)), "[0,2)@0 [4,6)@1 ");
-  EXPECT_EQ(nodes(plan.held(1, 1)), "[2,4)@0 [6,8)@1 ");
+  EXPECT_EQ(nodes(plan.nodes_after(0, 0)), "[0,2)@0 ");
+  EXPECT_EQ(nodes(plan.nodes_after(0, 1)), "[0,2)@0 [4,6)@1 ");
+  EXPECT_EQ(nodes(plan.nodes_after(1, 1)), "[2,4)@0 [6,8)@1 ");
   const auto sent = [](const LeafPlan& of, int rank) {
     int64_t count = 0;
     for (int k = 0; k < 3; ++k) count += std::ranges::count(of.contributions(k), rank, &Contribution::rank);
     return count;
   };
   EXPECT_EQ(plan.contributions(1).size(), 4U);
-  EXPECT_EQ(nodes(LeafPlan(split, 80, 2, 1, false).held(0, 1)), "[0,8)@0 ");
-  EXPECT_EQ(nodes(LeafPlan(split, 80, 1, 3, false).held(0, 0)), "[0,2)@0 [2,3)@1 ");  // leaves 0-2, 3-5, 6-7
+  EXPECT_EQ(nodes(LeafPlan(split, 80, 2, 1, false).nodes_after(0, 1)), "[0,8)@0 ");
+  EXPECT_EQ(nodes(LeafPlan(split, 80, 1, 3, false).nodes_after(0, 0)), "[0,2)@0 [2,3)@1 ");  // leaves 0-2, 3-5, 6-7
 
   const LeafPlan to_owners(split, 80, 3, 2, true);  // device 0: leaves 0-1, 3-4 and 6; device 1: 2, 5 and 7
-  EXPECT_EQ(nodes(to_owners.held(0, 1)), "[3,4)@0 [4,5)@1 ");
-  EXPECT_EQ(nodes(to_owners.held(1, 1)), "[5,6)@0 ");
+  EXPECT_EQ(nodes(to_owners.nodes_after(0, 1)), "[3,4)@0 [4,5)@1 ");
+  EXPECT_EQ(nodes(to_owners.nodes_after(1, 1)), "[5,6)@0 ");
   EXPECT_EQ(nodes(to_owners.owned(0)), "[0,2)@0 [2,3)@1 ");
   EXPECT_EQ(to_owners.arriving(1), (std::vector<Subtree>{{3, 4}, {4, 6}}));
   EXPECT_EQ(nodes(to_owners.owned(1)), "[0,4)@0 [4,6)@1 ");

@@ -2,6 +2,7 @@
 // Engines that only evaluate.
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 

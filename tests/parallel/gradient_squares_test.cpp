@@ -140,10 +140,10 @@ TEST_P(GradientSquaresTest, ANonFiniteGradientStopsAllDevicesAndIsNamed) {
 
 TEST_P(GradientSquaresTest, OnlyTheSumOverMicroBatchesIsChecked) {
   EngineConfig config = config_of(model);
-  config.scheme.reduce = Reduce::gpu0;  // checks after the reduction
+  config.scheme.reduce = ReducerKind::gpu0;  // checks after the reduction
   config.accumulate = 2;
   const TrainingOutcome expected = train(model, GetParam(), config, kTraining);
-  config.scheme.reduce = Reduce::allreduce;
+  config.scheme.reduce = ReducerKind::allreduce;
   const TrainingOutcome result = train(model, GetParam(), config, kTraining);
   for (size_t step = 0; step < 3; ++step) {
     const double norm = expected.steps.at(step).gradient_norm;

@@ -10,6 +10,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/parallel/engine_setup.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"

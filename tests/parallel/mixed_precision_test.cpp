@@ -8,6 +8,7 @@
 #include "kernels/cross_entropy.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/flatten.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"

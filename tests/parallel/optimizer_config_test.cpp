@@ -32,18 +32,18 @@ std::string text(const UpdateRanges& ranges) {
 }
 
 TEST(ParameterGroups, NeighboursWithEqualConstantsAreOneRange) {
-  using Of = ParameterGroup::Of;
+  using Kind = ParameterGroup::Kind;
   const FlatLayout layout = layout_with_norm();
   EXPECT_EQ(make_update_ranges(layout, {}, 0.1), nullptr);
   const auto ranges = [&](const std::vector<ParameterGroup>& groups) {
     return text(make_update_ranges(layout, groups, 0.1));
   };
-  EXPECT_EQ(ranges({{.of = Of::norms, .weight_decay = 0.0}}),
+  EXPECT_EQ(ranges({{.kind = Kind::norms, .weight_decay = 0.0}}),
             "[0, 1088) x1 decay 0.1; [1088, 1216) x1 decay 0; [1216, 1408) x1 decay 0.1; ");
-  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0}, {.of = Of::norms, .weight_decay = 0.0}}),
+  EXPECT_EQ(ranges({{.kind = Kind::biases, .weight_decay = 0.0}, {.kind = Kind::norms, .weight_decay = 0.0}}),
             "[0, 64) x1 decay 0; [64, 1088) x1 decay 0.1; [1088, 1280) x1 decay 0; [1280, 1408) x1 decay 0.1; ");
   // A later group overrides what it sets, and nothing else.
-  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0},
+  EXPECT_EQ(ranges({{.kind = Kind::biases, .weight_decay = 0.0},
                     {.pattern = "classifier.*", .lr_factor = 10.0},
                     {.pattern = "c*.b?as", .weight_decay = 0.5}}),
             "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; "

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "nn/segments.h"
 #include "tests/parallel/random_model.h"
 

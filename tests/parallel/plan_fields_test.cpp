@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/plan/plan_fields.h"
-
 #include <functional>
 
 #include <gtest/gtest.h>
 
 #include "nn/layers/dropout.h"
 #include "nn/parallel/engine_setup.h"
+#include "nn/parallel/plan/plan.h"
 #include "nn/parallel/reduce/reducer.h"
 #include "tests/parallel/random_model.h"
 

@@ -85,8 +85,8 @@ TEST(CustomReducer, ContractViolationsAreNamed) {
   config.reducer = [](const ReducerContext&) { return std::unique_ptr<Reducer>(); };
   expect_contains(message(config), "EngineConfig::reducer returned null");
   config.reducer = make_reducer;
-  config.scheme.reduce = Reduce::gpu0;
-  expect_contains(message(config), "set scheme.reduce to Reduce::allreduce");
+  config.scheme.reduce = ReducerKind::gpu0;
+  expect_contains(message(config), "set scheme.reduce to ReducerKind::allreduce");
 }
 
 TEST(CustomReducer, TheOrderCheckerFindsAMissingWait) {

@@ -56,7 +56,7 @@ TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
     const OwnedBatch batch = random_batch(model, 9, 1, 0);
     engine.train_step(batch.view());
     EXPECT_NO_THROW(engine.parameters().verify()) << mode;
-    if (config.scheme.reduce == Reduce::gpu0) continue;  // device 0's parameters go to all in every step
+    if (config.scheme.reduce == ReducerKind::gpu0) continue;  // device 0's parameters go to all in every step
     trigger = {true, 1};
     engine.train_step(batch.view());
     expect_contains(error_of<CommError>([&] { engine.parameters().verify(); }),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "data/loader.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"

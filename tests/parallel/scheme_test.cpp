@@ -145,12 +145,12 @@ TEST(ValidateSplit, NamesTheMismatch) {
 TEST(SchemePreset, HaveTheirKnownSettings) {
   const Scheme dp = scheme_preset("dp"), criterion = scheme_preset("criterion"), ddp = scheme_preset("ddp"),
                balanced = scheme_preset("balanced");
-  EXPECT_TRUE(dp.staging == Staging::device0 && dp.loss_at == LossAt::gathered && dp.reduce == Reduce::gpu0);
+  EXPECT_TRUE(dp.staging == Staging::device0 && dp.loss_at == LossAt::gathered && dp.reduce == ReducerKind::gpu0);
   EXPECT_TRUE(balanced.staging == Staging::device0 && balanced.loss_at == LossAt::gathered &&
-              balanced.reduce == Reduce::gpu0);
+              balanced.reduce == ReducerKind::gpu0);
   EXPECT_TRUE(criterion.staging == Staging::device0 && criterion.loss_at == LossAt::parallel &&
-              criterion.reduce == Reduce::gpu0);
-  EXPECT_TRUE(ddp.staging == Staging::host && ddp.loss_at == LossAt::parallel && ddp.reduce == Reduce::allreduce);
+              criterion.reduce == ReducerKind::gpu0);
+  EXPECT_TRUE(ddp.staging == Staging::host && ddp.loss_at == LossAt::parallel && ddp.reduce == ReducerKind::allreduce);
   for (const Scheme& scheme : {dp, criterion, ddp}) EXPECT_EQ(scheme.split.kind, Split::Kind::equal);
   EXPECT_EQ(scheme_preset("fsdp").shard, scheme_preset("zero3").shard);
 }

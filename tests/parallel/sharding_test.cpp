@@ -21,7 +21,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t bucket_byte
   EngineConfig config = small_config(model, kBatch);
   config.scheme = scheme_preset(mode);
   config.optimizer = make_optimizer_config("adamw", 0.01, {}, false, {});
-  config.parameter_groups = {{.of = ParameterGroup::Of::biases, .lr_factor = 0.5, .weight_decay = 0.0}};
+  config.parameter_groups = {{.kind = ParameterGroup::Kind::biases, .lr_factor = 0.5, .weight_decay = 0.0}};
   config.precision.clip_norm = 0.5;
   config.ema_decay = 0.9;
   config.bucket_bytes = config.first_bucket_bytes = bucket_bytes;
@@ -248,7 +248,7 @@ TEST(Sharding, WhatItCannotDoIsRefused) {
     change(config);
     EXPECT_THROW(Engine(model, group, config, {{kBatch}, {}}), ConfigError);
   };
-  refused([](EngineConfig& config) { config.scheme.reduce = Reduce::gpu0; });
+  refused([](EngineConfig& config) { config.scheme.reduce = ReducerKind::gpu0; });
   refused([](EngineConfig& config) { config.precision.reduce_dtype = DType::bf16; });
   refused([](EngineConfig& config) { config.reducer = make_reducer; });
 }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {

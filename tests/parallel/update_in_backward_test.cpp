@@ -48,7 +48,7 @@ TEST_P(UpdateInBackward, HasTheBitsOfTheOrdinaryStep) {
       {"as it is", [](EngineConfig&) {}},
       {"groups",
        [](EngineConfig& config) {
-         config.parameter_groups = {{.of = ParameterGroup::Of::biases, .lr_factor = 0.5, .weight_decay = 0.0}};
+         config.parameter_groups = {{.kind = ParameterGroup::Kind::biases, .lr_factor = 0.5, .weight_decay = 0.0}};
        }},
       {"sgd", [](EngineConfig& config) { config.optimizer = make_optimizer_config("sgd", 0.01, 0.9, true, 0.1); }},
       {"segments", [](EngineConfig& config) { config.recompute_segments = 2; }},

@@ -6,6 +6,7 @@
 #include "kernels/conv2d_choice.h"
 #include "kernels/libraries.h"
 #include "kernels/workspace_record.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/error_of.h"

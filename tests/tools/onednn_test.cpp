@@ -16,6 +16,7 @@
 #include "nn/layers/linear.h"
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/plan/memory_plan.h"
 #include "tests/support/device_fixture.h"
 
 namespace vitrine::test {

@@ -263,7 +263,7 @@ TEST(Options, ReadsEveryTrainingFlag) {
   EXPECT_EQ(scheme.split.str(), "2,3,3");
   EXPECT_EQ(scheme.staging, Staging::host);
   EXPECT_EQ(scheme.loss_at, LossAt::gathered);
-  EXPECT_EQ(scheme.reduce, Reduce::gpu0);
+  EXPECT_EQ(scheme.reduce, ReducerKind::gpu0);
   EXPECT_EQ(scheme.output_device, 1);
   EXPECT_EQ(resolve_optimizer(o).sgd.weight_decay, 0.5);
 }
@@ -272,7 +272,7 @@ TEST(Options, SingleAxesOverrideTheMode) {
   const Scheme scheme = resolve_scheme(parsed("train --mode dp --reduce allreduce"), cpu_devices(2));
   EXPECT_EQ(scheme.staging, Staging::device0);
   EXPECT_EQ(scheme.loss_at, LossAt::gathered);
-  EXPECT_EQ(scheme.reduce, Reduce::allreduce);
+  EXPECT_EQ(scheme.reduce, ReducerKind::allreduce);
 }
 
 TEST(Options, AliasesHaveTheirMeaning) {
@@ -282,7 +282,7 @@ TEST(Options, AliasesHaveTheirMeaning) {
   const Scheme scheme = resolve_scheme(o, cpu_devices(3));
   EXPECT_EQ(scheme.split.str(), "gpu0=4");
   EXPECT_EQ(scheme.staging, Staging::device0);
-  EXPECT_EQ(scheme.reduce, Reduce::gpu0);
+  EXPECT_EQ(scheme.reduce, ReducerKind::gpu0);
   EXPECT_EQ(resolve_scheme(parsed("train --mode balanced --gpu0-bsz 0"), cpu_devices(3)).split.str(), "gpu0=0");
 }
 

@@ -72,10 +72,10 @@ TEST(Recipe, ParameterGroups) {
           .recipe;
   const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
   ASSERT_EQ(groups.size(), 4U);
-  EXPECT_EQ(groups[0].of, ParameterGroup::Of::norms);
+  EXPECT_EQ(groups[0].kind, ParameterGroup::Kind::norms);
   EXPECT_EQ(groups[0].weight_decay, 0.0);
   EXPECT_FALSE(groups[0].lr_factor);
-  EXPECT_EQ(groups[1].of, ParameterGroup::Of::biases);
+  EXPECT_EQ(groups[1].kind, ParameterGroup::Kind::biases);
   EXPECT_EQ(groups[2].pattern, "classifier.*");
   EXPECT_EQ(groups[2].lr_factor, 2.0);
   EXPECT_EQ(groups[2].weight_decay, 0.5);

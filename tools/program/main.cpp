@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "nn/parallel/engine.h"
+#include "nn/parallel/plan/plan_search.h"
 #include "runtime/error.h"
 #include "runtime/memory/available.h"
 #include "runtime/units.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <vitrine/nn/model.h>
-#include <vitrine/nn/parallel/workload.h>
+#include <vitrine/nn/parallel/plan/memory_plan.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/trace/communication_table.h>
 
@@ -23,5 +23,18 @@ std::vector<PlannedMovement> plan_movement(const Model& model, const DeviceGroup
 
 /// What collectives move through the link of the busiest device.
 int64_t most_moved(const std::vector<PlannedMovement>& devices);
+
+/// What a step costs in exact mode, beside the same step without it. Each figure is the largest among the devices.
+struct ExactPrice {
+  int64_t sent_bytes = 0, ordinary_sent_bytes = 0;  // to reduce gradients, totals and batch statistics
+  int64_t peak_bytes = 0, ordinary_peak_bytes = 0;
+};
+
+/// The larger of each figure.
+ExactPrice most_of(const ExactPrice& a, const ExactPrice& b);
+
+/// plans  of the configuration, which is exact      throws  ConfigError, ShapeError
+ExactPrice plan_exact_price(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                            const Workload& workload, const std::vector<DevicePlan>& plans);
 
 }  // namespace vitrine

@@ -8,9 +8,12 @@
 #include "kernels/workspace.h"
 #include "nn/parallel/engine_setup.h"
 #include "nn/parallel/plan/memory_plan.h"
+#include "runtime/process_group/agreement.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
+
+struct EngineFacts;
 
 /// throws ConfigError, ShapeError, DtypeError, UnsupportedError for what no engine can do.
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
@@ -39,11 +42,23 @@ std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGrou
 std::optional<int64_t> fitting_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                          const Workload& workload);
 
+/// Gives the compute streams of all devices their tuned plans, by EngineConfig::autotune.   requires pools that are
+/// reserved and empty
+///   facts  with the plans; gets EngineFacts::tuned_plans and autotune
+void tune_plans(const EngineSetup& setup, EngineFacts& facts);
+
 /// Bytes of a plan beyond its device's capacity; below 0 where it fits.
 int64_t missing_bytes(const DevicePlan& plan, const Device& device);
-/// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has
-/// given memory.
-///   workspace_planned  the plan has chosen EngineConfig::workspace_bytes
-void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, bool workspace_planned);
+
+/// What all processes must agree on before they train one model together: parameters, buckets, dtypes, split,
+/// configuration.
+AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config,
+                            const Workload& workload);
+
+/// What else they must agree on in exact mode, because it decides the bits of a leaf.
+AgreementFields exact_fields(const DeviceGroup& devices, const EngineConfig& config);
+
+/// throws ConfigError unless the configuration works with several processes and all of them plan the same.
+void agree_with_processes(const EngineSetup& setup);
 
 }  // namespace vitrine

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/plan/plan_fields.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/plan/plan.h"
+#include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
@@ -23,10 +22,10 @@ std::string describe(const OptimizerConfig& o) {
 }
 
 std::string describe(const ParameterGroup& g) {
-  const char* of = g.of == ParameterGroup::Of::norms    ? "norms"
-                   : g.of == ParameterGroup::Of::biases ? "biases"
-                                                        : g.pattern.c_str();
-  return fmt::format("{} lr factor {} weight decay {}", of, g.lr_factor ? fmt::format("{}", *g.lr_factor) : "-",
+  const char* kind = g.kind == ParameterGroup::Kind::norms    ? "norms"
+                     : g.kind == ParameterGroup::Kind::biases ? "biases"
+                                                              : g.pattern.c_str();
+  return fmt::format("{} lr factor {} weight decay {}", kind, g.lr_factor ? fmt::format("{}", *g.lr_factor) : "-",
                      g.weight_decay ? fmt::format("{}", *g.weight_decay) : "-");
 }
 
@@ -127,7 +126,7 @@ void agree_with_processes(const EngineSetup& setup) {
   if (scheme.staging == Staging::device0)
     throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
-  if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
+  if (scheme.reduce == ReducerKind::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
   AgreementFields fields = plan_fields(setup.model, setup.layout, setup.config, setup.workload);
   for (auto& field : exact_fields(setup.devices, setup.config)) fields.push_back(std::move(field));
   require_agreement(*setup.peers(), "what they train", fields);

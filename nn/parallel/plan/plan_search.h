@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,12 @@
 #include <vitrine/runtime/reason.h>
 
 namespace vitrine {
+
+/// Workload::stop ended a search for configurations that fit.
+class SearchStopped : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the search for a configuration that fits was stopped"; }
+};
 
 /// The configuration with a split by these numbers of samples of each device.
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nn/parallel/engine_setup.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/memory/offset_allocator.h"

@@ -31,7 +31,7 @@ std::vector<PlanSearch> under_other_schemes(const PlanSearch& search) {
   for (const std::string& name : scheme_names()) {
     EngineConfig config = given;
     config.scheme = scheme_preset(name);
-    if (devices.process_count() > 1 && config.scheme.reduce == Reduce::gpu0) continue;
+    if (devices.process_count() > 1 && config.scheme.reduce == ReducerKind::gpu0) continue;
     // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, given.scheme)) continue;
     if (config.scheme.shard != Sharding::none && sharding_obstacle(config) != nullptr) continue;
@@ -73,7 +73,7 @@ void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
   }
   remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
   remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
-  remedy.push_back(propose(settings::kReduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
+  remedy.push_back(propose(settings::kReduce, to.reduce == ReducerKind::gpu0 ? "gpu0" : "allreduce"));
   remedy.push_back(propose(settings::kShard, sharding_name(to.shard)));
 }
 
@@ -148,7 +148,7 @@ std::vector<Remedy> find_remedies(const PlanSearch& search, PlanSearch::SearchSp
 
 namespace {
 
-/// When no search finds a fit: what is left to change.
+/// When no search finds a fit: the remaining changes.
 Reason last_resorts(const PlanSearch& search) {
   Reason text("No batch size makes it fit. ");
   if (search.trains())

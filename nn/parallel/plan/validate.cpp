@@ -123,7 +123,7 @@ void validate_exact(const Model& model, const DeviceGroup& devices, const Engine
 }  // namespace
 
 const char* sharding_obstacle(const EngineConfig& config) {
-  if (config.scheme.reduce != Reduce::allreduce)
+  if (config.scheme.reduce != ReducerKind::allreduce)
     return "device 0 makes the only update and needs all of the optimizer's states; reduce by all-reduce";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction to the owners; leave one of them out";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced to their owners in f32; use f32";
@@ -137,7 +137,7 @@ const char* update_in_backward_obstacle(const EngineConfig& config, int world_si
   if (config.precision.loss_scaling.active()) return "loss scaling skips steps whose gradient is not finite";
   if (config.precision.reduce_dtype != DType::f32) return "gradients are reduced in 16 bits, but buckets are f32";
   if (config.reducer) return "EngineConfig::reducer replaces the reduction that updates";
-  if (config.scheme.reduce == Reduce::gpu0 && world_size > 1)
+  if (config.scheme.reduce == ReducerKind::gpu0 && world_size > 1)
     return "device 0 makes the only update, after the reduction of all gradients";
   return nullptr;
 }
@@ -183,10 +183,10 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         "engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes",
         model.name, output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
   }
-  if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
+  if (config.reducer && config.scheme.reduce != ReducerKind::allreduce) {
     throw ConfigError(
         "engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to "
-        "Reduce::allreduce");
+        "ReducerKind::allreduce");
   }
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));

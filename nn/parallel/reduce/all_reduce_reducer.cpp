@@ -23,7 +23,7 @@ void AllReduceReducer::add(int64_t finished_elements) {
 }
 
 void AllReduceReducer::reduce(const Bucket& bucket) {
-  if (alone() && !squares_.is_due(bucket.parameters_end)) return;
+  if (alone() && !squares_.has_work(bucket.parameters_end)) return;
   wire_.pack(bucket.begin, bucket.parameters_end);
   const Phase phase = alone() ? Phase::decide : Phase::reduce;
   overlap_.start(phase, bucket.name.c_str(), "backward", [&](ExecContext& communication) {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/gradient_squares.h"
 #include "nn/parallel/reduce/overlap.h"
+#include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/reduce/wire_gradients.h"
 
 /// Private to nn/parallel.

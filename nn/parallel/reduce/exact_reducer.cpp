@@ -49,7 +49,7 @@ ExactReducer::ExactReducer(const ReducerContext& replica, const std::map<int64_t
     auto sharded = std::make_unique<ShardedReducer>(replica, static_cast<BucketNodes*>(this));
     sharded_ = sharded.get();
     updating_ = std::move(sharded);
-  } else if (scheme.reduce == Reduce::gpu0 || scheme.shard != Sharding::none) {
+  } else if (scheme.reduce == ReducerKind::gpu0 || scheme.shard != Sharding::none) {
     updating_ = make_reducer(replica);
   }
 }
@@ -124,7 +124,7 @@ void ExactReducer::add_gradient(ExecContext& ctx, const View& by_leaf, const Vie
     const int64_t first = static_cast<const float*>(grad.data) - static_cast<const float*>(replica_.gradients.data);
     return buffer(node.buffer).rows(first, first + n);
   };
-  for (const LeafNode& node : plan_->held(replica_.rank, micro_batch_)) {
+  for (const LeafNode& node : plan_->nodes_after(replica_.rank, micro_batch_)) {
     NodeParts parts;
     for (size_t i = 0; i < leaves_->own.size(); ++i) {
       const int64_t number = leaves_->own[i].number, row = static_cast<int64_t>(i);
@@ -132,7 +132,7 @@ void ExactReducer::add_gradient(ExecContext& ctx, const View& by_leaf, const Vie
         parts[number] = {{number, number + 1}, by_leaf.rows(row, row + 1).reshape({n})};
     }
     if (parts.empty()) continue;  // as it was
-    for (const LeafNode& before : plan_->held_before(replica_.rank, micro_batch_)) {
+    for (const LeafNode& before : plan_->nodes_before(replica_.rank, micro_batch_)) {
       if (contains(node.leaves, before.leaves)) parts[before.leaves.begin] = {before.leaves, values(before)};
     }
     sum_parts(ctx, parts, values(node));
@@ -153,7 +153,7 @@ void ExactReducer::add(int64_t finished_elements) {
 
 void ExactReducer::reduce(const Bucket& bucket) {
   std::vector<ConstView> nodes;
-  for (const LeafNode& node : plan_->held(replica_.rank, micro_batch_))
+  for (const LeafNode& node : plan_->nodes_after(replica_.rank, micro_batch_))
     nodes.push_back(buffer(node.buffer).rows(bucket.begin, bucket.parameters_end));
   overlap_.start(Phase::reduce, bucket.name.c_str(), "backward", [&](ExecContext& communication) {
     replica_.communicator->tree_all_reduce(communication, plan_->contributions(micro_batch_), nodes,
@@ -163,28 +163,31 @@ void ExactReducer::reduce(const Bucket& bucket) {
 
 void ExactReducer::reduce(const ShardedBucket& bucket, const View& memory, const Subtree& node, const View& sum) {
   ExecContext& communication = replica_.device.communication();
-  const int64_t elements = bucket.elements(), shared = bucket.shards.size * replica_.world_size;
+  const int64_t elements = bucket.elements(), divided = bucket.shards.size * replica_.world_size;
   std::vector<Contribution> contributions;
   for (const Contribution& one : plan_->contributions(micro_batch_)) {
     if (contains(node, one.node)) contributions.push_back(one);
   }
-  std::vector<ConstView> shards, rest;
-  for (const LeafNode& own : plan_->held(replica_.rank, micro_batch_)) {
+  std::vector<ConstView> shards, shared;
+  for (const LeafNode& own : plan_->nodes_after(replica_.rank, micro_batch_)) {
     if (!contains(node, own.leaves)) continue;
     const View row = memory.rows(own.buffer * elements, (own.buffer + 1) * elements);
-    shards.push_back(row.rows(0, shared));
-    rest.push_back(row.rows(shared, elements));
+    shards.push_back(row.rows(0, divided));
+    shared.push_back(row.rows(divided, elements));
   }
   const int64_t size = bucket.shards.size;
   if (size > 0) replica_.communicator->tree_reduce_scatter(communication, contributions, shards, sum.rows(0, size));
-  if (shared < elements)
-    replica_.communicator->tree_all_reduce(communication, contributions, rest, sum.rows(size, sum.numel()));
+  if (divided < elements)
+    replica_.communicator->tree_all_reduce(communication, contributions, shared, sum.rows(size, sum.numel()));
 }
 
 void ExactReducer::reduce(const ShardedBucket& bucket, const View& memory) {
   ExecContext& communication = replica_.device.communication();
-  const int64_t owned = bucket.rest_at - bucket.own_at + bucket.bucket.parameters_end - bucket.shards.rest;
-  const auto own = [&](const LeafNode& node) { return buffer(node.buffer).rows(bucket.own_at, bucket.own_at + owned); };
+  const int64_t owned =
+      bucket.shared_in_shard - bucket.own_in_shard + bucket.bucket.parameters_end - bucket.shards.shared_begin;
+  const auto own = [&](const LeafNode& node) {
+    return buffer(node.buffer).rows(bucket.own_in_shard, bucket.own_in_shard + owned);
+  };
   for (const LeafNode& node : plan_->owned(micro_batch_)) {
     std::vector<Subtree> arriving = plan_->arriving(micro_batch_);
     std::erase_if(arriving, [&](const Subtree& one) { return !contains(node.leaves, one); });

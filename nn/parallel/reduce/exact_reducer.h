@@ -1,17 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
-#include "nn/parallel/reduce/buckets.h"
-#include "nn/parallel/reduce/exact_squares.h"
-#include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/leaf_plan.h"
 #include "nn/parallel/reduce/overlap.h"
+#include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/reduce/sharded_reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
+
+/// Exact mode: the squares of the reduced gradient, summed by tiles of all trained parameters, so that the norm has the
+/// same bits wherever the gradient lies. With sharded gradients an owner squares the tiles that it has as a whole.
+/// Tiles that shards cut are first put together on every device.
+class ExactSquares {
+ public:
+  /// Allocates the sums on replicas that check steps. throws OutOfMemory.
+  explicit ExactSquares(const ReducerContext& replica);
+
+  /// Queues the sums on the compute stream.
+  ///   all_reduce  queues the sum of a view over all replicas, between the work of the compute stream before and after
+  void sum(const std::function<void(const View&)>& all_reduce) const;
+  SquaredElements squared() const {
+    return sums_ ? SquaredElements{replica_.gradient_elements(), sums_} : SquaredElements{};
+  }
+
+ private:
+  void square(ExecContext& ctx, const View& values, int64_t first_tile) const;
+  void sum_shards(const std::function<void(const View&)>& all_reduce) const;
+
+  const ReducerContext& replica_;
+  std::vector<ShardPiece> pieces_;  // of the sharded gradient, which no other replica contributes
+  std::vector<int64_t> cut_;        // tiles that lie in no piece of any replica
+  Tensor sums_;                     // (tiles, 2) i32; empty where nothing is checked
+};
 
 /// Exact mode: the sum over the leaves of the step, added along the tree over their numbers, so that it has the same
 /// bits on any devices. A device adds its own leaves up to the largest nodes that it can complete, layer by layer
@@ -54,7 +79,7 @@ class ExactReducer final : public Reducer, public LeafSums, private BucketNodes 
   bool alone() const { return replica_.world_size == 1; }
   View buffer(int index) const;
   void reduce(const Bucket& bucket);
-  int count() const override { return static_cast<int>(plan_->held(replica_.rank, micro_batch_).size()); }
+  int count() const override { return static_cast<int>(plan_->nodes_after(replica_.rank, micro_batch_).size()); }
   void reduce(const ShardedBucket& bucket, const View& memory) override;
   /// Reduces one node of the micro-batch to the owners.
   ///   sum  what this replica owns of the bucket

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reduce/exact_squares.h"
-
 #include <algorithm>
 
 #include "kernels/step_control.h"
+#include "nn/parallel/reduce/exact_reducer.h"
 #include "runtime/copy.h"
 #include "runtime/square_sums.h"
 
@@ -20,7 +19,7 @@ RowRange tiles_in(const ShardPiece& piece, int64_t count) {
 ExactSquares::ExactSquares(const ReducerContext& replica) : replica_(replica) {
   const EngineConfig& config = replica.config;
   if (config.non_finite() == NonFinite::accept && !config.precision.loss_scaling.active()) return;
-  if (config.scheme.reduce == Reduce::gpu0 && replica.rank > 0) return;  // device 0 decides
+  if (config.scheme.reduce == ReducerKind::gpu0 && replica.rank > 0) return;  // device 0 decides
   const int64_t count = replica.layout.parameter_elements(), tiles = square_tiles(count);
   const Category category = replica.world_size > 1 ? Category::communication : Category::gradients;
   sums_ = replica.device.compute().allocate({tiles, 2}, DType::i32, category, "sums of squares");
@@ -62,7 +61,7 @@ void ExactSquares::sum_shards(const std::function<void(const View&)>& all_reduce
   }
   for (const ShardPiece& piece : pieces_) {
     const auto values = [&](int64_t begin, int64_t end) {
-      return replica_.gradients.rows(piece.at + begin - piece.begin, piece.at + end - piece.begin);
+      return replica_.gradients.rows(piece.state_begin + begin - piece.begin, piece.state_begin + end - piece.begin);
     };
     const auto [first, last] = tiles_in(piece, count);
     if (first < last) square(ctx, values(first * kSquareTile, std::min(last * kSquareTile, count)), first);

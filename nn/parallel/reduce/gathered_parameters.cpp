@@ -29,14 +29,14 @@ void GatheredParameters::reset() {
     unit.gathered = replica_.device.compute().stream().make_event();
     unit.waits = false;
   }
-  set_due(!complete_);
+  set_stale(!complete_);
 }
 
 bool GatheredParameters::begin_pass(Direction direction) {
   direction_ = direction;
   if (frees()) return true;
-  // Updates during backward make parameters due that no layer of this step reads again.
-  if (!due_ || direction == Direction::backward) return false;
+  // Updates during backward make parameters stale that no layer of this step reads again.
+  if (!stale_ || direction == Direction::backward) return false;
   replica_.device.compute().record(*ready_);
   return true;
 }
@@ -73,10 +73,10 @@ void GatheredParameters::end_use(int first, int end) {
   }
 }
 
-void GatheredParameters::set_due(bool due) {
+void GatheredParameters::set_stale(bool stale) {
   if (frees()) return;
-  due_ = due;
-  for (Unit& unit : units_) unit.due = due && (unit.shards.size > 0 || unit.stays_f32);
+  stale_ = stale;
+  for (Unit& unit : units_) unit.stale = stale && (unit.shards.size > 0 || unit.stays_f32);
 }
 
 void GatheredParameters::set_complete(bool complete) {
@@ -90,27 +90,29 @@ void GatheredParameters::set_complete(bool complete) {
 
 void GatheredParameters::begin_updates() {
   if (frees()) return;
-  set_due(true);
+  set_stale(true);
   set_complete(false);
 }
 
 void GatheredParameters::finish() {
-  if (!due_) return;
-  if (std::ranges::any_of(units_, [](const Unit& unit) { return unit.due; })) replica_.device.compute().record(*ready_);
+  if (!stale_) return;
+  if (std::ranges::any_of(units_, [](const Unit& unit) { return unit.stale; }))
+    replica_.device.compute().record(*ready_);
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) gather(*unit);
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) wait(*unit);
-  due_ = false;
+  stale_ = false;
   set_complete(true);
 }
 
 void GatheredParameters::gather_in_place(Unit& unit) {
-  if (!std::exchange(unit.due, false)) return;
+  if (!std::exchange(unit.stale, false)) return;
   ExecContext& communication = replica_.device.communication();
   const PhaseScope phase(communication, Phase::broadcast, unit.bucket.name.c_str());
   communication.wait(*ready_, "compute");
   if (unit.shards.size > 0) {
     const View& whole = replica_.half_parameters ? replica_.half_parameters : replica_.parameters;
-    replica_.communicator->all_gather(communication, unit.shards.of(replica_.rank, whole), unit.shards.all(whole));
+    replica_.communicator->all_gather(communication, unit.shards.owned_by(replica_.rank, whole),
+                                      unit.shards.all(whole));
   }
   if (unit.stays_f32) gather_staying_f32(unit);
   communication.record(*unit.gathered);
@@ -153,7 +155,7 @@ void GatheredParameters::gather_staying_f32(const Unit& unit) {
   int64_t at = replica_.rank * most;
   const int64_t own = shards.begin + replica_.rank * shards.size;
   for_each_staying_f32(unit, own, shards.size, [&](int, int64_t begin, int64_t end) {
-    copy(communication, replica_.parameters.rows(unit.own_at + begin - own, unit.own_at + end - own),
+    copy(communication, replica_.parameters.rows(unit.own_in_shard + begin - own, unit.own_in_shard + end - own),
          unit.staged.view().rows(at, at + end - begin));
     at += end - begin;
   });
@@ -168,9 +170,9 @@ void GatheredParameters::gather_staying_f32(const Unit& unit) {
       at += end - begin;
     });
   }
-  for_each_staying_f32(unit, shards.rest, unit.bucket.parameters_end - shards.rest,
+  for_each_staying_f32(unit, shards.shared_begin, unit.bucket.parameters_end - shards.shared_begin,
                        [&](int i, int64_t begin, int64_t end) {
-                         const int64_t from = unit.rest_at - shards.rest;
+                         const int64_t from = unit.shared_in_shard - shards.shared_begin;
                          copy(communication, replica_.parameters.rows(from + begin, from + end), seen(i, begin, end));
                        });
 }
@@ -205,9 +207,9 @@ void GatheredParameters::gather(Unit& unit) {
 void GatheredParameters::gather(const Unit& unit, const View& from, const Tensor& to) {
   ExecContext& communication = replica_.device.communication();
   const View whole = to.view();
-  const int64_t shared = unit.shards.rest - unit.shards.begin;
-  if (shared > 0) replica_.communicator->all_gather(communication, unit.own_of(from), whole.rows(0, shared));
-  if (shared < unit.elements()) copy(communication, unit.rest_of(from), whole.rows(shared, unit.elements()));
+  const int64_t divided = unit.shards.shared_begin - unit.shards.begin;
+  if (divided > 0) replica_.communicator->all_gather(communication, unit.own_of(from), whole.rows(0, divided));
+  if (divided < unit.elements()) copy(communication, unit.shared_of(from), whole.rows(divided, unit.elements()));
 }
 
 void GatheredParameters::release() {

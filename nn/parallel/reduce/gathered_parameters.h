@@ -36,13 +36,13 @@ class GatheredParameters {
   /// Frees all.
   void release();
 
-  /// Where the replica holds all parameters: updates begin, after which other shards are due.
+  /// Where the replica holds all parameters: updates begin, after which other shards are stale.
   void begin_updates();
-  void set_due(bool due);
-  bool is_due() const { return due_; }
-  /// Gathers what is due: work that is queued on the compute stream from now on sees all updates.
+  void set_stale(bool stale);
+  bool is_stale() const { return stale_; }
+  /// Gathers what is stale: work that is queued on the compute stream from now on sees all updates.
   void finish();
-  /// Makes the events, as Reducer::reset(). After a failure parameters are due, unless all were there.
+  /// Makes the events, as Reducer::reset(). After a failure parameters are stale, unless all were there.
   void reset();
 
  private:
@@ -51,7 +51,7 @@ class GatheredParameters {
     bool stays_f32 = false;                // one of them, beside a 16-bit copy
     Tensor memory = {}, masters = {};      // masters: f32, for parameters that stay f32 beside a 16-bit copy
     Tensor staged = {};                    // (world size * n) f32: parameters that stay f32, of each replica's shard
-    bool due = false;                      // others have updated it
+    bool stale = false;                    // others have updated it
     bool waits = false;                    // the compute stream does not wait for it yet
     std::unique_ptr<Event> gathered = {};  // communication
   };
@@ -80,7 +80,7 @@ class GatheredParameters {
   std::vector<Unit> units_;       // of all buckets
   std::unique_ptr<Event> ready_;  // compute: shards are updated, and memory is free
   Direction direction_ = Direction::forward;
-  bool due_ = false;
+  bool stale_ = false;
   bool complete_ = true;  // no update has begun since all were gathered; GPUs do not tell
 };
 

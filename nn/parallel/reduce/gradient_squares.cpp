@@ -34,13 +34,13 @@ bool GradientSquares::all_reduce(const Bucket& bucket) {
   return true;
 }
 
-bool GradientSquares::is_due(int64_t finished_elements) const {
+bool GradientSquares::has_work(int64_t finished_elements) const {
   const bool at_the_end = finished_elements == replica_.layout.parameter_elements();
   return active() && !at_the_end && finished_elements - elements_ >= kLeastElements;
 }
 
 void GradientSquares::add(int64_t finished_elements) {
-  if (!is_due(finished_elements)) return;
+  if (!has_work(finished_elements)) return;
   const View gradients = replica_.gradients.rows(elements_, finished_elements);
   sum_squares(replica_.device.communication(), gradients, take(finished_elements));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/reducer.h"
+#include "nn/parallel/reduce/shard.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
@@ -29,9 +29,9 @@ class GradientSquares {
   /// that takes a separate pass.
   bool all_reduce(const Bucket& bucket);
   /// Whether add(finished_elements) would square anything.
-  bool is_due(int64_t finished_elements) const;
-  /// The gradients of [0, finished_elements) are final on the communication stream: queues a pass over them if it is
-  /// due.
+  bool has_work(int64_t finished_elements) const;
+  /// The gradients of [0, finished_elements) are final on the communication stream: queues a pass over them if that
+  /// has_work().
   void add(int64_t finished_elements);
   SquaredElements squared() const {
     return elements_ > 0 ? SquaredElements{elements_, sums_.view().rows(0, tiles_)} : SquaredElements{};

@@ -10,7 +10,7 @@ namespace vitrine {
 
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica) {
   // A replica that is alone has nothing to reduce.
-  if (replica.config.scheme.reduce == Reduce::gpu0 && replica.world_size > 1)
+  if (replica.config.scheme.reduce == ReducerKind::gpu0 && replica.world_size > 1)
     return std::make_unique<Gpu0Reducer>(replica);
   if (replica.shards_states() || replica.config.update_in_backward) return std::make_unique<ShardedReducer>(replica);
   return std::make_unique<AllReduceReducer>(replica);

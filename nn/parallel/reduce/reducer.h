@@ -46,15 +46,12 @@ struct ReducerContext {
 
   View tail() const { return gradients.rows(gradient_elements(), gradients.shape[0]); }
   int64_t gradient_elements() const { return gradients.shape[0] - layout.tail_elements(); }
-  bool shards_states() const { return config.scheme.shards(Sharding::optimizer) && world_size > 1; }
-  bool shards_gradients() const { return config.scheme.shards(Sharding::gradients) && world_size > 1; }
-  bool shards_parameters() const { return config.scheme.shards(Sharding::parameters) && world_size > 1; }
-  /// f32 parameters are sharded: where layers read a 16-bit copy, with the optimizer's states.
-  bool shards_masters() const {
-    return shards_parameters() || (shards_states() && config.precision.mixed() && !config.forward_only);
-  }
-  /// Gradients have memory bucket by bucket, while backward writes and reduces them.
-  bool has_gradient_buckets() const { return shards_gradients() || config.update_in_backward; }
+  // What the configuration shards among the replicas:
+  bool shards_states() const { return config.shards(Sharding::optimizer, world_size); }
+  bool shards_gradients() const { return config.shards(Sharding::gradients, world_size); }
+  bool shards_parameters() const { return config.shards(Sharding::parameters, world_size); }
+  bool shards_masters() const { return config.shards_masters(world_size); }
+  bool has_gradient_buckets() const { return config.has_gradient_buckets(world_size); }
 };
 
 /// How one replica sums its gradients with those of the others: the part of a training step in which data-parallel
@@ -115,8 +112,8 @@ class Reducer {
   virtual View error() const { return {}; }
 };
 
-/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (Reduce::allreduce), on every replica or,
-/// with Scheme::shard, at their owners; or on device 0 after it (Reduce::gpu0).
+/// The Reducer of EngineConfig::scheme: sums in buckets while backward runs (ReducerKind::allreduce), on every replica
+/// or, with Scheme::shard, at their owners; or on device 0 after it (ReducerKind::gpu0).
 std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica);
 
 /// make_reducer(), or EngineConfig::reducer where one is given. throws ConfigError when that returns null.

@@ -21,10 +21,30 @@ UpdateRanges cut(const UpdateRanges& ranges, int64_t begin, int64_t end) {
 
 }  // namespace
 
+int64_t finished_elements(const FlatLayout& layout, int parameter) {
+  while (parameter > 0 && !layout.specs()[static_cast<size_t>(parameter) - 1].trained) --parameter;
+  return parameter > 0 ? layout.offset(parameter - 1) : layout.trained_elements();
+}
+
+std::vector<Bucket> make_buckets(const FlatLayout& layout, int64_t first_bucket_bytes, int64_t bucket_bytes) {
+  std::vector<Bucket> buckets(1);
+  for (int i = layout.size(); i-- > 0;) {
+    const int64_t begin = layout.offset(i), end = finished_elements(layout, i);
+    const int64_t limit = (buckets.size() == 1 ? first_bucket_bytes : bucket_bytes) / size_of(DType::f32);
+    // A bucket ends before the parameter that would make it too large.
+    if (begin > buckets.back().begin && end - buckets.back().begin > limit)
+      buckets.push_back({begin, begin, begin, {}});
+    buckets.back().end = buckets.back().parameters_end = end;
+  }
+  buckets.back().end = layout.total_elements();
+  for (size_t i = 0; i < buckets.size(); ++i) buckets[i].name = "bucket " + std::to_string(i);
+  return buckets;
+}
+
 BucketShards::BucketShards(const Bucket& bucket, const ReducerContext& replica) : begin(bucket.begin) {
   const int64_t step = FlatLayout::kAlignmentElements;  // shards are aligned as parameters are
   size = replica.shards_states() ? (bucket.parameters_end - bucket.begin) / replica.world_size / step * step : 0;
-  rest = begin + size * replica.world_size;
+  shared_begin = begin + size * replica.world_size;
 }
 
 std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica) {
@@ -32,8 +52,8 @@ std::vector<ShardedBucket> make_sharded_buckets(const ReducerContext& replica) {
   int64_t at = 0;
   for (Bucket& bucket : make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)) {
     const BucketShards shards(bucket, replica);
-    const int64_t own_at = std::exchange(at, at + shards.size + bucket.parameters_end - shards.rest);
-    buckets.push_back({std::move(bucket), shards, own_at, own_at + shards.size});
+    const int64_t own_in_shard = std::exchange(at, at + shards.size + bucket.parameters_end - shards.shared_begin);
+    buckets.push_back({std::move(bucket), shards, own_in_shard, own_in_shard + shards.size});
   }
   return buckets;
 }
@@ -47,10 +67,10 @@ Shard make_shard(const ReducerContext& replica, const UpdateRanges& ranges) {
     add(0, replica.layout.parameter_elements());
     return shard;
   }
-  for (const auto& [bucket, shards, own_at, rest_at] : make_sharded_buckets(replica)) {
+  for (const auto& [bucket, shards, own_in_shard, shared_in_shard] : make_sharded_buckets(replica)) {
     const int64_t own = shards.begin + replica.rank * shards.size;
     add(own, own + shards.size, false);
-    add(shards.rest, bucket.parameters_end);
+    add(shards.shared_begin, bucket.parameters_end);
   }
   return shard;
 }

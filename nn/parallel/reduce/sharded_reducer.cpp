@@ -14,7 +14,7 @@ namespace {
 
 /// Rows of an i32 view for the squares of a bucket: first those of each rank's shard, then those of the rest.
 int64_t tiles_of(const Bucket& bucket, const BucketShards& shards, int ranks) {
-  return square_tiles(shards.size) * ranks + square_tiles(bucket.parameters_end - shards.rest);
+  return square_tiles(shards.size) * ranks + square_tiles(bucket.parameters_end - shards.shared_begin);
 }
 
 }  // namespace
@@ -27,8 +27,8 @@ ShardedReducer::ShardedReducer(const ReducerContext& replica, BucketNodes* nodes
     part.label = (part.shards.size > 0 ? kShardsOf : "") + part.bucket.name;
     if (replica.shards_gradients() && !updates_in_backward()) continue;
     const int64_t begin = updates_in_backward() ? 0 : part.shards.begin;
-    part.own_at = begin + replica.rank * part.shards.size;
-    part.rest_at = begin + part.shards.rest - part.shards.begin;
+    part.own_in_shard = begin + replica.rank * part.shards.size;
+    part.shared_in_shard = begin + part.shards.shared_begin - part.shards.begin;
   }
   const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
   // ExactSquares does it in exact mode; an update before all gradients are there knows no norm.
@@ -107,7 +107,7 @@ void ShardedReducer::free(Part& part) {
   if (updates_in_backward()) {
     const BucketShards& shards = part.shards;
     if (shards.size > 0) replica_.update(shards.begin + replica_.rank * shards.size, own(part));
-    if (shards.rest < part.bucket.parameters_end) replica_.update(shards.rest, rest(part));
+    if (shards.shared_begin < part.bucket.parameters_end) replica_.update(shards.shared_begin, shared(part));
   }
   part.memory = {};
 }
@@ -136,8 +136,8 @@ void ShardedReducer::reduce(Part& part) {
     } else {
       if (shards.size > 0)
         replica_.communicator->reduce_scatter(communication, shards.all(replica_.gradients), own(part));
-      if (shards.rest < part.bucket.end)
-        replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.rest, part.bucket.end));
+      if (shards.shared_begin < part.bucket.end)
+        replica_.communicator->all_reduce(communication, replica_.gradients.rows(shards.shared_begin, part.bucket.end));
     }
     if (squares_ && last_) square(part);
   });
@@ -146,7 +146,7 @@ void ShardedReducer::reduce(Part& part) {
 void ShardedReducer::reduce_shards(Part& part) {
   ExecContext& communication = replica_.device.communication();
   const View whole = part.memory.view();
-  const int64_t size = part.shards.size, shared = size * replica_.world_size;
+  const int64_t size = part.shards.size, divided = size * replica_.world_size;
   // The first micro-batch is reduced to where it stays (for an update in backward, in place), later ones in place.
   const auto reduce_to = [&](const View& target, const View& in_place, const auto& collective) {
     if (target.numel() == 0) return;
@@ -154,10 +154,10 @@ void ShardedReducer::reduce_shards(Part& part) {
     if (!first_) vitrine::add(communication, target, in_place, target);
   };
   reduce_to(own(part), whole.rows(replica_.rank * size, (replica_.rank + 1) * size), [&](const View& output) {
-    replica_.communicator->reduce_scatter(communication, whole.rows(0, shared), output);
+    replica_.communicator->reduce_scatter(communication, whole.rows(0, divided), output);
   });
-  const View others = whole.rows(shared, whole.shape[0]);
-  reduce_to(rest(part), others,
+  const View others = whole.rows(divided, whole.shape[0]);
+  reduce_to(shared(part), others,
             [&](const View& output) { replica_.communicator->all_reduce(communication, others, output); });
   if (last_ && part.bucket.end > part.bucket.parameters_end && !updates_in_backward())
     replica_.communicator->all_reduce(communication, replica_.tail());
@@ -175,7 +175,7 @@ void ShardedReducer::square(const Part& part) {
     sum_squares(communication, own(part), mine);
     replica_.communicator->all_gather(communication, mine, squares.rows(0, all));
   }
-  if (all < squares.shape[0]) sum_squares(communication, rest(part), squares.rows(all, squares.shape[0]));
+  if (all < squares.shape[0]) sum_squares(communication, shared(part), squares.rows(all, squares.shape[0]));
 }
 
 void ShardedReducer::finish() {

@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "nn/parallel/reduce/buckets.h"
 #include "nn/parallel/reduce/overlap.h"
 #include "nn/parallel/reduce/reducer.h"
 #include "nn/parallel/reduce/shard.h"
@@ -66,7 +65,7 @@ class ShardedReducer final : public Reducer {
   bool updates_in_backward() const { return replica_.config.update_in_backward; }
   View reduced(const Part& part) const { return updates_in_backward() ? part.memory.view() : replica_.gradients; }
   View own(const Part& part) const { return part.own_of(reduced(part)); }
-  View rest(const Part& part) const { return part.rest_of(reduced(part)); }
+  View shared(const Part& part) const { return part.shared_of(reduced(part)); }
   int nodes() const { return nodes_ != nullptr ? nodes_->count() : 1; }
   int64_t bytes_of(const Part& part) const { return nodes() * part.elements() * size_of(DType::f32); }
   void allocate(Part& part);

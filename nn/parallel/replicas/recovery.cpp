@@ -59,8 +59,8 @@ void ReplicaGroup::for_each_at_once(const std::function<void(Replica&)>& work) {
       errors[static_cast<size_t>(i)] = std::current_exception();
       // The other replicas would wait for this one forever.
       if (communicators_) {
-        r.reduction.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") +
-                                        reason_of(std::current_exception()));
+        r.reducer_context.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") +
+                                              reason_of(std::current_exception()));
       }
     }
   });
@@ -116,7 +116,8 @@ void ReplicaGroup::reopen_communicators() {
   } catch (...) {
     // A lost GPU cannot join again. The aborted communicators stay and fail every later step with their reason.
     communicators_ = retired_.back();
-    for (auto& r : replicas_) r->reduction.communicator = (*communicators_)[static_cast<size_t>(r->ordinal())].get();
+    for (auto& r : replicas_)
+      r->reducer_context.communicator = (*communicators_)[static_cast<size_t>(r->ordinal())].get();
     throw;
   }
 }
@@ -149,9 +150,10 @@ std::exception_ptr ReplicaGroup::recover(const std::exception_ptr& known) {
     for (auto& r : replicas_) r->make_events();
   });
   // What one replica has not received, all gather again.
-  const bool due = std::ranges::any_of(replicas_, [](const auto& r) { return r->gathered && r->gathered->is_due(); });
+  const bool stale =
+      std::ranges::any_of(replicas_, [](const auto& r) { return r->gathered && r->gathered->is_stale(); });
   for (auto& r : replicas_) {
-    if (r->gathered) r->gathered->set_due(due);
+    if (r->gathered) r->gathered->set_stale(stale);
   }
   attempt([&] { equalize_buffers(); });
   if (aborts) attempt([&] { reopen_communicators(); });

@@ -7,13 +7,15 @@
 #include "kernels/cast.h"
 #include "nn/parallel/settings.h"
 #include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/trace/communication_table.h"
 
 namespace vitrine {
 
 Replica::Replica(Device& owner, const EngineSetup& setup)
     : device(owner),
-      reduction{owner, setup.config, setup.trained, setup.devices.first_rank() + owner.ordinal(),
-                setup.devices.world_size()} {
+      reducer_context{owner, setup.config, setup.trained, setup.devices.first_rank() + owner.ordinal(),
+                      setup.devices.world_size()} {
   const EngineConfig& config = setup.config;
   const FlatLayout& layout = setup.layout;
   ExecContext& ctx = compute();
@@ -24,29 +26,30 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
     return t;
   };
   const Precision& precision = config.precision;
-  const bool gathers = reduction.shards_parameters();
+  const bool gathers = reducer_context.shards_parameters();
   const int64_t all = layout.parameter_elements(), all_trained = setup.trained.parameter_elements();
-  model.held = reduction.shards_masters() ? make_shard(reduction, nullptr) : Shard{{.end = all_trained}};
-  const int64_t trained = elements_of(model.held), elements = trained + all - all_trained;
-  if (all > all_trained) model.held.push_back({all_trained, all, trained});
+  model.parameter_shard =
+      reducer_context.shards_masters() ? make_shard(reducer_context, nullptr) : Shard{{.end = all_trained}};
+  const int64_t trained = elements_of(model.parameter_shard), elements = trained + all - all_trained;
+  if (all > all_trained) model.parameter_shard.push_back({all_trained, all, trained});
   if (!config.forward_only) {
-    const bool in_buckets = reduction.has_gradient_buckets();
+    const bool in_buckets = reducer_context.has_gradient_buckets();
     const int64_t reduced = config.update_in_backward ? 0
-                            : in_buckets              ? elements_of(make_shard(reduction, nullptr))
+                            : in_buckets              ? elements_of(make_shard(reducer_context, nullptr))
                                                       : setup.trained.parameter_elements();
     model.gradients = allocate(reduced + setup.trained.tail_elements(), DType::f32, Category::gradients, "gradients");
     model.gradient_views =
         in_buckets ? std::vector<View>(layout.specs().size()) : layout.gradient_views(model.gradients);
-    reduction.gradients = model.gradients;
+    reducer_context.gradients = model.gradients;
     if (config.exact()) {
-      auto made = std::make_unique<ExactReducer>(reduction, setup.leaf_plans);
+      auto made = std::make_unique<ExactReducer>(reducer_context, setup.leaf_plans);
       exact = made.get();
       reducer = std::move(made);
     } else {
-      reducer = make_configured_reducer(reduction);
+      reducer = make_configured_reducer(reducer_context);
     }
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
-    reduction.loss_scale = scaler->state();
+    reducer_context.loss_scale = scaler->state();
     scalars.memory = allocate(StepValues::kCount + 1, DType::i32, Category::staging, "step scalars");
     scalars.values = scalars.memory.view().rows(0, StepValues::kCount);
     scalars.first_non_finite = scalars.memory.view().rows(StepValues::kCount, StepValues::kCount + 1);
@@ -58,7 +61,7 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
         allocate(gathers ? elements : all, precision.compute, Category::parameters, "parameter 16-bit copy");
   if (gathers) {
     model.parameter_views.resize(layout.specs().size());
-    gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
+    gathered = std::make_unique<GatheredParameters>(reducer_context, layout, model.parameter_views);
     for (int i = 0; i < layout.size(); ++i) {
       const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
       if (spec.trained) continue;
@@ -67,14 +70,14 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
       model.parameter_views[static_cast<size_t>(i)] = flat.rows(at, at + spec.shape.numel()).reshape(spec.shape);
     }
   } else {
-    if (reduction.shards_masters()) {
+    if (reducer_context.shards_masters()) {
       model.parameter_views = layout.views(model.half_parameters);
       if (layout.any_stays_f32()) copy_staying_f32(setup.layout);
     } else {
       model.parameter_views = layout.views(model.working_parameters(), model.parameters);
     }
-    if (reduction.shards_states() && !config.forward_only)
-      gathered = std::make_unique<GatheredParameters>(reduction, layout, model.parameter_views);
+    if (reducer_context.shards_states() && !config.forward_only)
+      gathered = std::make_unique<GatheredParameters>(reducer_context, layout, model.parameter_views);
   }
   const int64_t kept = setup.buffer_layout.saved().parameter_elements(),
                 transient = setup.buffer_layout.transient().parameter_elements();
@@ -82,14 +85,14 @@ Replica::Replica(Device& owner, const EngineSetup& setup)
   if (transient > 0 && !config.forward_only)
     model.transient_buffers = allocate(transient, DType::f32, Category::activations, "batch statistics");
   model.buffer_views = setup.buffer_layout.views(model.buffers, model.transient_buffers);
-  if (!model.buffer_views.empty() && reduction.world_size > 1 && !config.forward_only)
-    exchange = std::make_unique<BatchExchange>(reduction);
-  if (model.parameters) reduction.parameters = model.parameters.view().rows(0, trained);
+  if (!model.buffer_views.empty() && reducer_context.world_size > 1 && !config.forward_only)
+    exchange = std::make_unique<BatchExchange>(reducer_context);
+  if (model.parameters) reducer_context.parameters = model.parameters.view().rows(0, trained);
   if (model.half_parameters)
-    reduction.half_parameters = model.half_parameters.view().rows(0, gathers ? trained : all_trained);
+    reducer_context.half_parameters = model.half_parameters.view().rows(0, gathers ? trained : all_trained);
   if (updates()) {
     const int states = config.optimizer.state_count();
-    optimizer.shard = make_shard(reduction, setup.update_ranges);
+    optimizer.shard = make_shard(reducer_context, setup.update_ranges);
     const int64_t owned = elements_of(optimizer.shard);
     const auto state = [&](const char* name) { return allocate(owned, DType::f32, Category::optimizer, name); };
     if (states > 0) optimizer.state1 = state(states == 1 ? "momentum" : "exp_avg");
@@ -127,7 +130,7 @@ void Replica::make_events() {
 void Replica::cast_parameters() {
   if (!model.half_parameters || !model.parameters) return;
   const PhaseScope phase(compute(), Phase::cast);
-  for (const ShardPiece& piece : model.held)
+  for (const ShardPiece& piece : model.parameter_shard)
     cast(compute(), parameters_of(piece, model.parameters), parameters_of(piece, model.half_parameters));
 }
 
@@ -135,15 +138,29 @@ void Replica::start_average() {
   if (!optimizer.average) return;
   const PhaseScope phase(compute(), Phase::replicate);
   for (const ShardPiece& piece : optimizer.shard)
-    vitrine::copy(compute(), parameters_of(piece, reduction.parameters), piece.of_states(optimizer.average));
+    vitrine::copy(compute(), parameters_of(piece, reducer_context.parameters), piece.of_states(optimizer.average));
 }
 
 void Replica::forget_micro_batch() {
   ReplicaBatch next;
   next.samples = batch.samples;
   next.first_sample = batch.first_sample;
+  next.micro_batch_samples = batch.micro_batch_samples;
   batch = std::move(next);
   if (gathered) gathered->release();
+}
+
+void BatchExchange::sum(ExecContext& ctx, const View& values) {
+  VITRINE_ASSERT(&ctx == &replica_.device.compute(), "layers run on the compute stream");
+  overlap_.start(Phase::reduce, kBatchStatistics, "compute",
+                 [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
+  overlap_.join(kBatchStatistics);
+}
+
+void BatchExchange::broadcast(const View& values) {
+  overlap_.start(Phase::broadcast, "buffers", "compute",
+                 [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
+  overlap_.join("buffers");
 }
 
 }  // namespace vitrine

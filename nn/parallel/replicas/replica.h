@@ -11,7 +11,6 @@
 #include "nn/parallel/reduce/exact_reducer.h"
 #include "nn/parallel/reduce/gathered_parameters.h"
 #include "nn/parallel/reduce/shard.h"
-#include "nn/parallel/replicas/batch_exchange.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
@@ -26,7 +25,7 @@ struct ModelMemory {
   Tensor parameters;         // flat, f32; empty where only a 16-bit copy is held
   Tensor half_parameters;    // flat, of the precision's dtype; empty in f32
   Tensor f32_copies;         // flat, f32: what layers see of parameters that stay f32, if masters are sharded
-  Shard held;                // what `parameters` has of all parameters
+  Shard parameter_shard;     // what `parameters` has of all parameters
   Tensor gradients;          // flat, f32, of the trained parameters (ReducerContext::gradients), with the tail
   Tensor buffers;            // flat, f32: saved buffers; empty where the model has none
   Tensor transient_buffers;  // flat, f32: those of the latest micro-batch
@@ -58,13 +57,33 @@ struct StepScalars {
 /// What a device holds of the current micro-batch.
 struct ReplicaBatch {
   int64_t samples = 0;
-  int64_t first_sample = 0;  // in the global batch
-  Leaves leaves;             // exact mode: of these samples
+  int64_t first_sample = 0;         // in the global batch
+  int64_t micro_batch_samples = 0;  // of all devices and processes
+  Leaves leaves;                    // exact mode: of these samples
   Tensor input, targets;
   Saved saved;
   Tensor output;           // logits_shape() of its samples
   Tensor output_gradient;  // of the same shape
   Tensor gathered;         // on the output device: memory for all outputs, into which it has written its own
+};
+
+/// What replicas exchange because of layers with buffers: sums over a micro-batch, and buffers that replicas computed
+/// alone. Collectives run on the communication stream, between two events, in the order in which all replicas issue
+/// their layers; buckets of gradients share that stream, and come in the same order on all replicas too.
+class BatchExchange final : public BatchSum {
+ public:
+  explicit BatchExchange(const ReducerContext& replica) : replica_(replica), overlap_(replica.device) {}
+
+  /// requires ctx is the compute context
+  void sum(ExecContext& ctx, const View& values) override;
+  /// `values` become those of rank 0, for work that is queued on the compute stream afterwards.
+  void broadcast(const View& values);
+  /// Makes the events: before the first use and after a failure, while all streams are idle.
+  void reset() { overlap_.reset(); }
+
+ private:
+  const ReducerContext& replica_;
+  Overlap overlap_;
 };
 
 /// One device's copy of the model, and what it computes.
@@ -78,11 +97,11 @@ struct Replica {
   int ordinal() const { return device.ordinal(); }
   /// The gradients without the tail; if ReducerContext::shards_gradients(), its shard of them; empty with
   /// EngineConfig::update_in_backward.
-  View parameter_gradients() const { return model.gradients.view().rows(0, reduction.gradient_elements()); }
+  View parameter_gradients() const { return model.gradients.view().rows(0, reducer_context.gradient_elements()); }
   /// The reduced gradients of a piece of its shard.
   View gradients_of(const ShardPiece& piece) const {
-    return reduction.shards_gradients() ? piece.of_states(parameter_gradients())
-                                        : piece.of_parameters(parameter_gradients());
+    return reducer_context.shards_gradients() ? piece.of_states(parameter_gradients())
+                                              : piece.of_parameters(parameter_gradients());
   }
   /// A piece of its shard in `flat`: its parameters, or their 16-bit copy.
   View parameters_of(const ShardPiece& piece, const View& flat) const {
@@ -90,11 +109,11 @@ struct Replica {
   }
   /// Whether its parameters, or their 16-bit copy, are its shard and the frozen parameters.
   bool is_sharded(const View& flat) const {
-    return flat.dtype == DType::f32 ? reduction.shards_masters() : reduction.shards_parameters();
+    return flat.dtype == DType::f32 ? reducer_context.shards_masters() : reducer_context.shards_parameters();
   }
   /// Totals of the loss and votes to stop: the tail of the flat gradients, which is reduced with them.
-  View totals() const { return reduction.tail().rows(0, LossTotals::kCount); }
-  View stop_votes() const { return reduction.tail().rows(LossTotals::kCount, kTailElements); }
+  View totals() const { return reducer_context.tail().rows(0, LossTotals::kCount); }
+  View stop_votes() const { return reducer_context.tail().rows(LossTotals::kCount, kTailElements); }
   /// Whether it runs the optimizer.
   bool updates() const { return reducer != nullptr && reducer->updates(); }
   /// Casts the 16-bit copy after the parameters were set, where the replica has it and f32 parameters.
@@ -111,7 +130,7 @@ struct Replica {
   StepScalars scalars;
   Tensor evaluate_totals;  // (1, LossTotals::kCount) f32; in exact mode a row for each leaf
   std::unique_ptr<LossScaler> scaler;
-  ReducerContext reduction;
+  ReducerContext reducer_context;
   /// Null where the model has no buffers, or there is one replica, or it only evaluates.
   std::unique_ptr<BatchExchange> exchange;
   std::unique_ptr<Reducer> reducer;

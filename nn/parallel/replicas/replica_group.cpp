@@ -78,7 +78,7 @@ void ReplicaGroup::open_communicators() {
   if (devices.world_size() < 2 || (setup_.config.forward_only && devices.process_count() == 1)) return;
   communicators_ = std::make_shared<Communicators>(make_communicators(devices));
   for (auto& r : replicas_) {
-    r->reduction.communicator = (*communicators_)[static_cast<size_t>(r->ordinal())].get();
+    r->reducer_context.communicator = (*communicators_)[static_cast<size_t>(r->ordinal())].get();
     const auto abort_peers = [group = communicators_, name = r->device.name()](const Reason& reason) {
       (*group)[0]->abort(Reason(name + " failed: ") + reason);
     };
@@ -88,7 +88,7 @@ void ReplicaGroup::open_communicators() {
 
 void ReplicaGroup::close_communicators() noexcept {
   for (auto& r : replicas_) {
-    r->reduction.communicator = nullptr;
+    r->reducer_context.communicator = nullptr;
     for (ExecContext* ctx : r->contexts()) ctx->stream().set_error_handler({});
   }
   communicators_.reset();

@@ -8,12 +8,29 @@
 #include <vector>
 
 #include "nn/parallel/replicas/replica.h"
-#include "nn/parallel/replicas/replica_threads.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
+
+/// One thread per replica, which issues that replica's work: GPUs are launched concurrently, and each thread calls its
+/// own communicator.
+class ReplicaThreads {
+ public:
+  /// start(i) is called first on thread i; it must not throw.
+  ReplicaThreads(int count, const std::function<void(int)>& start);
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  /// Calls work(i) on thread i, on all threads at once, and returns when all are done. `work` must not throw.
+  void run(const std::function<void(int)>& work);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// The replicas of this process, the threads that issue their work, the communicators between them, and what happens
 /// when one fails.
@@ -52,7 +69,7 @@ class ReplicaGroup {
   /// The same on a thread for each replica, all at once, where there are such threads; else in order. For work that
   /// touches no other replica. When it fails on one, aborts the collectives of the others and throws the root cause.
   void for_each_at_once(const std::function<void(Replica&)>& work);
-  /// Gathers the parameters that other replicas have updated, where that is due, as part of `step`. With several
+  /// Gathers the parameters that other replicas have updated, if they are stale here, as part of `step`. With several
   /// processes all call it.
   void finish_gathering(int64_t step);
   /// for_each_at_once() on the replicas that run the optimizer.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/replicas/replica_threads.h"
-
 #include <atomic>
 #include <thread>
 #include <vector>
 
+#include "nn/parallel/replicas/replica_group.h"
 #include "runtime/clock.h"
 
 namespace vitrine {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/state/averages.h"
-
 #include <fmt/format.h>
 
 #include "kernels/average.h"
 #include "nn/parallel/replicas/host_copies.h"
-#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/state/parameters.h"
 #include "nn/parallel/state/process_shards.h"
+#include "nn/parallel/step/step_window.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -17,7 +16,7 @@ void Averages::exchange() {
     {
       const PhaseScope phase(r.compute(), Phase::evaluate);
       for (const ShardPiece& piece : r.optimizer.shard)
-        vitrine::exchange(r.compute(), r.parameters_of(piece, r.reduction.parameters),
+        vitrine::exchange(r.compute(), r.parameters_of(piece, r.reducer_context.parameters),
                           piece.of_states(r.optimizer.average));
     }
     r.cast_parameters();

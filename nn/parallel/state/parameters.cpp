@@ -9,9 +9,9 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/replicas/host_copies.h"
-#include "nn/parallel/results/step_window.h"
 #include "nn/parallel/settings.h"
 #include "nn/parallel/state/process_shards.h"
+#include "nn/parallel/step/step_window.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
@@ -27,14 +27,14 @@ void Parameters::set_part(Replica& r, int64_t first, std::span<const float> valu
   const PhaseScope phase(r.compute(), Phase::replicate);
   const auto count = static_cast<int64_t>(values.size());
   if (r.model.parameters) {
-    for (const ShardPiece& piece : r.model.held) {
+    for (const ShardPiece& piece : r.model.parameter_shard) {
       const int64_t begin = std::max(first, piece.begin), end = std::min(first + count, piece.end);
       if (begin >= end) continue;
       copy(r.compute(), ConstView(values.data() + (begin - first), {end - begin}, DType::f32, DeviceId::host()),
-           r.model.parameters.rows(piece.at + begin - piece.begin, piece.at + end - piece.begin));
+           r.model.parameters.rows(piece.state_begin + begin - piece.begin, piece.state_begin + end - piece.begin));
     }
   }
-  if (r.model.parameters ? r.reduction.shards_masters() && !r.reduction.shards_parameters()
+  if (r.model.parameters ? r.reducer_context.shards_masters() && !r.reducer_context.shards_parameters()
                          : setup_.config.forward_only) {
     const DType dtype = r.model.half_parameters.dtype();
     const std::vector<std::byte> narrow = narrow_on_host(dtype, values);
@@ -97,15 +97,15 @@ void Parameters::set_in_parts(const std::function<void(const TakePart&)>& give) 
   };
   if (setup_.peers() == nullptr) {
     give(set);
-  } else if (replicas_[0].reduction.shards_masters()) {
+  } else if (replicas_[0].reducer_context.shards_masters()) {
     set_shards(give, set);
   } else {
     if (setup_.peers()->rank() == 0) give(set);
     const ProcessGroup::Waiting waiting(*setup_.peers(), "the parameters of rank 0");
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
-      r.reduction.communicator->broadcast(r.communication(),
-                                          r.model.parameters ? r.model.parameters : r.model.half_parameters, 0);
+      r.reducer_context.communicator->broadcast(r.communication(),
+                                                r.model.parameters ? r.model.parameters : r.model.half_parameters, 0);
     });
     setup_.devices.synchronize();
   }
@@ -153,7 +153,7 @@ void Parameters::set_buffers(const BufferValues& values) {
   const ProcessGroup::Waiting waiting(process_group, "the buffers of rank 0");
   replicas_.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.communication(), Phase::replicate, "buffers");
-    r.reduction.communicator->broadcast(r.communication(), r.model.buffers, 0);
+    r.reducer_context.communicator->broadcast(r.communication(), r.model.buffers, 0);
   });
   setup_.devices.synchronize();
 }

@@ -26,7 +26,7 @@ struct Part {
 std::vector<Part> all_parts(const EngineSetup& setup, ReplicaGroup& replicas) {
   std::vector<Part> parts;
   if (setup.peers() == nullptr || !setup.sharded()) return parts;
-  ReducerContext context = replicas[0].reduction;
+  ReducerContext context = replicas[0].reducer_context;
   context.rank = 0;
   const std::vector<int>& devices = setup.devices.devices_of_processes();
   for (size_t process = 0; process < devices.size(); ++process) {
@@ -36,7 +36,7 @@ std::vector<Part> all_parts(const EngineSetup& setup, ReplicaGroup& replicas) {
         for (int64_t at = 0; at < whole.size(); at += kMostElements) {
           ShardPiece piece = whole;
           piece.begin += at;
-          piece.at += at;
+          piece.state_begin += at;
           piece.end = std::min(whole.end, piece.begin + kMostElements);
           parts.push_back({process, owner, piece});
         }

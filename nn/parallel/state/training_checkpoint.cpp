@@ -11,9 +11,9 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/replicas/host_copies.h"
-#include "nn/parallel/results/step_window.h"
 #include "nn/parallel/state/parameters.h"
 #include "nn/parallel/state/process_shards.h"
+#include "nn/parallel/step/step_window.h"
 #include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
@@ -96,7 +96,7 @@ struct FlatState {
 /// Those of a replica that updates the parameters, in the order of TrainingState::flats.
 std::vector<FlatState> flat_states(const OptimizerConfig& optimizer, Replica& r) {
   const Shard& own = r.optimizer.shard;
-  std::vector<FlatState> states = {{kParameters, r.model.parameters, r.model.held}};
+  std::vector<FlatState> states = {{kParameters, r.model.parameters, r.model.parameter_shard}};
   const std::vector<std::string> names = state_names(optimizer);
   if (!names.empty()) states.push_back({names[0], r.optimizer.state1, own});
   if (names.size() > 1) states.push_back({names[1], r.optimizer.state2, own});
@@ -282,7 +282,7 @@ void Checkpointer::gather_states(TrainingState* into) {
   const std::vector<FlatState> flats = flat_states(setup_.config.optimizer, replicas_[0]);
   for (size_t i = 0; i < flats.size(); ++i) {
     const std::string& name = flats[i].name;
-    if (is_replicated(name) && !(name == kParameters && replicas_[0].reduction.shards_masters())) continue;
+    if (is_replicated(name) && !(name == kParameters && replicas_[0].reducer_context.shards_masters())) continue;
     gather_shards(
         setup_, replicas_, "the state " + name, Receivers::rank0,
         [&](Replica& r, const ShardPiece& piece) {
@@ -378,7 +378,7 @@ void Checkpointer::set_optimizer_states(const TrainingState& state, int32_t upda
     replicas_.for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
       for (const FlatState& flat : flat_states(setup_.config.optimizer, r)) {
-        if (flat.name == sent.name) r.reduction.communicator->broadcast(r.communication(), flat.on_device, 0);
+        if (flat.name == sent.name) r.reducer_context.communicator->broadcast(r.communication(), flat.on_device, 0);
       }
     });
   }

@@ -10,8 +10,8 @@
 #include <fmt/ranges.h>
 
 #include "nn/parallel/replicas/host_copies.h"
-#include "nn/parallel/results/step_window.h"
 #include "nn/parallel/state/parameters.h"
+#include "nn/parallel/step/step_window.h"
 #include "runtime/copy.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/process_group.h"
@@ -55,7 +55,7 @@ std::string describe_difference(const std::vector<std::string>& names, const std
 std::vector<uint64_t> Parameters::hashes(Replica& r) {
   const bool all_hold_f32 =
       std::ranges::all_of(replicas_, [](const auto& other) { return static_cast<bool>(other->model.parameters); });
-  const bool copies = r.reduction.shards_masters() && !r.reduction.shards_parameters();
+  const bool copies = r.reducer_context.shards_masters() && !r.reducer_context.shards_parameters();
   const View flat = all_hold_f32 && !copies ? r.model.parameters : r.model.half_parameters;
   setup_.devices.synchronize();
   std::vector<std::byte> chunk;
@@ -79,7 +79,7 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
       uint64_t hash = 0;
       for (const ShardPiece& piece : pieces) {
         const int64_t begin = std::max(first, piece.begin), end = std::min(last, piece.end),
-                      at = piece.at - piece.begin;
+                      at = piece.state_begin - piece.begin;
         if (piece.shared && begin < end) hash = hash_part(hash, values.rows(at + begin, at + end));
       }
       if (copies && &of == &setup_.layout && of.specs()[static_cast<size_t>(i)].stays_f32)
@@ -88,7 +88,7 @@ std::vector<uint64_t> Parameters::hashes(Replica& r) {
     }
   };
   const FlatLayout& saved = setup_.buffer_layout.saved();
-  add(setup_.layout, flat, copies ? Shard{{.end = flat.numel()}} : r.model.held);
+  add(setup_.layout, flat, copies ? Shard{{.end = flat.numel()}} : r.model.parameter_shard);
   add(saved, r.model.buffers, {{.end = saved.parameter_elements()}});
   return hashes;
 }

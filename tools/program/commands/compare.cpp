@@ -216,7 +216,7 @@ class Comparison {
 
   /// The largest difference of all devices that hold the reduced gradients.
   double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
-    const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
+    const int holders = scheme.reduce == ReducerKind::allreduce ? static_cast<int>(devices_.size()) : 1;
     double largest = 0.0;
     for (int d = 0; d < holders; ++d)
       largest = std::max(largest, relative_difference(engine.parameters().gradients(d), loss_scale, reference_));

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "nn/parallel/plan/memory_plan.h"
 #include "nn/parallel/plan/recompute_search.h"
 #include "nn/parallel/plan/remedies.h"
-#include "nn/parallel/plan/schedule.h"
 #include "tools/program/choose/choose.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"

@@ -332,7 +332,7 @@ StepRange parse_step_range(const std::string& text);
 /// "host", "gathered", "gpu0", ...: as the options spell them.
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
-const char* reduce_name(Reduce reduce);
+const char* reduce_name(ReducerKind reduce);
 /// "staging host, loss parallel, reduce allreduce".
 std::string describe_axes(const Scheme& scheme);
 /// "fp32", "fp16", "bf16".

@@ -89,7 +89,7 @@ std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& o, dou
   std::vector<ParameterGroup> groups;
   for (const std::string& kind : o.no_decay) {
     groups.push_back(
-        {.of = kind == "norms" ? ParameterGroup::Of::norms : ParameterGroup::Of::biases, .weight_decay = 0.0});
+        {.kind = kind == "norms" ? ParameterGroup::Kind::norms : ParameterGroup::Kind::biases, .weight_decay = 0.0});
   }
   for (const std::string& text : o.groups) groups.push_back(parse_group(text, lr));
   return groups;

@@ -104,7 +104,7 @@ Json augmentation_in_force(Context c) {
 Json groups_in_force(Context c) {
   std::vector<std::string> texts;
   for (const ParameterGroup& group : resolve_parameter_groups(c.options.recipe, 1.0)) {
-    if (group.of != ParameterGroup::Of::names) continue;  // of --no-decay
+    if (group.kind != ParameterGroup::Kind::names) continue;  // of --no-decay
     std::vector<std::string> values;
     if (group.lr_factor) values.push_back(fmt::format("lr={}", *group.lr_factor));
     if (group.weight_decay) values.push_back(fmt::format("weight-decay={}", *group.weight_decay));

@@ -111,7 +111,7 @@ double measure_repeated_dropout(size_t setting, bool planted) {
     int64_t begin = 0;
     for (int d = 0; d < engine.devices().size(); ++d) {
       const int64_t end = begin + all.sizes[static_cast<size_t>(d)];
-      copy(engine.devices()[d].compute(), engine.outputs().of(d), outputs.rows(begin, end));
+      copy(engine.devices()[d].compute(), engine.outputs().on_device(d), outputs.rows(begin, end));
       begin = end;
     }
     engine.loss();

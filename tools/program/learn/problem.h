@@ -7,7 +7,7 @@
 
 #include "nn/model.h"
 #include "nn/parallel/engine_config.h"
-#include "nn/parallel/process_part.h"
+#include "nn/parallel/scheme.h"
 #include "runtime/device.h"
 #include "runtime/host_batch.h"
 

@@ -90,7 +90,7 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category,
             "`--staging host` brings each slice straight to its device"};
   }
   const bool updates = category == Category::optimizer || category == Category::parameters;
-  if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
+  if (updates && run.scheme.reduce == ReducerKind::gpu0 && device == 0) {
     return {"the optimizer's state, because only it updates",
             fmt::format("`--mode zero1` divides it among all devices; `--split gpu0={}` would leave it there and give "
                         "the device fewer samples, about {} less to hold, and the others more",
@@ -219,7 +219,7 @@ std::optional<Finding> idle_device(const RunRecord& run) {
       fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device,
                   percent(idle), run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device,
                   time_of(slow)),
-      run.scheme.reduce == Reduce::gpu0 && run.devices[fast].samples_per_step == run.devices[slow].samples_per_step
+      run.scheme.reduce == ReducerKind::gpu0 && run.devices[fast].samples_per_step == run.devices[slow].samples_per_step
           ? kTryDdp
       : run.equal_cpus ? kTryEqualSplit
                        : fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")),
@@ -249,7 +249,7 @@ bool is_bucket(const CommunicationRow& row) { return row.phase == Phase::reduce 
 
 std::optional<Finding> single_bucket(const RunRecord& run) {
   const DeviceRecord* slowest = least_late(run.devices);
-  if (slowest == nullptr || run.scheme.reduce != Reduce::allreduce) return std::nullopt;
+  if (slowest == nullptr || run.scheme.reduce != ReducerKind::allreduce) return std::nullopt;
   const CommunicationTable& table = slowest->communication;
   if (std::ranges::count_if(table.rows, is_bucket) != 1) return std::nullopt;
   const CommunicationRow& row = *std::ranges::find_if(table.rows, is_bucket);
@@ -267,7 +267,7 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
 }
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
-  if (run.scheme.reduce != Reduce::allreduce || run.devices.empty()) return std::nullopt;
+  if (run.scheme.reduce != ReducerKind::allreduce || run.devices.empty()) return std::nullopt;
   if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket || !judges_waits(run)) return std::nullopt;
   const CommunicationTable& table = run.devices.front().communication;
   const auto first = std::ranges::find_if(table.rows, is_bucket);
@@ -287,7 +287,7 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
   const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
   if (share < kExposed || !is_signal(run, share)) return std::nullopt;
   return Finding{fmt::format("Communication holds up {} of the step.", percent(share)),
-                 run.scheme.reduce == Reduce::gpu0
+                 run.scheme.reduce == ReducerKind::gpu0
                      ? kTryDdp
                      : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; "
                                    "`--reduce-dtype f16` halves its bytes.",
@@ -318,7 +318,7 @@ std::optional<Finding> other_waits(const RunRecord& run) {
                        : kTryEqualSplit,
                    share, kTheStep};
   }
-  return Finding{text + ".", run.scheme.reduce == Reduce::gpu0 ? kTryDdp : "", share, kTheStep};
+  return Finding{text + ".", run.scheme.reduce == ReducerKind::gpu0 ? kTryDdp : "", share, kTheStep};
 }
 
 std::optional<Finding> crowded_cores(const RunRecord& run) {

@@ -10,7 +10,7 @@
 
 #include "kernels/conv2d_choice.h"
 #include "nn/parallel/engine.h"
-#include "nn/parallel/plan/exact_price.h"
+#include "nn/parallel/plan/movement_plan.h"
 #include "runtime/memory/pool.h"
 #include "runtime/memory/timeline.h"
 #include "runtime/trace/communication_table.h"

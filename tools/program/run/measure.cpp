@@ -13,7 +13,7 @@
 namespace vitrine::tools {
 
 PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep) : devices_(*run.devices) {
-  const CommunicationGroup group{run.engine->config().scheme.reduce == Reduce::allreduce};
+  const CommunicationGroup group{run.engine->config().scheme.reduce == ReducerKind::allreduce};
   for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(d, group, keep);
 }
 

@@ -11,7 +11,7 @@
 
 #include "kernels/conv2d_choice.h"
 #include "nn/model_file.h"
-#include "nn/parallel/process_part.h"
+#include "nn/parallel/scheme.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"

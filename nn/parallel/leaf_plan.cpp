@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reduce/leaf_plan.h"
+#include "nn/parallel/leaf_plan.h"
 
 #include <algorithm>
 
@@ -41,8 +41,8 @@ LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int worl
   for (int i = 0; i < leaves_; ++i)
     exists.push_back(leaf_begin(samples, leaves_, i) < leaf_begin(samples, leaves_, i + 1));
   const auto ranks = static_cast<size_t>(world_size);
-  held_.resize(ranks + 1, std::vector<std::vector<LeafNode>>(1));
-  std::vector<std::vector<bool>> computed(held_.size(), std::vector<bool>(exists.size()));
+  nodes_.resize(ranks + 1, std::vector<std::vector<LeafNode>>(1));
+  std::vector<std::vector<bool>> computed(nodes_.size(), std::vector<bool>(exists.size()));
   for (int k = 0; k < batch.micro_batches(); ++k) {
     if (batch.micro_batch_size(k) == 0) continue;
     const std::vector<RowRange>& of_rank = batch.leaves[static_cast<size_t>(k)];
@@ -58,11 +58,11 @@ LeafPlan::LeafPlan(const Split& split, int64_t samples, int accumulate, int worl
         const auto leaf = static_cast<size_t>(i);
         computed[rank][leaf] = computed[ranks][leaf] = arrives[leaf] = exists[leaf];
       }
-      held_[rank].push_back(
-          place(aligned_subtrees(computed[rank], exists), held_[rank][to_owners ? 0 : held_[rank].size() - 1]));
+      nodes_[rank].push_back(
+          place(aligned_subtrees(computed[rank], exists), nodes_[rank][to_owners ? 0 : nodes_[rank].size() - 1]));
     }
     if (to_owners) {
-      held_[ranks].push_back(place(aligned_subtrees(computed[ranks], exists), held_[ranks].back()));
+      nodes_[ranks].push_back(place(aligned_subtrees(computed[ranks], exists), nodes_[ranks].back()));
       arriving_.push_back(aligned_subtrees(arrives, exists));
     }
     plan_contributions();
@@ -73,14 +73,14 @@ void LeafPlan::plan_contributions() {
   if (!to_owners_ && !contributions_.empty()) contributions_.back().clear();
   std::vector<Contribution>& sent = contributions_.emplace_back();
   for (int rank = 0; rank < world_size_; ++rank) {
-    for (const LeafNode& node : held_[static_cast<size_t>(rank)].back()) sent.push_back({node.leaves, rank});
+    for (const LeafNode& node : nodes_[static_cast<size_t>(rank)].back()) sent.push_back({node.leaves, rank});
   }
   std::ranges::sort(sent, [](const Contribution& a, const Contribution& b) { return a.node.begin < b.node.begin; });
 }
 
 int LeafPlan::buffers(int rank) const {
   int most = 0;
-  for (const auto& nodes : held_[static_cast<size_t>(to_owners_ ? world_size_ : rank)]) {
+  for (const auto& nodes : nodes_[static_cast<size_t>(to_owners_ ? world_size_ : rank)]) {
     for (const LeafNode& node : nodes) most = std::max(most, node.buffer + 1);
   }
   return most;

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "nn/parallel/planned_batches.h"
 #include "nn/parallel/replicas/replica_group.h"
-#include "nn/parallel/results/step_result.h"
-#include "nn/parallel/staging/planned_batches.h"
+#include "nn/parallel/step/step_result.h"
 #include "runtime/host_buffer.h"
 
 /// Private to nn/parallel.
@@ -50,7 +50,7 @@ class StepWindow {
   /// Issues copies of the step's results from device 0.
   void read_step(int slot);
   /// From here on read_step() is part of the work of a step, which may be captured: a kernel writes the results to the
-  /// host's memory, and after them the step's number, for which the host waits. requires one device, and StepInputs
+  /// host's memory, and after them the step's number, for which the host waits. requires one device, and StepGraphs
   void read_in_work() { reads_in_work_ = true; }
   bool reads_in_work() const { return reads_in_work_; }
   /// The next step has been issued.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/model_passes.h"
+#include "nn/parallel/step/model_passes.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +10,7 @@
 
 #include "kernels/average.h"
 #include "kernels/non_finite.h"
-#include "nn/parallel/reduce/buckets.h"
+#include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/replicas/host_copies.h"
 #include "nn/parallel/settings.h"
 #include "nn/segments.h"
@@ -43,7 +43,7 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
   replicas_.on_recovery([this] { searches_non_finite_ = false; });
   if (!setup.config.update_in_backward) return;
   replicas_.for_each([this](Replica& r) {
-    r.reduction.update = [this, &r](int64_t begin, const View& gradients) {
+    r.reducer_context.update = [this, &r](int64_t begin, const View& gradients) {
       const Shard& shard = r.optimizer.shard;
       const auto piece = std::ranges::find_if(shard, [&](const ShardPiece& one) { return one.begin == begin; });
       VITRINE_ASSERT(piece != shard.end() && piece->size() == gradients.numel(), "a bucket is whole pieces");
@@ -55,8 +55,6 @@ ModelPasses::ModelPasses(const EngineSetup& setup, ReplicaGroup& replicas, Stage
 void ModelPasses::begin_step(int64_t step, int64_t samples) {
   step_ = step;
   stager_.begin(Stager::kTraining, samples);
-  StepInputs* const inputs = stager_.step_inputs();
-  if (inputs != nullptr) inputs->begin_step(step, votes_to_stop_);
   replicas_.for_each([&](Replica& r) {
     r.scaler->reset();
     if (r.exact != nullptr) r.exact->begin_batch(samples);
@@ -64,15 +62,16 @@ void ModelPasses::begin_step(int64_t step, int64_t samples) {
     for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
     r.compute().mark_step();
     r.model.has_gradients = false;
-    if (inputs != nullptr && !searches_non_finite_) return;
+  });
+}
+
+void ModelPasses::begin_totals() {
+  static constexpr float kVote = 1.0F;
+  replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::loss);
-    if (inputs == nullptr) zero(r.compute(), r.reduction.tail());
-    static constexpr float kVote = 1.0F;
-    if (votes_to_stop_ && inputs == nullptr && r.ordinal() == 0)
+    zero(r.compute(), r.reducer_context.tail());
+    if (votes_to_stop_ && r.ordinal() == 0)
       copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
-    static constexpr int32_t kNone = -1;
-    if (searches_non_finite_)
-      copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.scalars.first_non_finite);
   });
 }
 
@@ -95,17 +94,18 @@ Pass ModelPasses::pass_of(const Replica& r, bool training) const {
   if (!training) return pass;
   pass.step_values = r.scalars.captured_values;
   if (!setup_.config.exact() && r.exchange && setup_.config.batch_statistics == BatchStatistics::exact &&
-      stager_.micro_batch_samples() > 0) {
+      r.batch.micro_batch_samples > 0) {
     pass.batch_sum = r.exchange.get();
-    pass.batch_samples = stager_.micro_batch_samples();
+    pass.batch_samples = r.batch.micro_batch_samples;
   }
   return pass;
 }
 
-void ModelPasses::forward(bool training) {
+void ModelPasses::forward(const StagedBatch* staged) {
+  const bool training = staged != nullptr;
   replicas_.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.compute();
-    if (training) stager_.prepare_input(r);
+    if (training) stager_.prepare_input(*staged, r);
     const Pass pass = pass_of(r, training);
     const Sequential::ParametersUsed used = used_by(r, GatheredParameters::Direction::forward);
     if (r.batch.samples == 0) {
@@ -145,7 +145,7 @@ void ModelPasses::forward(bool training) {
 void ModelPasses::run_backward(Replica& r, const std::function<void(int)>& gradients_ready) {
   outputs_.release_scattered(r);
   const PhaseScope phase(r.compute(), Phase::backward);
-  const bool in_buckets = r.reduction.has_gradient_buckets();  // the owners accumulate
+  const bool in_buckets = r.reducer_context.has_gradient_buckets();  // the owners accumulate
   const GradMode mode =
       std::exchange(r.model.has_gradients, true) && !in_buckets ? GradMode::accumulate : GradMode::overwrite;
   GradientHooks hooks{.ready = gradients_ready};
@@ -184,7 +184,7 @@ void ModelPasses::run_backward_empty(Replica& r, bool reduces, const std::functi
 }
 
 void ModelPasses::zero_unwritten_gradients(Replica& r) {
-  if (r.reduction.has_gradient_buckets()) return;  // the reducer zeroes a bucket that nothing was written to
+  if (r.reducer_context.has_gradient_buckets()) return;  // the reducer zeroes a bucket that nothing was written to
   if (!std::exchange(r.model.has_gradients, true)) zero(r.compute(), r.parameter_gradients());
 }
 
@@ -211,7 +211,7 @@ void ModelPasses::decide(Replica& r) {
 }
 
 void ModelPasses::begin_updates(Replica& r) {
-  r.reduction.control = r.scaler->step();
+  r.reducer_context.control = r.scaler->step();
   if (r.gathered) r.gathered->begin_updates();
 }
 
@@ -223,11 +223,11 @@ void ModelPasses::run_optimizer(Replica& r) {
 void ModelPasses::update(Replica& r, const ShardPiece& piece, const View& gradients) {
   const OptimizerConfig& config = setup_.config.optimizer;
   const OptimizerMemory& state = r.optimizer;
-  const View& control = r.reduction.control;  // decide_step() has counted the update
+  const View& control = r.reducer_context.control;  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const ConstView values = r.scalars.captured_values;
-  const View parameters = r.parameters_of(piece, r.reduction.parameters),
-             half_parameters = r.parameters_of(piece, r.reduction.half_parameters),
+  const View parameters = r.parameters_of(piece, r.reducer_context.parameters),
+             half_parameters = r.parameters_of(piece, r.reducer_context.half_parameters),
              state1 = piece.of_states(state.state1), state2 = piece.of_states(state.state2),
              average = piece.of_states(state.average);
   if (config.kind == OptimizerConfig::Kind::sgd) {
@@ -257,10 +257,16 @@ std::string ModelPasses::find_first_non_finite(int64_t step, int64_t samples, co
   std::vector<int32_t> found(static_cast<size_t>(replicas_.size()), -1);
   searches_non_finite_ = true;
   begin_step(step, samples);
+  static constexpr int32_t kNothing = -1;
+  replicas_.for_each([](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::loss);
+    copy(r.compute(), ConstView(&kNothing, {1}, DType::i32, DeviceId::host()), r.scalars.first_non_finite);
+  });
   replicas_.finish_gathering(step);
   for (const MicroBatch& micro_batch : part.micro_batches) {
-    stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
-    forward(true);
+    const StagedBatch staged =
+        stager_.stage(batch, micro_batch, setup_.config.scheme.staging, setup_.config.scheme.loss_at);
+    forward(&staged);
   }
   searches_non_finite_ = false;
   const View numbers{found.data(), {static_cast<int64_t>(found.size())}, DType::i32, DeviceId::host()};

@@ -8,13 +8,15 @@
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
+#include "runtime/order_checker.h"
+#include "runtime/schedule_writer.h"
 
 namespace vitrine {
 
 void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
                  const std::function<void()>& on_step) {
-  auto owned = std::make_unique<Engine::State>(std::make_unique<EngineSetup>(model, meta, config, workload),
-                                               std::vector<DevicePlan>(), Tuning());
+  auto owned =
+      std::make_unique<Engine::State>(std::make_unique<EngineSetup>(model, meta, config, workload), EngineFacts());
   Engine::State& state = *owned;
   Engine engine(std::move(owned));
   // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies
@@ -61,10 +63,26 @@ void run_on_meta(const Model& model, DeviceGroup& meta, const EngineConfig& conf
   }
   state.window.drain();
   for (const int64_t samples : workload.evaluate_batches) {
-    state.evaluation.issue(batch_of(samples), state.batches.evaluation(samples), samples);
-    state.evaluation.read(nullptr);
+    state.passes.evaluate(batch_of(samples), state.batches.evaluation(samples), samples);
+    state.passes.read_evaluation(nullptr);
   }
   state.stager.begin(Stager::kEnd, 0);
+}
+
+void write_schedule(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                    const Workload& workload, const std::vector<DevicePlan>& plans, std::ostream& out) {
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  ScheduleWriter writer(*twin, out);
+  twin->checker()->mute();  // what is wrong is for the reader of the schedule to find
+  EngineConfig planned = config;
+  planned.workspace_bytes = plans.front().workspace.bytes;
+  for (int i = 0; i < twin->size(); ++i) {
+    const DevicePlan& plan = plans[static_cast<size_t>(i)];
+    (*twin)[i].pool().reserve(plan.peak_bytes);
+    (*twin)[i].pool().follow(plan.placement);
+  }
+  run_on_meta(model, *twin, planned, workload, {});
+  for (int i = 0; i < twin->size(); ++i) writer.state_peak(i, plans[static_cast<size_t>(i)].peak_bytes);
 }
 
 }  // namespace vitrine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/step/step_window.h"
 
 #include <algorithm>
 #include <atomic>
@@ -194,7 +194,7 @@ void StepWindow::read_step(int slot) {
     const View to = readout(slot);
     {
       const PhaseScope phase(r.compute(), Phase::optimizer);
-      copy(r.compute(), r.reduction.tail(), to.rows(0, StepReadout::kControl));
+      copy(r.compute(), r.reducer_context.tail(), to.rows(0, StepReadout::kControl));
       copy(r.compute(), r.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError));
     }
     if (const View error = r.reducer->error())
@@ -206,7 +206,7 @@ void StepWindow::read_step(int slot) {
 void StepWindow::read_by_kernel(Replica& r, int slot) {
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const View to = readout(slot);
-  std::vector<CopiedBlock> blocks{{r.reduction.tail(), to.rows(0, StepReadout::kControl)},
+  std::vector<CopiedBlock> blocks{{r.reducer_context.tail(), to.rows(0, StepReadout::kControl)},
                                   {r.scaler->control(), to.rows(StepReadout::kControl, StepReadout::kReductionError)}};
   if (const View error = r.reducer->error())
     blocks.push_back({error, to.rows(StepReadout::kReductionError, StepReadout::kNumber)});

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timed choice among the plans of cuDNN and cuBLASLt, on which all processes agree.
-#include "nn/parallel/optional/autotune.h"
-
 #include <set>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/engine.h"
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/replicas/replica_group.h"
 #include "nn/parallel/settings.h"
@@ -107,9 +106,8 @@ TunedPlans search_plans(const EngineSetup& setup, const std::vector<DevicePlan>&
 
 }  // namespace
 
-Tuning tune_plans(const EngineSetup& setup, const std::vector<DevicePlan>& plans) {
-  Tuning tuning;
-  if (!setup.on_gpus()) return tuning;
+void tune_plans(const EngineSetup& setup, EngineFacts& facts) {
+  if (!setup.on_gpus()) return;
   DeviceGroup& devices = setup.devices;
   if (setup.config.autotune.enabled) {
     ProcessGroup* const group = setup.peers();
@@ -135,19 +133,18 @@ Tuning tune_plans(const EngineSetup& setup, const std::vector<DevicePlan>& plans
     std::string chosen;
     if (group == nullptr || group->rank() == 0) {
       try {
-        chosen = tuned_plans_json(
-            search_plans(setup, plans, {operations.begin(), operations.end()}, lines_of(kinds).front(), tuning.report));
+        chosen = tuned_plans_json(search_plans(setup, facts.plans, {operations.begin(), operations.end()},
+                                               lines_of(kinds).front(), facts.autotune));
       } catch (...) {
         report_failure(setup, std::current_exception());
         throw;
       }
     }
     if (group != nullptr) chosen = group->broadcast("the timed plans", chosen);
-    tuning.plans = std::make_shared<const TunedPlans>(parse_tuned_plans("the plans of rank 0", chosen));
+    facts.tuned_plans = std::make_shared<const TunedPlans>(parse_tuned_plans("the plans of rank 0", chosen));
   }
   // An earlier engine on these devices may have had other plans.
-  for (int d = 0; d < devices.size(); ++d) use_tuned_plans(devices[d].compute(), tuning.plans);
-  return tuning;
+  for (int d = 0; d < devices.size(); ++d) use_tuned_plans(devices[d].compute(), facts.tuned_plans);
 }
 
 }  // namespace vitrine

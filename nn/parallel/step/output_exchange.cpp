@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/outputs/output_exchange.h"
+#include "nn/parallel/step/output_exchange.h"
 
 #include <utility>
 
@@ -45,7 +45,7 @@ Shape OutputExchange::all_logits_shape() const {
   return setup_.model.logits_shape(replicas_.samples_before(replicas_.size()));
 }
 
-const Tensor& OutputExchange::of(int device) const { return replicas_[device].batch.output; }
+const Tensor& OutputExchange::on_device(int device) const { return replicas_[device].batch.output; }
 
 ConstView OutputExchange::targets(int device) const { return replicas_[device].batch.targets; }
 

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps as CUDA graphs: what is captured, when it is replayed, and why not.
-#include "nn/parallel/optional/step_graphs.h"
+#include "nn/parallel/step_graphs.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "kernels/gather_rows.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
+#include "runtime/philox.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 
 namespace {
+
+// Words of an entry of StepInputs: the values, the tail, the samples, the labels.
+constexpr int64_t kTail = StepValues::kCount, kSamples = kTail + kTailElements;
 
 /// Why this process captures nothing; empty if it can.
 std::string own_reason(const EngineSetup& setup, Communicator* communicator) {
@@ -59,8 +66,134 @@ std::string why_no_graphs(const EngineSetup& setup, Communicator* communicator) 
   return setup.peers() != nullptr ? setup.peers()->exchange("why steps are not replayed", mine, first_reason) : mine;
 }
 
-StepGraphs::StepGraphs(const EngineSetup& setup, Replica& replica)
-    : replica_(replica), most_micro_batches_(setup.config.accumulate), process_group_(setup.peers()) {}
+StepInputs::StepInputs(const EngineSetup& setup, const StagingSlot& slot)
+    : micro_batches_(setup.config.accumulate),
+      most_samples_(setup.config.resident_images.count > 0 ? slot.samples.numel() : 0),
+      words_(kSamples + most_samples_ + (most_samples_ > 0 ? slot.labels.numel() : 0)),
+      memory_(kStepSlots * micro_batches_ * words_ * static_cast<int64_t>(sizeof(int32_t)),
+              setup.devices.host_memory()) {}
+
+View StepInputs::part(int64_t step, int64_t position, int64_t begin, int64_t count) const {
+  const int64_t entry = step % kStepSlots * micro_batches_ + position;
+  return memory_.view({kStepSlots * micro_batches_ * words_}, DType::i32)
+      .rows(entry * words_ + begin, entry * words_ + begin + count);
+}
+
+View StepInputs::samples(int64_t step, int64_t position, int64_t count) const {
+  return part(step, position, kSamples, count);
+}
+
+View StepInputs::labels(int64_t step, int64_t position, int64_t count) const {
+  return part(step, position, kSamples + most_samples_, count);
+}
+
+View StepInputs::tail(int64_t step) const {
+  return {part(step, 0, kTail, kTailElements).data, {kTailElements}, DType::f32, DeviceId::host()};
+}
+
+StepGraphs::StepGraphs(const EngineSetup& setup, ReplicaGroup& replicas, Stager& stager, OutputExchange& outputs,
+                       std::string& state)
+    : setup_(setup),
+      replicas_(replicas),
+      replica_(replicas[0]),
+      stager_(stager),
+      outputs_(outputs),
+      state_(state),
+      most_micro_batches_(setup.config.accumulate),
+      inputs_(setup, stager.slot(StagedBatch(), replica_)),
+      process_group_(setup.peers()) {}
+
+void StepGraphs::begin_step(int64_t step, bool stop_vote) {
+  step_ = step;
+  inputs_.tail(step).as<float>()[LossTotals::kCount] = stop_vote ? 1.0F : 0.0F;
+}
+
+StagedBatch StepGraphs::stage(const HostBatch& batch, const MicroBatch& next) {
+  const Scheme& scheme = setup_.config.scheme;
+  const int64_t position = stager_.next_position();
+  inputs_pending_ = position < most_micro_batches_;
+  gathers_ = inputs_pending_ && gathers(setup_.config, batch);
+  if (!gathers_) {
+    StagedBatch staged = stager_.stage(batch, next, scheme.staging, scheme.loss_at);
+    if (!inputs_pending_) return staged;
+    replicas_.for_each([&](Replica& r) {
+      const PhaseScope phase(r.compute(), Phase::preprocess);
+      stager_.wait(staged, r);  // before the work, which a graph may repeat
+    });
+    staged.awaited = true;
+    return staged;
+  }
+  const StagedBatch staged = stager_.stage_on_compute(batch, next);
+  const int64_t samples = next.samples();
+  if (samples == 0) return staged;
+  const auto note = [](const ConstView& from, const View& to) {
+    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+  };
+  const ConstView labels = batch.labels.rows(next.first_row, next.first_row + samples);
+  note(batch.samples.rows(next.first_row, next.first_row + samples), inputs_.samples(step_, position, samples));
+  note(labels, inputs_.labels(step_, position, labels.numel()));
+  stager_.set_targets(staged, replica_, {0, samples});
+  return staged;
+}
+
+void StepGraphs::read_inputs(const StagedBatch& staged) {
+  if (!std::exchange(inputs_pending_, false)) return;
+  ExecContext& ctx = replica_.compute();
+  const int64_t position = staged.position;
+  std::vector<CopiedBlock> blocks{{inputs_.values(step_, position), replica_.scalars.values}};
+  if (position == 0) blocks.push_back({inputs_.tail(step_), replica_.reducer_context.tail()});
+  const int64_t samples = gathers_ ? replica_.batch.samples : 0;
+  const StagingSlot& to = stager_.slot(staged, replica_);
+  if (samples > 0) {
+    const View labels = to.labels.rows(0, samples);
+    blocks.push_back({inputs_.samples(step_, position, samples), to.samples.rows(0, samples)});
+    blocks.push_back({inputs_.labels(step_, position, labels.numel()), labels.reshape({labels.numel()})});
+  }
+  copy_blocks(ctx, blocks);
+  if (samples == 0) return;
+  const PhaseScope phase(ctx, Phase::stage);
+  // One kernel has copied all. The phase counts what it counts where the copy stream brings samples and labels.
+  ctx.dispatch(
+      {"copy", {}, {}, blocks.back().source.bytes() + blocks[blocks.size() - 2].source.bytes()}, [] {}, [] {});
+  gather_rows(ctx, stager_.resident_images(replica_), to.samples.rows(0, samples), to.images.rows(0, samples));
+}
+
+void StepGraphs::run(const StagedBatch& staged, bool last, const std::function<void()>& work) {
+  Replica& r = replica_;
+  const int64_t position = staged.position;
+  const bool reads_inputs = inputs_pending_;
+  if (reads_inputs) {
+    const OptimizerConfig& optimizer = setup_.config.optimizer;
+    const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
+    const auto epoch = static_cast<uint64_t>(staged.augmented_epoch.value_or(0));
+    const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1,
+                            step_, r.batch.first_sample, random_stream(RandomPurpose::augmentation, epoch)};
+    std::memcpy(inputs_.values(step_, position).data, &values, sizeof values);
+  }
+  // A graph of a step's first micro-batch gathers in every step, and then nothing is stale in the others.
+  const auto set_stale = [&r](bool stale) {
+    if (r.gathered) r.gathered->set_stale(stale);
+  };
+  set_stale(position == 0);
+  const auto start_again = [&, targets = r.batch.targets, had_gradients = r.model.has_gradients] {
+    set_stale(position == 0);
+    inputs_pending_ = reads_inputs;
+    outputs_.forget_scattered();
+    r.forget_micro_batch();
+    r.batch.targets = targets;
+    r.model.has_gradients = had_gradients;
+    r.scaler->reset();
+    r.reducer->begin_step(step_);
+    pool().restart_section();
+    state_ = fmt::format("off since step {}: {}", step_ + 1, failure_);
+  };
+  const Key key{staged.section, staged.slot + 2 * (step_ % kStepSlots) + (gathers_ ? 2 * kStepSlots : 0)};
+  if (issue_or_launch(key, position, {work, start_again})) return;
+  // What issuing the work would have left on the host.
+  r.model.has_gradients = true;
+  set_stale(last);
+  r.forget_micro_batch();
+}
 
 std::string GraphCounts::str() const {
   if (launched + issued() == 0) return {};
@@ -141,9 +274,8 @@ bool StepGraphs::issue_after_failure(Section& section, const Work& work) {
   return true;
 }
 
-bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t position, int64_t step, const Work& work) {
-  const Key key{section_key, slot};
-  Section& section = sections_[section_key];
+bool StepGraphs::issue_or_launch(const Key& key, int64_t position, const Work& work) {
+  Section& section = sections_[key.section];
   const uint64_t in_use = pool().in_use_hash();
   agree_on_history();
   if (int64_t* const reason = reason_to_issue(section, position)) {
@@ -152,7 +284,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   }
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
-    return launch(found->second, step) ? false : issue_after_failure(section, work);
+    return launch(found->second) ? false : issue_after_failure(section, work);
   }
   if (found != graphs_.end()) {
     // Other blocks occupy memory that the graph writes, or its inputs have moved.
@@ -172,7 +304,7 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
   const bool repeat = blocks_repeat(key, position, section);
   if (!failure_.empty()) graph.reset();
-  if (!graph || !launch(*graph, step)) return issue_after_failure(section, work);
+  if (!graph || !launch(*graph)) return issue_after_failure(section, work);
   if (repeat) {
     graphs_.emplace(key, std::move(*graph));
   } else {
@@ -184,10 +316,10 @@ bool StepGraphs::run(const SectionKey& section_key, int64_t slot, int64_t positi
   return true;
 }
 
-bool StepGraphs::launch(Graph& graph, int64_t step) {
-  if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step);
+bool StepGraphs::launch(Graph& graph) {
+  if (graph.collectives) collective_capture()->begin_launch(*graph.collectives, step_);
   try {
-    stream().launch(*graph.work, step);
+    stream().launch(*graph.work, step_);
   } catch (const CudaError& error) {
     if (process_group_ != nullptr) throw;
     failure_ = fmt::format("a step could not be launched as a CUDA graph: {}", error.what());

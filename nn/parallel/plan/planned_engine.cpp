@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan takes its memory from the devices, or explains why it does not fit.
+// Construction of an engine: its plan takes its memory from the devices, or explains why it does not fit.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/plan/remedies.h"
 #include "nn/parallel/settings.h"
+#include "runtime/host_buffer.h"
 #include "runtime/memory/available.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/units.h"
@@ -85,8 +88,9 @@ void check_host_copies(const DeviceGroup& devices) {
       {.memory = MemoryShortage::Memory::host, .needed_bytes = copies, .free_bytes = left.bytes});
 }
 
-}  // namespace
-
+/// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has
+/// given memory.
+///   workspace_planned  the plan has chosen EngineConfig::workspace_bytes
 void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, bool workspace_planned) {
   DeviceGroup& devices = setup.devices;
   std::vector<int> lacking;
@@ -100,6 +104,31 @@ void reserve(const EngineSetup& setup, const std::vector<DevicePlan>& plans, boo
     devices[i].pool().follow(plan.placement);
   }
   check_host_copies(devices);
+}
+
+}  // namespace
+
+Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload) {
+  auto setup = std::make_unique<EngineSetup>(model, devices, std::move(config), std::move(workload));
+  if (setup->peers() != nullptr) agree_with_processes(*setup);
+  EngineFacts facts;
+  facts.plans = plan_or_explain(model, devices, setup->config, setup->workload);
+  const bool workspace_planned = !setup->config.workspace_bytes;
+  setup->config.workspace_bytes = facts.plans.front().workspace.bytes;
+  reserve(*setup, facts.plans, workspace_planned);
+  tune_plans(*setup, facts);
+  state_ = std::make_unique<State>(std::move(setup), std::move(facts));
+  State& s = *state_;
+  s.stager.load_resident_images();
+  const FlatLayout& layout = s.setup->layout;
+  s.parameters.set_in_parts([&](const Parameters::TakePart& take) {
+    constexpr int64_t kElements = int64_t{1} << 18;  // 1 MiB of host memory
+    const HostBuffer part(kElements * static_cast<int64_t>(sizeof(float)), s.setup->devices.host_memory());
+    float* const values = part.view({kElements}, DType::f32).as<float>();
+    initialize_in_parts(layout, s.setup->config.seed, {values, static_cast<size_t>(kElements)}, take);
+  });
+  s.parameters.set_buffers(s.setup->buffer_layout.initial());
+  if (s.setup->peers() != nullptr) s.parameters.verify();
 }
 
 }  // namespace vitrine

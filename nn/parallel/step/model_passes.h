@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "nn/parallel/outputs/output_exchange.h"
-#include "nn/parallel/staging/stager.h"
+#include "nn/parallel/step/output_exchange.h"
+#include "nn/parallel/step/stager.h"
+#include "nn/parallel/step/step_result.h"
 #include "nn/sequential.h"
 
 /// Private to nn/parallel.
@@ -22,13 +23,15 @@ class ModelPasses {
   /// Begins optimizer step `step`, or its repetition.
   ///   samples  of the global batch
   void begin_step(int64_t step, int64_t samples);
+  /// The totals of the step begin at zero, with this process's vote to stop.
+  void begin_totals();
   int64_t step() const { return step_; }
   /// From the next step on the reduction counts a vote to stop of this process.
   void vote_to_stop() { votes_to_stop_ = true; }
   bool votes_to_stop() const { return votes_to_stop_; }
 
-  /// In training, from the staged samples; in evaluation, from the prepared input.
-  void forward(bool training);
+  /// In training from what was staged; in evaluation (null) from the prepared input.
+  void forward(const StagedBatch* staged);
   /// Backward over the replica's samples. Frees the outputs' gradients that it scattered.
   void run_backward(Replica& r, const std::function<void(int)>& gradients_ready);
   /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the
@@ -44,6 +47,12 @@ class ModelPasses {
   void run_optimizer(Replica& r);
   /// EngineConfig::update_in_backward: the step is decided, and backward may update parameters.
   static void begin_updates(Replica& r);
+
+  /// Issues a batch forward without training: each device adds loss and counts to its evaluation totals.
+  ///   samples  of the global batch
+  void evaluate(const HostBatch& batch, const MicroBatch& part, int64_t samples);
+  /// Waits, and returns the totals of all devices; copies the outputs to `logits`, in batch order, unless that is null.
+  StepResult read_evaluation(float* logits);
 
   /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes;
   /// empty when all outputs are finite.

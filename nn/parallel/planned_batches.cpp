@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/staging/planned_batches.h"
+#include "nn/parallel/planned_batches.h"
 
 #include <algorithm>
 

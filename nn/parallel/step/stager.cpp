@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/staging/stager.h"
+#include "nn/parallel/step/stager.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "kernels/cast.h"
@@ -24,12 +23,6 @@ void copy_rows(ExecContext& ctx, const ConstView& from, int64_t first_row, const
 }
 
 }  // namespace
-
-ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
-  if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
-  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute,
-                                                      config.input_packing, devices.options().tf32});
-}
 
 Stager::Stager(const EngineSetup& setup, const PlannedBatches& batches, ReplicaGroup& replicas)
     : setup_(setup),
@@ -95,52 +88,47 @@ void Stager::load_resident_images() {
   }
 }
 
-void Stager::stage_in_work() {
-  int64_t samples = 0, labels = 0;
-  if (setup_.config.resident_images.count > 0) {
-    samples = input_of(replicas_[0]).slots[0].samples.numel();
-    labels = input_of(replicas_[0]).slots[0].labels.numel();
-  }
-  inputs_of_steps_ =
-      std::make_unique<StepInputs>(setup_.config.accumulate, samples, labels, setup_.devices.host_memory());
-}
-
-void Stager::begin_section() {
-  for (auto& r : replicas_) r->device.pool().begin_section(section_);
-  ++section_[2];
+void Stager::begin_section(const SectionKey& section) {
+  for (auto& r : replicas_) r->device.pool().begin_section(section);
 }
 
 void Stager::begin(SectionKind kind, int64_t samples) {
-  section_ = {kind, samples, 0};
-  begins_totals_ = true;
-  begin_section();
+  kind_ = kind;
+  batch_samples_ = samples;
+  next_position_ = 0;
+  begin_section({kind, samples, 0});
 }
 
-void Stager::begin_micro_batch(const MicroBatch& next) {
-  int64_t position = next.position;
+StagedBatch Stager::begin_micro_batch(const HostBatch& batch, const MicroBatch& next, bool releases_slots) {
+  const int64_t micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
+  int64_t first_sample = next.position;
   for (auto& r : replicas_) {
     for (StagingSlot& s : input_of(*r).slots) {
-      if (!gathers_in_work_ && std::exchange(s.in_use, false)) r->compute().record(*s.used);
+      if (releases_slots && std::exchange(s.in_use, false)) r->compute().record(*s.used);
     }
     r->forget_micro_batch();
     r->batch.samples = next.sizes[static_cast<size_t>(r->ordinal())];
-    r->batch.first_sample = position;
-    position += r->batch.samples;
+    r->batch.first_sample = first_sample;
+    r->batch.micro_batch_samples = micro_batch_samples;
+    first_sample += r->batch.samples;
     if (setup_.config.exact()) begin_leaves(*r, next);
   }
-  begin_section();
-  ++micro_batch_;
   // Training micro-batches alternate between the slots even if evaluations come in between: one process may evaluate
   // alone, and all ranks must launch graphs that read the same slot.
-  if (section_[0] == kTraining && micro_batch_ % 2 != ++trained_micro_batches_ % 2) ++micro_batch_;
-  for (auto& r : replicas_) slot(*r).in_use = true;
-  micro_batch_samples_ = next.global_samples > 0 ? next.global_samples : next.samples();
+  const bool training = kind_ == kTraining;
+  slot_ = 1 - (training ? training_slot_ : slot_);
+  if (training) training_slot_ = slot_;
+  for (auto& r : replicas_) slot(slot_, *r).in_use = true;
+  StagedBatch staged{.section = {kind_, batch_samples_, next_position_ + 1}, .position = next_position_, .slot = slot_};
+  if (training && setup_.config.augments()) staged.augmented_epoch = batch.epoch;
+  begin_section(staged.section);
+  ++next_position_;
+  return staged;
 }
 
 void Stager::begin_leaves(Replica& r, const MicroBatch& next) {
-  const int64_t samples = section_[1];
   const int leaves = setup_.config.scheme.split.leaves, group_size = setup_.config.leaf_group();
-  const auto first_sample = [&](int64_t leaf) { return leaf_begin(samples, leaves, leaf); };
+  const auto first_sample = [&](int64_t leaf) { return leaf_begin(batch_samples_, leaves, leaf); };
   Leaves& of_batch = r.batch.leaves;
   const RowRange& own = next.leaves[static_cast<size_t>(r.ordinal())];
   for (int64_t i = own.begin; i < own.end; ++i) {
@@ -148,29 +136,15 @@ void Stager::begin_leaves(Replica& r, const MicroBatch& next) {
     const int64_t group = (i - next.all_leaves.begin) / group_size;
     if (rows.size() > 0) of_batch.own.push_back({rows, static_cast<int>(i), static_cast<int>(group)});
   }
-  if (section_[0] != kTraining) return;
+  if (kind_ != kTraining) return;
   for (int64_t i = next.all_leaves.begin; i < next.all_leaves.end; i += group_size)
     of_batch.group_samples.push_back(first_sample(i + group_size) - first_sample(i));
   of_batch.sums = r.exact;
   r.exact->begin_micro_batch(next.index, of_batch);
 }
 
-Stager::Place Stager::take_place() {
-  if (std::exchange(placed_micro_batch_, micro_batch_) == micro_batch_ || position() < 0) {
-    throw OrderError(
-        "replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
-  }
-  const int64_t step = inputs_of_steps_ ? inputs_of_steps_->step() % kStepSlots : 0;
-  return {section_, micro_batch_ % 2 + 2 * step + (gathers_in_work_ ? 2 * kStepSlots : 0), position()};
-}
-
-void Stager::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
-  const bool training = section_[0] == kTraining;
-  reads_inputs_ = training && inputs_of_steps_ && position() + 1 < inputs_of_steps_->micro_batches();
-  gathers_in_work_ = reads_inputs_ && gathers(setup_.config, batch);
-  begin_micro_batch(next);
-  augmented_epoch_ = training && setup_.config.augments() ? std::optional(batch.epoch) : std::nullopt;
-  if (gathers_in_work_) return note_for_work(replicas_[0], batch, next);
+StagedBatch Stager::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
+  const StagedBatch staged = begin_micro_batch(batch, next, true);
   const bool through_device0 = staging == Staging::device0;
   const RowRange all{0, next.samples()};
   int64_t before = 0;  // samples of earlier devices
@@ -179,104 +153,75 @@ void Stager::stage(const HostBatch& batch, const MicroBatch& next, Staging stagi
     before = mine.end;
     const bool scatters = through_device0 && r.ordinal() != 0;
     const PhaseScope phase(r.copy(), scatters ? Phase::scatter : Phase::stage);
-    wait_for_slot(r);
+    wait_for_slot(staged, r);
     if (scatters) {
-      stage_from_device0(r, mine, loss_at);
+      stage_from_device0(staged, r, mine, loss_at);
     } else {
-      stage_from_host(r, batch, next.first_row, through_device0 ? all : mine, loss_at);
+      stage_from_host(staged, r, batch, next.first_row, through_device0 ? all : mine, loss_at);
     }
     if (loss_at == LossAt::parallel) {
-      set_targets(r, mine);
+      set_targets(staged, r, mine);
     } else if (r.ordinal() == setup_.config.scheme.output_device) {
-      copy_rows(r.copy(), batch.labels, next.first_row, all, slot(r).labels);
-      set_targets(r, all);
+      copy_rows(r.copy(), batch.labels, next.first_row, all, slot(staged, r).labels);
+      set_targets(staged, r, all);
     }
-    r.copy().record(*slot(r).staged);
-    if (!reads_inputs_) return;
-    const PhaseScope preprocess(r.compute(), Phase::preprocess);
-    r.compute().wait(*slot(r).staged, "stage");  // before the work, which a graph may repeat
+    r.copy().record(*slot(staged, r).staged);
   });
+  return staged;
 }
 
-void Stager::wait_for_slot(Replica& r) {
+StagedBatch Stager::stage_on_compute(const HostBatch& batch, const MicroBatch& next) {
+  StagedBatch staged = begin_micro_batch(batch, next, false);
+  staged.awaited = true;
+  return staged;
+}
+
+void Stager::wait_for_slot(const StagedBatch& staged, Replica& r) {
   ExecContext& ctx = r.copy();
-  ctx.wait(*slot(r).used, "compute");
+  ctx.wait(*slot(staged, r).used, "compute");
   if (setup_.config.scheme.staging != Staging::device0 || r.ordinal() != 0) return;
   // Copies of an earlier micro-batch to the other devices may still read this slot.
-  for (int other = 1; other < replicas_.size(); ++other) ctx.wait(*slot(replicas_[other]).staged, "scatter");
+  for (int other = 1; other < replicas_.size(); ++other) ctx.wait(*slot(staged, replicas_[other]).staged, "scatter");
 }
 
-void Stager::stage_from_host(Replica& r, const HostBatch& batch, int64_t first_row, const RowRange& rows,
-                             LossAt loss_at) {
+void Stager::stage_from_host(const StagedBatch& staged, Replica& r, const HostBatch& batch, int64_t first_row,
+                             const RowRange& rows, LossAt loss_at) {
   ExecContext& ctx = r.copy();
-  const StagingSlot& to = slot(r);
-  const bool from_dataset = section_[0] == kTraining && gathers(setup_.config, batch);
-  if (augmented_epoch_ || from_dataset) copy_rows(ctx, batch.samples, first_row, rows, to.samples);
+  const StagingSlot& to = slot(staged, r);
+  const bool from_dataset = kind_ == kTraining && gathers(setup_.config, batch);
+  if (staged.augmented_epoch || from_dataset) copy_rows(ctx, batch.samples, first_row, rows, to.samples);
   if (!from_dataset) {
     copy_rows(ctx, batch.images, first_row, rows, to.images);
   } else if (rows.size() > 0) {
-    gather_rows(ctx, input_of(r).resident_images, to.samples.rows(0, rows.size()), to.images.rows(0, rows.size()));
+    gather_rows(ctx, resident_images(r), to.samples.rows(0, rows.size()), to.images.rows(0, rows.size()));
   }
   if (loss_at == LossAt::parallel) copy_rows(ctx, batch.labels, first_row, rows, to.labels);
 }
 
-void Stager::stage_from_device0(Replica& r, const RowRange& rows, LossAt loss_at) {
+void Stager::stage_from_device0(const StagedBatch& staged, Replica& r, const RowRange& rows, LossAt loss_at) {
   ExecContext& ctx = r.copy();
-  const StagingSlot &from = slot(replicas_[0]), &to = slot(r);
+  const StagingSlot &from = slot(staged, replicas_[0]), &to = slot(staged, r);
   ctx.wait(*from.staged, "stage on device 0");
-  if (augmented_epoch_) copy_rows(ctx, from.samples, 0, rows, to.samples);
+  if (staged.augmented_epoch) copy_rows(ctx, from.samples, 0, rows, to.samples);
   copy_rows(ctx, from.images, 0, rows, to.images);
   if (loss_at == LossAt::parallel) copy_rows(ctx, from.labels, 0, rows, to.labels);
 }
 
-void Stager::set_targets(Replica& r, const RowRange& rows) {
+void Stager::set_targets(const StagedBatch& staged, Replica& r, const RowRange& rows) {
   if (rows.size() == 0) return;
-  r.batch.targets = slot(r).labels.rows(0, rows.size()).reshape({rows.size() * setup_.model.targets_per_sample});
+  r.batch.targets =
+      slot(staged, r).labels.rows(0, rows.size()).reshape({rows.size() * setup_.model.targets_per_sample});
 }
 
-void Stager::note_for_work(Replica& r, const HostBatch& batch, const MicroBatch& next) {
-  const RowRange rows{next.first_row, next.first_row + next.samples()};
-  const auto note = [&](const ConstView& from, const View& to) {
-    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
-  };
-  if (rows.size() == 0) return;
-  const ConstView labels = batch.labels.rows(rows.begin, rows.end);
-  note(batch.samples.rows(rows.begin, rows.end), inputs_of_steps_->samples(position(), rows.size()));
-  note(labels, inputs_of_steps_->labels(position(), labels.numel()));
-  set_targets(r, {0, rows.size()});
-}
-
-void Stager::read_inputs(Replica& r) {
+void Stager::prepare_input(const StagedBatch& staged, Replica& r) {
   ExecContext& ctx = r.compute();
-  const StepInputs& from = *inputs_of_steps_;
-  std::vector<CopiedBlock> blocks{{from.values(position()), r.scalars.values}};
-  if (position() == 0 && std::exchange(begins_totals_, false)) blocks.push_back({from.tail(), r.reduction.tail()});
-  const int64_t samples = gathers_in_work_ ? r.batch.samples : 0;
-  if (samples > 0) {
-    const StagingSlot& to = slot(r);
-    const View labels = to.labels.rows(0, samples);
-    blocks.push_back({from.samples(position(), samples), to.samples.rows(0, samples)});
-    blocks.push_back({from.labels(position(), labels.numel()), labels.reshape({labels.numel()})});
-  }
-  copy_blocks(ctx, blocks);
-  if (samples == 0) return;
-  const PhaseScope phase(ctx, Phase::stage);
-  // One kernel has copied all. The phase counts what it counts where the copy stream brings samples and labels.
-  ctx.dispatch(
-      {"copy", {}, {}, blocks.back().source.bytes() + blocks[blocks.size() - 2].source.bytes()}, [] {}, [] {});
-  gather_rows(ctx, input_of(r).resident_images, slot(r).samples.rows(0, samples), slot(r).images.rows(0, samples));
-}
-
-void Stager::prepare_input(Replica& r) {
-  ExecContext& ctx = r.compute();
-  const StagingSlot& from = slot(r);
-  if (reads_inputs_) read_inputs(r);
   if (r.batch.samples == 0) {
-    if (r.batch.targets && !reads_inputs_) ctx.wait(*from.staged, "stage");
+    if (r.batch.targets && !staged.awaited) wait(staged, r);
     return;
   }
   const PhaseScope phase(ctx, Phase::preprocess);
-  if (!reads_inputs_) ctx.wait(*from.staged, "stage");
+  if (!staged.awaited) wait(staged, r);
+  const StagingSlot& from = slot(staged, r);
   const EngineConfig& config = setup_.config;
   const int64_t samples = r.batch.samples;
   const Tensor images = from.images.rows(0, samples);
@@ -289,8 +234,8 @@ void Stager::prepare_input(Replica& r) {
                                dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.batch.input);
-  } else if (augmented_epoch_) {
-    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch_}, config.normalization, images,
+  } else if (staged.augmented_epoch) {
+    augment_normalize(ctx, config.augmentation, {config.seed, *staged.augmented_epoch}, config.normalization, images,
                       from.samples.rows(0, samples), r.batch.input, input_form_, r.scalars.captured_values);
   } else {
     resize_normalize(ctx, config.normalization, images, r.batch.input, input_form_);

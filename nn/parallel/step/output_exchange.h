@@ -21,7 +21,7 @@ class OutputExchange {
 
   // For a custom loss:
   /// What forward() computed on a device, of Model::logits_shape(); empty where it has no samples.
-  const Tensor& of(int device) const;
+  const Tensor& on_device(int device) const;
   /// Copies all outputs, in batch order, to one device. The devices keep their own outputs.
   Tensor gather(int device);
   /// Sends the rows of the gradient of what gather(device) returned, of the same shape and dtype, back to the devices.
@@ -30,15 +30,15 @@ class OutputExchange {
   ///              is not empty. Engine::decide_step() turns the sum over devices into the mean over the valid targets
   ///              that add_totals() counts.
   void scatter(const Tensor& gradients, int device);
-  /// Instead of gather() and scatter(), on each device with samples: the gradient of of(device), of the same shape and
-  /// dtype on that device, and otherwise as for scatter(). Backward works on it in place. It may be of(device) itself,
-  /// overwritten, if may_overwrite() says so. throws ShapeError, DtypeError, DeviceError
+  /// Instead of gather() and scatter(), on each device with samples: the gradient of on_device(device), of the same
+  /// shape and dtype on that device, and otherwise as for scatter(). Backward works on it in place. It may be
+  /// on_device(device) itself, overwritten, if may_overwrite() says so. throws ShapeError, DtypeError, DeviceError
   void set_gradient(int device, const Tensor& gradient);
   /// Whether a gradient may overwrite the outputs: the model's last part does not need them in backward, and
   /// EngineConfig::loss_gradient_in_place is set.
   bool may_overwrite() const { return gradient_over_output_; }
-  /// The targets of of(device), Model::label_shape() i32; with LossAt::gathered those of all outputs on the output
-  /// device, and empty on the others.
+  /// The targets of on_device(device), Model::label_shape() i32; with LossAt::gathered those of all outputs on the
+  /// output device, and empty on the others.
   ConstView targets(int device) const;
   /// Before backward: adds totals (LossTotals::kCount, f32) on `device` to those that are reduced with the gradients.
   /// The update divides by their count of valid targets; a sum of losses that is not finite stops training.

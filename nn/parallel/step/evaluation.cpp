@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/results/evaluation.h"
-
+// A batch forward without training.
 #include <vector>
 
 #include "nn/parallel/replicas/host_copies.h"
-#include "nn/parallel/results/step_window.h"
+#include "nn/parallel/step/model_passes.h"
+#include "nn/parallel/step/step_window.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
 
-void Evaluation::issue(const HostBatch& batch, const MicroBatch& part, int64_t samples) {
+void ModelPasses::evaluate(const HostBatch& batch, const MicroBatch& part, int64_t samples) {
   stager_.begin(Stager::kEvaluation, samples);
   // Each device takes its own rows from the host and computes its own loss, whatever the scheme does in training.
-  stager_.stage(batch, part, Staging::host, LossAt::parallel);
+  const StagedBatch staged = stager_.stage(batch, part, Staging::host, LossAt::parallel);
   replicas_.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
     zero(r.compute(), r.evaluate_totals);
-    stager_.prepare_input(r);
+    stager_.prepare_input(staged, r);
   });
-  passes_.forward(false);
+  forward(nullptr);
   replicas_.for_each_at_once([&](Replica& r) {
     if (r.batch.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::evaluate);
@@ -26,7 +26,7 @@ void Evaluation::issue(const HostBatch& batch, const MicroBatch& part, int64_t s
   });
 }
 
-StepResult Evaluation::read(float* logits) {
+StepResult ModelPasses::read_evaluation(float* logits) {
   // One row for each device; in exact mode one for each leaf, of which the devices have consecutive ones.
   const int64_t parts = replicas_[0].evaluate_totals.shape()[0];
   std::vector<float> totals(static_cast<size_t>(replicas_.size() * parts * LossTotals::kCount));

@@ -30,9 +30,9 @@ class LeafPlan {
   /// The leaves of a micro-batch, with those that have no sample.
   RowRange range_of(int micro_batch) const { return ranges_[static_cast<size_t>(micro_batch)]; }
   /// What a rank holds after a micro-batch.
-  const std::vector<LeafNode>& held(int rank, int micro_batch) const { return at(rank, micro_batch + 1); }
+  const std::vector<LeafNode>& nodes_after(int rank, int micro_batch) const { return at(rank, micro_batch + 1); }
   /// What it holds of earlier micro-batches.
-  const std::vector<LeafNode>& held_before(int rank, int micro_batch) const {
+  const std::vector<LeafNode>& nodes_before(int rank, int micro_batch) const {
     return at(rank, to_owners_ ? 0 : micro_batch);
   }
   /// to_owners: what an owner holds after a micro-batch, -1: before the first one; and which nodes, the largest ones of
@@ -48,7 +48,7 @@ class LeafPlan {
 
  private:
   const std::vector<LeafNode>& at(int rank, int position) const {
-    return held_[static_cast<size_t>(rank)][static_cast<size_t>(position)];
+    return nodes_[static_cast<size_t>(rank)][static_cast<size_t>(position)];
   }
   /// Of the micro-batch that was planned last.
   void plan_contributions();
@@ -57,9 +57,9 @@ class LeafPlan {
   bool to_owners_;
   std::vector<std::vector<int>> numbers_;
   std::vector<RowRange> ranges_;
-  std::vector<std::vector<std::vector<LeafNode>>> held_;  // [rank, or world size: an owner][micro-batch + 1]
-  std::vector<std::vector<Subtree>> arriving_;            // [micro-batch], to_owners
-  std::vector<std::vector<Contribution>> contributions_;  // [micro-batch]
+  std::vector<std::vector<std::vector<LeafNode>>> nodes_;  // [rank, or world size: an owner][micro-batch + 1]
+  std::vector<std::vector<Subtree>> arriving_;             // [micro-batch], to_owners
+  std::vector<std::vector<Contribution>> contributions_;   // [micro-batch]
 };
 
 /// Whether a node has all leaves of another one.
