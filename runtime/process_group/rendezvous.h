@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// How the processes of a process group find rank 0. Private to runtime/process_group.
@@ -21,19 +21,20 @@ struct Address {
   static Address parse(const std::string& text);
 };
 
-/// This machine's name, and the addresses of its active interfaces except loopback.
-std::string host_name();
-std::vector<std::string> interface_addresses();
-
 /// Writes an address for this user's processes, atomically. throws CommError.
 void write_address(const std::string& path, const Address& address);
-/// Returns nothing if there is no such file. throws CommError if it is not a regular file.
-std::string read_address(const std::string& path);
 /// Problem of an address file that has not been written yet.
 inline constexpr const char* kNoAddressFile = "the file does not exist";
-/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. The
-/// writer of the file controls the rendezvous.
-std::string read_private_address(const std::string& path, std::string& problem);
+/// Returns the content of an address file; empty if there is none that can be read, and `problem` gives the cause.
+/// throws CommError if it is not a regular file.
+///   only_private  refuse a file that another user may have written, who would control the rendezvous
+std::string read_address(const std::string& path, bool only_private, std::string& problem);
+
+/// Returns the content of a regular file of at most `most_bytes` that belongs to this user (or root) and that no other
+/// user may open; otherwise an empty string, and `problem` gives the cause.
+std::string read_private_file(const std::string& path, size_t most_bytes, std::string& problem);
+/// Writes or replaces a file that only this user may open, atomically. Returns the problem, or an empty string.
+std::string write_private_file(const std::string& path, std::string_view content);
 
 /// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
 struct InitMethod {

@@ -7,13 +7,19 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/handshake.h"
+#include "runtime/process_group/connection.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::process_group {
 namespace {
+
+/// Whoever may have written it.
+std::string address_in(const std::string& path) {
+  std::string problem;
+  return read_address(path, false, problem);
+}
 
 TEST(InitMethod, ParsesAHostAndItsPort) {
   const struct {
@@ -56,16 +62,16 @@ TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
 TEST(RendezvousAddress, SurvivesARoundTrip) {
   const test::TempFolder folder;
   const std::string path = (folder.path() / "address").string();
-  EXPECT_EQ(read_address(path), "");
+  EXPECT_EQ(address_in(path), "");
   for (const std::vector<std::string>& hosts : {std::vector<std::string>{}, {"10.0.0.1", "192.168.1.1"}}) {
     const std::string key = random_bytes();
     write_address(path, {key, 4711, "node1", hosts});
-    const Address address = Address::parse(read_address(path));
+    const Address address = Address::parse(address_in(path));
     EXPECT_EQ(address.key, key);
     EXPECT_EQ(address.port, 4711);
     EXPECT_EQ(address.host_name, "node1");
     EXPECT_EQ(address.hosts, hosts);
-    EXPECT_EQ(address.str(), read_address(path));
+    EXPECT_EQ(address.str(), address_in(path));
   }
 }
 
@@ -103,12 +109,12 @@ TEST(RendezvousAddress, IsReadableByThisUserOnly) {
   ASSERT_EQ(stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0600U);
   std::string problem;
-  EXPECT_EQ(read_private_address(path, problem), read_address(path));
+  EXPECT_EQ(read_address(path, true, problem), address_in(path));
   EXPECT_EQ(problem, "");
   chmod(path.c_str(), 0644);
-  EXPECT_EQ(read_private_address(path, problem), "") << "another user may have planted it";
+  EXPECT_EQ(read_address(path, true, problem), "") << "another user may have planted it";
   expect_contains(problem, "its mode is 0644");
-  EXPECT_EQ(read_private_address(path + "x", problem), "");
+  EXPECT_EQ(read_address(path + "x", true, problem), "");
   EXPECT_EQ(problem, "the file does not exist");
 }
 
@@ -117,7 +123,7 @@ TEST(RendezvousAddress, IsARegularFile) {
   const std::string path = (folder.path() / "address").string();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   for (const std::string& other : {path, folder.path().string(), std::string("/dev/null")}) {
-    expect_contains(error_of<CommError>([&] { read_address(other); }),
+    expect_contains(error_of<CommError>([&] { address_in(other); }),
                     "ProcessGroupOptions::rendezvous file:" + other + ": it is not a regular file");
   }
 }
