@@ -86,8 +86,7 @@ void ProcessGroup::State::connect() {
   if (size == 1) return;
   // A process that uses MPI may connect to every other one.
   raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
-  const Rendezvous rendezvous =
-      plan_rendezvous(options.rendezvous, options.secret, options.run_id, options.one_machine);
+  const Rendezvous rendezvous = plan_rendezvous(options);
   connected_text = options.rendezvous.empty() ? "over MPI" : "at " + options.rendezvous;
   if (options.rendezvous.empty()) {
     mpi = MpiSession::open(rank, size, mpi_deadline_ms());
@@ -103,9 +102,9 @@ void ProcessGroup::State::connect() {
 }
 
 void ProcessGroup::State::wait_for_members(const Rendezvous& rendezvous) {
-  const std::string& host = rendezvous.method.host;
+  const std::string& host = rendezvous.host;
   std::vector<Descriptor> listeners =
-      listen_at(host.empty() && options.one_machine ? "127.0.0.1" : host, rendezvous.method.port);
+      listen_at(host.empty() && options.one_machine ? "127.0.0.1" : host, rendezvous.port);
   Address address;
   address.port = port_of(listeners.front());
   address.host_name = host_name();
@@ -113,7 +112,7 @@ void ProcessGroup::State::wait_for_members(const Rendezvous& rendezvous) {
   if (mpi || !rendezvous.address_file.empty()) address.key = random_bytes();
   if (!options.one_machine) address.hosts = interface_addresses();
   members.resize(static_cast<size_t>(size));
-  Acceptor acceptor(std::move(listeners), run_key(rendezvous.secret, address.key, rendezvous.run_id),
+  Acceptor acceptor(std::move(listeners), run_key(options.secret, address.key, options.run_id),
                     static_cast<size_t>(size) + Acceptor::kSparePeers,
                     [this](const Join& join, Connection& connection) { return admit(join, connection); });
   if (mpi) mpi->broadcast(address.str(), rendezvous_ms());
@@ -171,8 +170,7 @@ void ProcessGroup::State::find_server(const Rendezvous& rendezvous) {
         Descriptor socket = connect_to(host, address->port, kConnectMs, problem);
         if (!socket) continue;
         try {
-          return join_server(rendezvous, Connection(std::move(socket)), address->key,
-                             fmt::format("{}:{}", host, address->port));
+          return join_server(Connection(std::move(socket)), address->key, fmt::format("{}:{}", host, address->port));
         } catch (const NotRankZero& error) {
           problem = error.what();
         }
@@ -194,28 +192,26 @@ void ProcessGroup::State::find_server(const Rendezvous& rendezvous) {
 
 std::optional<Address> ProcessGroup::State::address_of_server(const Rendezvous& rendezvous,
                                                               const std::string& broadcast_text, std::string& problem) {
-  const InitMethod& method = rendezvous.method;
   std::string text = broadcast_text;
   if (!rendezvous.address_file.empty()) {
     // With the user's secret the file does not establish membership.
-    text = read_address(rendezvous.address_file, rendezvous.secret.empty(), problem);
+    text = read_address(rendezvous.address_file, options.secret.empty(), problem);
     if (text.empty() && problem.empty()) problem = kNoAddressFile;
-    if (text.empty() && problem == kNoAddressFile && !method.host.empty())
-      problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
+    if (text.empty() && problem == kNoAddressFile && !rendezvous.host.empty())
+      problem = fmt::format("{}:{}: rank 0 does not listen there yet", rendezvous.host, rendezvous.port);
     if (text.empty()) return std::nullopt;
   }
   Address address;
   if (!text.empty()) address = Address::parse(text);
   if (address.host_name == host_name()) address.hosts.insert(address.hosts.begin(), "127.0.0.1");
-  if (!method.host.empty()) {
-    address.port = method.port;
-    address.hosts = {method.host};
+  if (!rendezvous.host.empty()) {
+    address.port = rendezvous.port;
+    address.hosts = {rendezvous.host};
   }
   return address;
 }
 
-void ProcessGroup::State::join_server(const Rendezvous& rendezvous, Connection connection, const std::string& key,
-                                      const std::string& where) {
+void ProcessGroup::State::join_server(Connection connection, const std::string& key, const std::string& where) {
   const std::string listener = fmt::format("the process that listens at {}", where);
   const std::string server_at = fmt::format("rank 0 at {}", where);
   const int64_t patience_ms = std::min(kAnswerMs, rendezvous_ms());
@@ -230,7 +226,7 @@ void ProcessGroup::State::join_server(const Rendezvous& rendezvous, Connection c
   connection.limit(kLargestHello);
   const std::string nonce = random_bytes();
   connection.send(encode(Hello{kMagic, {nonce}}));
-  const Handshake handshake(run_key(rendezvous.secret, key, rendezvous.run_id), nonce, next(Challenge{}).nonce.bytes);
+  const Handshake handshake(run_key(options.secret, key, options.run_id), nonce, next(Challenge{}).nonce.bytes);
   connection.send(encode(Proof{{handshake.member_proof}}));
   if (!proves(next(Proof{}).code.bytes, handshake.server_proof))
     throw NotRankZero(last_refusal = listener + " does not know this run's secret, or has another run id");

@@ -223,29 +223,17 @@ std::optional<int> parse_positive(std::string_view text) {
   return value && *value >= 1 ? value : std::nullopt;
 }
 
-std::optional<SlurmCount> parse_count(std::string_view item) {
-  SlurmCount count;
-  const size_t open = item.find("(x");
-  const auto value = parse_positive(item.substr(0, open));
-  if (!value) return std::nullopt;
-  count.value = *value;
-  if (open == std::string_view::npos) return count;
-  if (!item.ends_with(')')) return std::nullopt;
-  const auto times = parse_positive(item.substr(open + 2, item.size() - open - 3));
-  if (!times) return std::nullopt;
-  count.times = *times;
-  return count;
-}
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// Parses "4(x2),1": numbers of at least 1, one per node. Returns nothing for anything else.
 std::optional<std::vector<SlurmCount>> parse_slurm_counts(std::string_view text) {
   std::vector<SlurmCount> counts;
-  for (const std::string& item : split_text(text, ',')) {
-    const auto count = parse_count(item);
-    if (!count) return std::nullopt;
-    counts.push_back(*count);
+  for (const std::string_view item : split_text(text, ',')) {
+    const size_t open = std::min(item.find("(x"), item.size());
+    const std::string_view run = open == item.size() ? "(x1)" : item.substr(open);
+    const auto value = parse_positive(item.substr(0, open)), times = parse_positive(run.substr(2, run.size() - 3));
+    if (!value || !times || !run.ends_with(')')) return std::nullopt;
+    counts.push_back({*value, *times});
   }
   return counts;
 }

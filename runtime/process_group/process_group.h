@@ -39,7 +39,7 @@ struct ProcessGroupOptions {
   std::string rendezvous;
   /// Proves that a process belongs to this run; equal on all processes. Required for a rendezvous at a host name or an
   /// address that is not loopback. Otherwise rank 0 generates one and stores it where only this user's processes find
-  /// it. See find_secret() in runtime/process_group/secret.h.
+  /// it. See find_secret() in runtime/process_group/launch.h.
   std::string secret = {};
   /// Keeps apart runs that meet at one rendezvous; equal on all processes of a run. See Launch::run_id.
   std::string run_id = {};

@@ -50,8 +50,7 @@ struct ProcessGroup::State {
                                                           const std::string& broadcast_text, std::string& problem);
   /// Joins the process group of the server at the other end and waits until all processes have joined. throws
   /// CommError if the server refuses this process; another error if it is not rank 0 of this run.
-  void join_server(const process_group::Rendezvous& rendezvous, process_group::Connection connection,
-                   const std::string& key, const std::string& where);
+  void join_server(process_group::Connection connection, const std::string& key, const std::string& where);
   /// Of MPI_Init and MPI_Finalize; 0: none, the process must not be ended.
   int64_t mpi_deadline_ms() const { return options.exit_after_ms > 0 ? options.timeout_ms : 0; }
   int64_t rendezvous_ms() const { return options.timeout_ms * process_group::FailureDetector::kPatience; }

@@ -148,50 +148,45 @@ std::string read_address(const std::string& path, bool only_private, std::string
   return text;
 }
 
-InitMethod parse_init_method(const std::string& text) {
+Rendezvous parse_rendezvous(const std::string& text) {
   const auto bad = [&](const char* why) {
     return ConfigError({given(settings::kRendezvous, text),
                         fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
                                     "that all processes share",
                                     why)});
   };
-  InitMethod method;
+  Rendezvous parsed;
   if (text.rfind("file:", 0) == 0) {
-    method.path = text.substr(text.rfind("file://", 0) == 0 ? 7 : 5);
-    if (method.path.empty()) throw bad("the path is empty");
-    return method;
+    parsed.address_file = text.substr(text.rfind("file://", 0) == 0 ? 7 : 5);
+    if (parsed.address_file.empty()) throw bad("the path is empty");
+    return parsed;
   }
   if (text.rfind("tcp://", 0) != 0) throw bad("unknown method");
   const size_t colon = text.rfind(':');
   if (colon < 6 || colon == 6) throw bad("host and port are missing");
-  method.host = text.substr(6, colon - 6);
-  if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']')
-    method.host = method.host.substr(1, method.host.size() - 2);
-  method.port = parse_number<int>(std::string_view(text).substr(colon + 1)).value_or(0);
-  if (method.port < 1 || method.port > 65535) throw bad("the port is not a number from 1 to 65535");
-  return method;
+  parsed.host = text.substr(6, colon - 6);
+  if (parsed.host.size() > 2 && parsed.host.front() == '[' && parsed.host.back() == ']')
+    parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
+  parsed.port = parse_number<int>(std::string_view(text).substr(colon + 1)).value_or(0);
+  if (parsed.port < 1 || parsed.port > 65535) throw bad("the port is not a number from 1 to 65535");
+  return parsed;
 }
 
-Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, const std::string& run_id,
-                           bool one_machine) {
-  Rendezvous plan;
-  check_secret(secret, "the secret of the processes");
-  plan.secret = secret;
-  plan.run_id = run_id;
-  if (init.empty()) return plan;  // MPI carries the address and the key made for this run
-  plan.method = parse_init_method(init);
-  plan.address_file = plan.method.path;
-  if (plan.method.host.empty()) return plan;
-  if (one_machine) plan.method.host = "127.0.0.1";
-  if (!secret.empty()) return plan;
-  if (!names_loopback(plan.method.host)) {
+Rendezvous plan_rendezvous(const ProcessGroupOptions& options) {
+  check_secret(options.secret, "the secret of the processes");
+  if (options.rendezvous.empty()) return {};  // MPI carries the address and the key made for this run
+  Rendezvous plan = parse_rendezvous(options.rendezvous);
+  if (plan.host.empty()) return plan;
+  if (options.one_machine) plan.host = "127.0.0.1";
+  if (!options.secret.empty()) return plan;
+  if (!names_loopback(plan.host)) {
     throw ConfigError(
-        {given(settings::kRendezvous, init),
+        {given(settings::kRendezvous, options.rendezvous),
          ": a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or "
          "VITRINE_SECRET_FILE to a "
          "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32"});
   }
-  plan.address_file = private_address_path(plan.method.port);
+  plan.address_file = private_address_path(plan.port);
   return plan;
 }
 

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/process_group/process_group.h"
+
 /// How the processes of a process group find rank 0. Private to runtime/process_group.
 namespace vitrine::process_group {
 
@@ -36,23 +38,16 @@ std::string read_private_file(const std::string& path, size_t most_bytes, std::s
 /// Writes or replaces a file that only this user may open, atomically. Returns the problem, or an empty string.
 std::string write_private_file(const std::string& path, std::string_view content);
 
-/// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
-struct InitMethod {
-  std::string host, path;
-  int port = 0;
-};
-InitMethod parse_init_method(const std::string& text);
-
-/// How the processes of a run find and authenticate each other.
+/// Where the processes of a run meet.
 struct Rendezvous {
-  InitMethod method;         // empty: over MPI
+  std::string host;  // where rank 0 listens; empty: where MPI or the address file says
+  int port = 0;
   std::string address_file;  // where rank 0 stores its address and the run's key; empty: nowhere
-  std::string secret;        // the user's secret; may be empty
-  std::string run_id;        // of ProcessGroupOptions
 };
-/// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if
-/// the file for processes of one machine cannot be used.
-Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, const std::string& run_id,
-                           bool one_machine);
+/// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
+Rendezvous parse_rendezvous(const std::string& text);
+/// throws ConfigError if a secret is required and missing, or too short; CommError if the file for processes of one
+/// machine cannot be used.
+Rendezvous plan_rendezvous(const ProcessGroupOptions& options);
 
 }  // namespace vitrine::process_group

@@ -21,7 +21,7 @@ std::string address_in(const std::string& path) {
   return read_address(path, false, problem);
 }
 
-TEST(InitMethod, ParsesAHostAndItsPort) {
+TEST(Rendezvous, ParsesAHostAndItsPort) {
   const struct {
     const char* text;
     const char* host;
@@ -31,29 +31,29 @@ TEST(InitMethod, ParsesAHostAndItsPort) {
                {"tcp://[fe80::1]:65535", "fe80::1", 65535},
                {"tcp://node1.cluster.example:400", "node1.cluster.example", 400}};
   for (const auto& c : cases) {
-    const InitMethod method = parse_init_method(c.text);
+    const Rendezvous method = parse_rendezvous(c.text);
     EXPECT_EQ(method.host, c.host) << c.text;
     EXPECT_EQ(method.port, c.port) << c.text;
-    EXPECT_EQ(method.path, "") << c.text;
+    EXPECT_EQ(method.address_file, "") << c.text;
   }
 }
 
-TEST(InitMethod, ParsesAFile) {
+TEST(Rendezvous, ParsesAFile) {
   for (const auto& [text, path] : {std::pair("file:/tmp/meet", "/tmp/meet"), std::pair("file:///tmp/meet", "/tmp/meet"),
                                    std::pair("file:meet", "meet"), std::pair("file:/tmp/a b:c", "/tmp/a b:c")}) {
-    const InitMethod method = parse_init_method(text);
-    EXPECT_EQ(method.path, path) << text;
+    const Rendezvous method = parse_rendezvous(text);
+    EXPECT_EQ(method.address_file, path) << text;
     EXPECT_EQ(method.host, "") << text;
     EXPECT_EQ(method.port, 0) << text;
   }
 }
 
-TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
+TEST(Rendezvous, RefusesAnythingElseWithTheRemedy) {
   for (const char* text :
        {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1",
         "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0",
         "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
-    const std::string message = error_of<ConfigError>([&] { parse_init_method(text); });
+    const std::string message = error_of<ConfigError>([&] { parse_rendezvous(text); });
     expect_contains(message, std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":",
                     "tcp://HOST:PORT", "file:PATH");
   }
@@ -130,24 +130,25 @@ TEST(RendezvousAddress, IsARegularFile) {
 
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
-    const std::string text = error_of<ConfigError>([&] { plan_rendezvous(init, "", "", false); });
+    const std::string text = error_of<ConfigError>([&] { plan_rendezvous({.rendezvous = init}); });
     expect_contains(
         text, std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret",
         "VITRINE_SECRET_FILE");
-    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", "", false).address_file, "");
-    EXPECT_EQ(plan_rendezvous(init, "", "", true).method.host, "127.0.0.1") << "all on one machine";
-    EXPECT_THROW(plan_rendezvous(init, "12345", "", false), ConfigError) << "a job's number is no secret";
+    EXPECT_EQ(plan_rendezvous({.rendezvous = init, .secret = "0123456789abcdef"}).address_file, "");
+    EXPECT_EQ(plan_rendezvous({.rendezvous = init, .one_machine = true}).host, "127.0.0.1") << "all on one machine";
+    EXPECT_THROW(plan_rendezvous({.rendezvous = init, .secret = "12345"}), ConfigError)
+        << "a job's number is no secret";
   }
 }
 
 TEST(RendezvousPlan, OnLoopbackTheKeyIsInAPrivateFile) {
-  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", "", false);
+  const Rendezvous plan = plan_rendezvous({.rendezvous = "tcp://127.0.0.1:29500"});
   const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
   struct stat status {};
   ASSERT_EQ(stat(folder.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0700U);
   EXPECT_EQ(status.st_uid, geteuid());
-  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", "", false).address_file);
+  EXPECT_NE(plan.address_file, plan_rendezvous({.rendezvous = "tcp://127.0.0.1:29501"}).address_file);
 }
 
 }  // namespace
