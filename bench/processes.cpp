@@ -13,9 +13,8 @@
 namespace vitrine::bench {
 namespace {
 
+using process_group::encode;
 using process_group::FailureDetector;
-using process_group::MessageKind;
-using process_group::Writer;
 
 void per_rank(benchmark::State& state) {
   state.counters["per rank"] =
@@ -34,9 +33,8 @@ FailureDetector complete_detector(int ranks) {
 
 void BM_Rendezvous(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
-  const std::string join =
-      Writer(MessageKind::join).number(1).number(ranks).text("rank 1 (pid 4242 on node17)").bytes();
-  const std::string devices = Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0").bytes();
+  const std::string join = encode(process_group::Join{1, ranks, "rank 1 (pid 4242 on node17)"});
+  const std::string devices = encode(process_group::Devices{{"cuda:0"}});
   for (auto _ : state) {
     FailureDetector detector(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -53,17 +51,16 @@ void BM_Agreement(benchmark::State& state) {
   FailureDetector detector = complete_detector(ranks);
   uint64_t sequence = 0;
   for (auto _ : state) {
-    const std::string message =
-        Writer(MessageKind::gather).number(sequence).text("what they train").text("0123456789abcdef 4096").bytes();
+    const std::string message = encode(process_group::Gather{sequence, "what they train", {"0123456789abcdef 4096"}});
     bool equal = false;
     for (int rank = 0; rank < ranks; ++rank) {
       auto m = std::get<process_group::Gather>(process_group::decode(message));
-      const auto parts = detector.gather(rank, m.sequence, std::move(m.what), std::move(m.part));
+      const auto parts = detector.gather(rank, m.sequence, std::move(m.what), std::move(m.part.bytes));
       if (!parts) continue;
       equal =
           std::all_of(parts->begin(), parts->end(), [&](const std::string& part) { return part == parts->front(); });
       for (int member = 1; member < ranks; ++member) {
-        benchmark::DoNotOptimize(Writer(MessageKind::gathered).text(equal ? "equal" : "different").bytes());
+        benchmark::DoNotOptimize(encode(process_group::Gathered{{equal ? "equal" : "different"}}));
       }
     }
     if (!equal) state.SkipWithError("the ranks differ");
@@ -85,8 +82,7 @@ void BM_Collective(benchmark::State& state) {
   int64_t now_ns = 1;
   for (auto _ : state) {
     record.step = static_cast<int64_t>(record.sequence);
-    const std::string message =
-        Writer(MessageKind::progress).number(0).number(record.sequence).number(uint64_t{1}).record(record).bytes();
+    const std::string message = encode(process_group::Progress{0, record.sequence, {record}});
     for (int rank = 0; rank < ranks; ++rank) {
       const auto m = std::get<process_group::Progress>(process_group::decode(message));
       detector.hear(rank, now_ns);

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -25,5 +26,9 @@ std::optional<Number> parse_number(std::string_view text) {
 /// The items between separators, one more than there are separators. Empty items stay: "a,,b," has four items and ""
 /// has one.
 std::vector<std::string> split_text(std::string_view text, char separator);
+
+/// Formats ascending ranks for a message: "rank 3", "ranks 0, 1", "ranks 0 to 41, 43 to 255". Of more than eight runs,
+/// names the first ones and the total number.
+std::string describe_ranks(std::span<const int> ranks);
 
 }  // namespace vitrine

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/comm/call.h"
-#include "runtime/process_group/collective_record.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 

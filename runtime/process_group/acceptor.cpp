@@ -10,18 +10,24 @@
 
 #include "runtime/clock.h"
 #include "runtime/error.h"
+#include "runtime/process_group/sockets.h"
 
 namespace vitrine::process_group {
 
 namespace {
 
 // Accepted at a time, so that current members do not wait.
-constexpr int kMostAdmitted = 64;
+constexpr int kMostAccepted = 64;
 
 }  // namespace
 
-Acceptor::Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms)
-    : listeners_(std::move(listeners)), key_(key), most_peers_(most_peers), patience_ns_(patience_ms * 1'000'000) {}
+Acceptor::Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, Admit admit,
+                   int64_t patience_ms)
+    : listeners_(std::move(listeners)),
+      key_(key),
+      most_peers_(most_peers),
+      admit_(std::move(admit)),
+      patience_ns_(patience_ms * 1'000'000) {}
 
 void Acceptor::wait(int wait_ms) const {
   std::vector<pollfd> waiting;
@@ -33,17 +39,15 @@ void Acceptor::wait(int wait_ms) const {
   poll(waiting.data(), waiting.size(), wait_ms);
 }
 
-std::vector<Acceptor::JoinRequest> Acceptor::serve(int wait_ms) {
+void Acceptor::serve(int wait_ms) {
   wait(wait_ms);
-  for (const Descriptor& listener : listeners_) admit(listener);
-  std::vector<JoinRequest> requests;
+  for (const Descriptor& listener : listeners_) accept(listener);
   const int64_t now_ns = steady_now_ns();
-  std::erase_if(peers_, [&](Peer& peer) { return !serve_peer(peer, now_ns, requests); });
-  return requests;
+  std::erase_if(peers_, [&](Peer& peer) { return !serve_peer(peer, now_ns); });
 }
 
-void Acceptor::admit(const Descriptor& listener) {
-  for (int i = 0; i < kMostAdmitted; ++i) {
+void Acceptor::accept(const Descriptor& listener) {
+  for (int i = 0; i < kMostAccepted; ++i) {
     std::string address;
     Descriptor socket = accept_one(listener, &address);
     const int error = errno;
@@ -69,13 +73,13 @@ void Acceptor::close_oldest_peer() {
   peers_.erase(oldest == peers_.end() ? peers_.begin() : oldest);
 }
 
-bool Acceptor::serve_peer(Peer& peer, int64_t now_ns, std::vector<JoinRequest>& requests) try {
+bool Acceptor::serve_peer(Peer& peer, int64_t now_ns) try {
   if (now_ns - peer.since_ns > patience_ns_) return false;
   const bool open = peer.connection.receive();
   peer.connection.flush();
   if (peer.stage == Stage::refused) return open;
   while (const std::optional<std::string> bytes = peer.connection.take()) {
-    if (!handle(peer, decode(*bytes), requests)) return false;
+    if (!handle(peer, decode(*bytes))) return false;
     if (peer.stage == Stage::refused) break;
   }
   return open;
@@ -83,47 +87,47 @@ bool Acceptor::serve_peer(Peer& peer, int64_t now_ns, std::vector<JoinRequest>& 
   return false;
 }
 
-bool Acceptor::handle(Peer& peer, Message message, std::vector<JoinRequest>& requests) {
+bool Acceptor::handle(Peer& peer, const Message& message) {
+  const std::string somebody = fmt::format("A process at {}", peer.address);
   if (const auto* const hello = std::get_if<Hello>(&message); hello != nullptr && peer.stage == Stage::hello) {
+    const std::optional<int> version = protocol_version(hello->magic);
+    if (!version) return false;
     if (hello->magic != kMagic) {
-      const std::optional<int> version = protocol_version(hello->magic);
-      if (!version) return false;
-      refuse(peer,
+      refuse(peer, somebody,
              fmt::format("it speaks version {} of the protocol between processes, rank 0 version {}; start all of them "
                          "with the same version of Vitrine",
-                         *version, *protocol_version(kMagic)));
+                         *version, *protocol_version(kMagic)),
+             refused_peer_);
       return true;
     }
     const std::string nonce = random_bytes();
-    peer.handshake.emplace(key_, hello->nonce, nonce);
-    peer.connection.send(Writer(MessageKind::challenge).raw(nonce).bytes());
+    peer.handshake.emplace(key_, hello->nonce.bytes, nonce);
+    peer.connection.send(encode(Challenge{{nonce}}));
     peer.stage = Stage::proof;
     return true;
   }
   if (const auto* const proof = std::get_if<Proof>(&message); proof != nullptr && peer.stage == Stage::proof) {
-    if (!proves(proof->code, peer.handshake->member_proof)) {
-      refuse(peer, "it does not know this run's secret, or has another run id");
+    if (!proves(proof->code.bytes, peer.handshake->member_proof)) {
+      refuse(peer, somebody, "it does not know this run's secret, or has another run id", refused_peer_);
       return true;
     }
-    peer.connection.send(Writer(MessageKind::proof).raw(peer.handshake->server_proof).bytes());
+    peer.connection.send(encode(Proof{{peer.handshake->server_proof}}));
     peer.connection.seal(peer.handshake->to_member, peer.handshake->to_server);
     peer.stage = Stage::join;
     return true;
   }
-  if (auto* const join = std::get_if<Join>(&message); join != nullptr && peer.stage == Stage::join) {
-    requests.push_back({std::move(peer.connection), std::move(*join)});
-  }
-  return false;
+  const auto* const join = std::get_if<Join>(&message);
+  if (join == nullptr || peer.stage != Stage::join) return false;
+  const std::string refusal = admit_(*join, peer.connection);
+  if (refusal.empty()) return false;
+  refuse(peer, join->name, refusal, refused_process_);
+  return true;
 }
 
-void Acceptor::refuse(Peer& peer, const std::string& reason) {
-  last_refusal_ = fmt::format(" A process at {} connected and was refused: {}.", peer.address, reason);
-  peer.connection.send(Writer(MessageKind::refused).text(reason).bytes());
+void Acceptor::refuse(Peer& peer, const std::string& name, const std::string& reason, std::string& last) {
+  last = fmt::format(" {} connected and was refused: {}.", name, reason);
+  peer.connection.send(encode(Refused{reason}));
   peer.stage = Stage::refused;
-}
-
-void Acceptor::dismiss(JoinRequest request) {
-  peers_.push_back({std::move(request.connection), "", steady_now_ns(), Stage::refused});
 }
 
 }  // namespace vitrine::process_group

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/process_group/connection.h"
-#include "runtime/process_group/handshake.h"
 #include "runtime/process_group/message.h"
 
 /// Private to runtime/process_group.
@@ -26,20 +26,16 @@ class Acceptor {
   /// More than these occur only under a flood of connections.
   static constexpr size_t kSparePeers = 128;
 
-  /// A process that knows the key, with its identity.
-  struct JoinRequest {
-    Connection connection;
-    Join join;
-  };
+  /// Takes the connection of a process that knows the key, or returns why it may not join.
+  using Admit = std::function<std::string(const Join&, Connection&)>;
 
-  Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms = kPatienceMs);
-  /// Waits up to `wait_ms` for activity and returns the processes that completed the handshake. throws CommError if the
+  Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, Admit admit,
+           int64_t patience_ms = kPatienceMs);
+  /// Waits up to `wait_ms` for activity and admits the processes that completed the handshake. throws CommError if the
   /// process has run out of file descriptors.
-  std::vector<JoinRequest> serve(int wait_ms);
-  /// Keeps the connection of a refused process until it hangs up or its time is over, so that it can read the refusal.
-  void dismiss(JoinRequest request);
+  void serve(int wait_ms);
   /// " 10.0.0.3 connected and was refused: ...", or empty.
-  const std::string& last_refusal() const { return last_refusal_; }
+  std::string last_refusals() const { return refused_process_ + refused_peer_; }
   size_t peer_count() const { return peers_.size(); }
 
  private:
@@ -52,19 +48,21 @@ class Acceptor {
     std::optional<Handshake> handshake = {};
   };
   void wait(int wait_ms) const;
-  void admit(const Descriptor& listener);
+  void accept(const Descriptor& listener);
   void close_oldest_peer();
   /// Returns false if the connection is to be closed.
-  bool serve_peer(Peer& peer, int64_t now_ns, std::vector<JoinRequest>& requests);
-  bool handle(Peer& peer, Message message, std::vector<JoinRequest>& requests);
-  void refuse(Peer& peer, const std::string& reason);
+  bool serve_peer(Peer& peer, int64_t now_ns);
+  bool handle(Peer& peer, const Message& message);
+  /// Keeps the connection until the peer hangs up or its time is over, so that it can read the refusal.
+  void refuse(Peer& peer, const std::string& name, const std::string& reason, std::string& last);
 
   std::vector<Descriptor> listeners_;
   Key key_;
   size_t most_peers_;
+  Admit admit_;
   int64_t patience_ns_;
-  std::vector<Peer> peers_;  // in order of arrival
-  std::string last_refusal_;
+  std::vector<Peer> peers_;                     // in order of arrival
+  std::string refused_process_, refused_peer_;  // the last one that knows the key, and one that does not
 };
 
 }  // namespace vitrine::process_group

@@ -8,7 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/message.h"
-#include "runtime/process_group/rank_list.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -17,26 +17,25 @@ namespace {
 constexpr const char *kNothing = "nothing", *kGiven = "set";
 
 std::string pack(const AgreementFields& fields) {
-  process_group::Writer writer(process_group::MessageKind::gather);
-  writer.number(fields.size());
-  for (const auto& [name, value] : fields) writer.text(name).text(value);
-  return writer.bytes();
+  process_group::Fields packed;
+  for (const auto& [name, value] : fields) {
+    packed.names.push_back(name);
+    packed.values.push_back(value);
+  }
+  return process_group::encode(std::move(packed));
 }
 
 AgreementFields unpack(const std::string& bytes) {
-  process_group::Reader reader(bytes);
-  reader.number<process_group::MessageKind>();
-  AgreementFields fields(reader.count(2 * sizeof(uint64_t)));
-  for (auto& [name, value] : fields) {
-    name = reader.shown();
-    value = reader.shown();
-  }
+  const auto packed = std::get<process_group::Fields>(process_group::decode(bytes));
+  AgreementFields fields;
+  for (size_t i = 0; i < std::min(packed.names.size(), packed.values.size()); ++i)
+    fields.emplace_back(packed.names[i], packed.values[i]);
   return fields;
 }
 
 /// "rank 2 has", "ranks 0, 1 have".
 std::string ranks_have(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", process_group::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have");
+  return fmt::format("{} {}", describe_ranks(ranks), ranks.size() == 1 ? "has" : "have");
 }
 
 std::string value_of(const AgreementFields& fields, const std::string& name) {

@@ -1,23 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/descriptor.h"
-#include "runtime/process_group/handshake.h"
 
-/// Private to runtime/process_group.
+/// Sealed connections. The cryptography is libsodium's: keyed BLAKE2b for proofs and session keys, ChaCha20-Poly1305
+/// for messages. Private to runtime/process_group.
 namespace vitrine::process_group {
 
+/// A nonce, a proof or a key.
+inline constexpr size_t kKeyBytes = 32;
+
+/// kKeyBytes secret bytes, erased on destruction.
+class Key {
+ public:
+  Key() = default;
+  /// throws CommError for any other number of bytes.
+  explicit Key(std::string_view bytes);
+  Key(const Key&) = default;
+  Key& operator=(const Key&) = default;
+  ~Key();
+  const uint8_t* data() const { return bytes_.data(); }
+
+ private:
+  std::array<uint8_t, kKeyBytes> bytes_{};
+};
+
+/// Returns kKeyBytes from the system's random generator: a nonce or a key.
+std::string random_bytes();
+std::string to_hex(std::string_view bytes);
+/// Returns an empty string if the text is not the hexadecimal form of whole bytes.
+std::string from_hex(std::string_view text);
+
+/// Derives the key of a run from the user's secret, the one that rank 0 generated for this run, and the run's id; each
+/// may be empty.
+Key run_key(std::string_view given, std::string_view made, std::string_view run_id = {});
+
+/// Values derived from a run's key and both sides' nonces. Each of the four is derived under its own name, so one
+/// side's proof is useless to the other, and a fresh nonce of either side invalidates all recordings.
+struct Handshake {
+  Handshake(const Key& key, std::string_view member_nonce, std::string_view server_nonce);
+  std::string member_proof, server_proof;
+  Key to_server, to_member;
+};
+
+/// Compares in constant time.
+bool proves(std::string_view given, std::string_view expected);
+
 /// A TCP socket that carries messages, each as its length and its bytes. Never blocks. Buffers received data up to a
-/// limit; the rest stays in the system's buffers.
+/// limit; the rest stays in the system's buffers. Once sealed, messages are encrypted, authenticated and numbered, so
+/// that reading, changing, omitting, repeating or moving one is impossible or detected.
 class Connection {
  public:
   static constexpr uint64_t kLargestMessage = uint64_t{1} << 30;
+  /// What sealing adds to a message.
+  static constexpr size_t kSealBytes = 16;
   /// Time within which a message must arrive completely after its first byte.
   static constexpr int64_t kLongestMessageMs = 300'000;
 
@@ -37,48 +79,34 @@ class Connection {
   /// Reads available data, up to the limit. False if the other side has closed the connection and everything it sent
   /// has been read; take() still works.
   bool receive();
-  bool gone() const { return gone_; }
-  /// Whether the other machine acknowledges what it is sent, as that of a stopped process does too.
-  bool acknowledged() const;
   /// Returns the next complete message. throws CommError for data that is not a message, is too large or too slow, or
   /// was not sealed by the other side.
   std::optional<std::string> take();
+  bool gone() const { return gone_; }
+  /// Whether the other machine acknowledges what it is sent, as that of a stopped process does too.
+  bool acknowledged() const;
+  /// Waits until data arrives or, for unsent data, until the socket accepts more; at most `wait_ms`.
+  void wait(int wait_ms) const;
+  /// Makes an epoll report what wait() waits for, under this number. Call it again after each other call.
+  void watch(const Descriptor& epoll, uint32_t number);
 
  private:
+  /// The key of a direction, and the number of messages that it has sealed.
+  struct Direction {
+    Key key;
+    uint64_t count = 0;
+  };
+  std::string open_sealed(std::string_view sealed);
+  uint32_t events() const;
+
   Descriptor socket_;
   std::string unsent_, received_;
-  size_t sent_ = 0, taken_ = 0;         // of outgoing_ and incoming_
+  size_t sent_ = 0, taken_ = 0;         // of unsent_ and received_
   uint64_t largest_ = kLargestMessage;  // limit for the other side
-  std::optional<Seal> sending_, receiving_;
+  std::optional<Direction> sending_, receiving_;
   int64_t unfinished_since_ns_ = 0;        // 0: no partial message
   bool takes_more_ = true, gone_ = false;  // state of the other side
+  uint32_t watched_ = 0;                   // events that the epoll reports; 0: none
 };
-
-/// Creates an event that wakes a thread in poll(): readable once an 8-byte number was written to it. throws CommError.
-Descriptor make_event();
-
-/// Text of an errno. If descriptors have run out, also gives the limit and how to raise it.
-std::string describe_error(int error);
-/// Raises the number of files this process may open to at least `needed`, as far as the system permits.
-void raise_descriptor_limit(uint64_t needed);
-
-/// Whether a name means this machine's loopback: "localhost" and similar, 127.0.0.0/8 and ::1. A name that merely
-/// resolves to such an address does not count: Debian's /etc/hosts maps a machine's own name to 127.0.1.1, and other
-/// machines know it by another address.
-bool names_loopback(const std::string& host);
-/// Returns the addresses to listen on for a name that resolves to `resolved`: these, and, if all of them are loopback
-/// addresses although the name is not a loopback name, also the machine's other addresses, by which other machines
-/// reach it.
-std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved,
-                                           const std::vector<std::string>& interfaces);
-/// Listens only on the addresses of a name. throws CommError naming host, port and cause.
-std::vector<Descriptor> listen_at(const std::string& host, int port);
-/// Listens on all interfaces. port 0: any free port. throws CommError naming the port and the cause.
-Descriptor listen_on(int port);
-int port_of(const Descriptor& socket);
-/// Accepts a waiting connection, if any, and stores its address; otherwise errno gives the cause.
-Descriptor accept_one(const Descriptor& listener, std::string* address = nullptr);
-/// Connects within `timeout_ms`. Without a connection, `problem` gives the cause.
-Descriptor connect_to(const std::string& host, int port, int64_t timeout_ms, std::string& problem);
 
 }  // namespace vitrine::process_group

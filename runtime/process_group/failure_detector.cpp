@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/process_group/rank_list.h"
 #include "runtime/settings.h"
+#include "runtime/text.h"
 
 namespace vitrine::process_group {
 
@@ -98,17 +98,17 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
 
 namespace {
 
-/// Divides places into those with the most common value and the others. In a tie, the value of the first place counts
-/// as right.
-template <class Place, class Value>
-std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
-  std::map<Value, int> counts;
-  for (const auto& [place, value] : votes) ++counts[value];
-  const auto right = std::ranges::max_element(
-      votes, [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
-  std::pair<std::vector<Place>, std::vector<Place>> parts;
-  for (const auto& [place, value] : votes) (value == right->second ? parts.first : parts.second).push_back(place);
-  return parts;
+/// Of groups of places, one for each value: the largest, whose value counts as right (in a tie, the one with the first
+/// place), and of the others the one with the first place. requires  at least two, with places in ascending order
+template <class Group>
+std::pair<Group, Group> right_and_wrong(std::vector<Group> groups) {
+  std::ranges::sort(groups, [](const Group& a, const Group& b) {
+    return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
+  });
+  const auto wrong = std::min_element(groups.begin() + 1, groups.end(), [](const Group& a, const Group& b) {
+    return a.places.front() < b.places.front();
+  });
+  return {groups.front(), *wrong};
 }
 
 constexpr int64_t kPauseEchoNs = 5'000'000'000;
@@ -118,41 +118,38 @@ constexpr const char* kSameCollectives = "every rank must issue the same collect
 
 void FailureDetector::compare(Round round) {
   for (Part& part : round.parts) std::ranges::sort(part.places);
-  // The most common record counts as right; in a tie, the one of the first device.
-  std::ranges::sort(round.parts, [](const Part& a, const Part& b) {
-    return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
-  });
-  const Part& right = round.parts.front();
-  const Part& wrong = *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) {
-    return a.places.front() < b.places.front();
-  });
+  const auto [right, wrong] = right_and_wrong(std::move(round.parts));
   const auto [rank, device] = wrong.places.front();
   decide(fmt::format("{} began {}, where {} began {}; {}", device_name(rank, device), wrong.record.str(),
                      ranks_text(right.places), right.record.str(), kSameCollectives));
 }
 
 void FailureDetector::compare_counts() {
-  std::vector<std::pair<Place, uint64_t>> votes;
-  for (int rank = 0; rank < size(); ++rank) {
-    const std::vector<DeviceState>& devices = member(rank).devices;
-    for (size_t d = 0; d < devices.size(); ++d) votes.emplace_back(Place{rank, static_cast<int>(d)}, devices[d].begun);
-  }
-  if (votes.empty()) return;
-  const auto [right, wrong] = divide(votes);
-  if (wrong.empty()) return;
-  const auto count = [&](const Place& place) {
-    return member(place.first).devices[static_cast<size_t>(place.second)].begun;
+  struct Count {
+    uint64_t begun;
+    std::vector<Place> places;
   };
-  const Place odd = wrong.front();
+  std::vector<Count> counts;
+  for (int rank = 0; rank < size(); ++rank) {
+    for (size_t d = 0; d < member(rank).devices.size(); ++d) {
+      const uint64_t begun = member(rank).devices[d].begun;
+      auto count = std::ranges::find(counts, begun, &Count::begun);
+      if (count == counts.end()) count = counts.insert(counts.end(), {begun, {}});
+      count->places.emplace_back(rank, static_cast<int>(d));
+    }
+  }
+  if (counts.size() < 2) return;
+  const auto [right, wrong] = right_and_wrong(std::move(counts));
+  const Place odd = wrong.places.front();
   const auto missed = std::ranges::find_if(rounds_, [&](const auto& round) {
-    const std::vector<Part>& parts = round.second.parts;
-    return std::ranges::none_of(parts, [&](const Part& p) { return std::ranges::count(p.places, odd) > 0; });
+    return std::ranges::none_of(round.second.parts,
+                                [&](const Part& p) { return std::ranges::count(p.places, odd) > 0; });
   });
   const std::string which = missed == rounds_.end()
                                 ? position(odd.first)
                                 : fmt::format("it did not begin {}", missed->second.parts.front().record.str());
   decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", device_name(odd.first, odd.second),
-                     count(odd), ranks_text(right), count(right.front()), which, kSameCollectives));
+                     wrong.begun, ranks_text(right.places), right.begun, which, kSameCollectives));
 }
 
 std::string FailureDetector::position(int rank) const {

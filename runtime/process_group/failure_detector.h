@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/process_group/collective_record.h"
 #include "runtime/process_group/message.h"
 #include "runtime/reason.h"
 

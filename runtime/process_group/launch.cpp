@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstdint>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,7 +14,6 @@
 #include "runtime/error.h"
 #include "runtime/mpi_launchers.h"
 #include "runtime/printable.h"
-#include "runtime/process_group/slurm.h"
 #include "runtime/settings.h"
 #include "runtime/text.h"
 
@@ -27,14 +25,8 @@ constexpr int kMostProcesses = 1 << 20;
 
 /// A variable or a setting, and its value.
 struct Given {
-  std::variant<std::string, Setting> name;
+  Reason::Part shown;  // "RANK=1", or the setting
   std::string text;
-  bool is_setting() const { return std::holds_alternative<Setting>(name); }
-  /// "RANK=1", or the setting.
-  Reason::Part str() const {
-    return is_setting() ? given(std::get<Setting>(name), text)
-                        : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), excerpt(text)));
-  }
 };
 
 /// A value that a launcher sets: its name (or names) and what was found.
@@ -43,10 +35,12 @@ struct Wanted {
   std::optional<Given> given;
 };
 
+Given variable(const char* name, const std::string& text) { return {fmt::format("{}={}", name, excerpt(text)), text}; }
+
 std::optional<Given> get(const Environment& env, const char* name) {
   const char* text = env(name);
   if (text == nullptr || *text == '\0') return std::nullopt;
-  return Given{name, text};
+  return variable(name, text);
 }
 
 std::optional<Given> get(const Environment& env, const char* name, const char* otherwise) {
@@ -61,7 +55,8 @@ Wanted want(const Environment& env, const char* name, const char* otherwise) {
 
 std::optional<Given> get(Setting setting, std::optional<int> value) {
   if (!value) return std::nullopt;
-  return Given{setting, std::to_string(*value)};
+  const std::string text = std::to_string(*value);
+  return Given{given(setting, text), text};
 }
 
 Wanted want(Setting setting, std::optional<int> value) { return {setting, get(setting, value)}; }
@@ -83,7 +78,7 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
   std::vector<Reason::Part> present, missing;
   for (Wanted& wanted : set) {
     if (wanted.given) {
-      present.push_back(wanted.given->str());
+      present.push_back(wanted.given->shown);
       found.push_back(*std::move(wanted.given));
     } else {
       missing.push_back(std::move(wanted.name));
@@ -97,8 +92,9 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
 }
 
 [[noreturn]] void reject(const Given& given, const Reason& expected) {
-  throw ConfigError(Reason({"launch: ", given.str(), ": expected "}) + expected + "; correct it" +
-                    (given.is_setting() ? "" : ", or unset it if it is left over from something else"));
+  throw ConfigError(
+      Reason({"launch: ", given.shown, ": expected "}) + expected + "; correct it" +
+      (given.shown.kind != Reason::Part::Kind::text ? "" : ", or unset it if it is left over from something else"));
 }
 
 /// `because` says where the largest value comes from.
@@ -118,9 +114,9 @@ Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_si
   Launch launch;
   launch.launcher = launcher;
   launch.world_size = read_number(world_size, 1, kMostProcesses, "");
-  launch.rank = read_number(rank, 0, launch.world_size - 1, world_size.str());
-  launch.local_world_size = read_number(local_world_size, 1, launch.world_size, world_size.str());
-  launch.local_rank = read_number(local_rank, 0, launch.local_world_size - 1, local_world_size.str());
+  launch.rank = read_number(rank, 0, launch.world_size - 1, world_size.shown);
+  launch.local_world_size = read_number(local_world_size, 1, launch.world_size, world_size.shown);
+  launch.local_rank = read_number(local_rank, 0, launch.local_world_size - 1, local_world_size.shown);
   return launch;
 }
 
@@ -131,7 +127,8 @@ void read_master(const LaunchFlags& flags, const Environment& env, Launch& launc
   if (!address || !port) return;
   launch.master_address = address->text;
   launch.master_port = read_number(*port, 1, UINT16_MAX, "");
-  launch.master_port_taken = torchrun_agent_listens(env);
+  const auto store = get(env, "TORCHELASTIC_USE_AGENT_STORE");
+  launch.master_port_taken = store && store->text == "True";
 }
 
 Launch from_flags(const LaunchFlags& flags, const Environment& env) {
@@ -186,7 +183,7 @@ Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
 void reject_prterun(const Environment& env) {
   const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
   if (!launched || !rank) return;
-  throw ConfigError({"launch: ", launched->str(), " and ", rank->str(),
+  throw ConfigError({"launch: ", launched->shown, " and ", rank->shown,
                      " are set, but none of Open MPI's variables: prterun does not set the number of processes; start "
                      "with mpirun, give ",
                      settings::kLaunchRank, " and ", settings::kLaunchWorldSize,
@@ -203,7 +200,7 @@ void reject_other_launchers(const Environment& env, const std::optional<Given>& 
     if (one || (tasks && size && tasks->text == size->text)) continue;
     std::vector<Reason::Part> set;
     for (const auto& variable : {size, rank}) {
-      if (variable) set.push_back(variable->str());
+      if (variable) set.push_back(variable->shown);
     }
     throw ConfigError(
         Reason("launch: ") + join(set) +
@@ -212,6 +209,58 @@ void reject_other_launchers(const Environment& env, const std::optional<Given>& 
                 settings::kLaunchRank, " and ", settings::kLaunchWorldSize,
                 fmt::format("), or unset {} and {} for a single process", launcher.size, launcher.rank)}));
   }
+}
+
+/// A run of equal numbers in Slurm's lists: 4(x2).
+struct SlurmCount {
+  int value = 0;
+  int times = 1;
+};
+
+/// Parses a number of at least 1 that makes up the whole text.
+std::optional<int> parse_positive(std::string_view text) {
+  const std::optional<int> value = parse_number<int>(text);
+  return value && *value >= 1 ? value : std::nullopt;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Parses "4(x2),1": numbers of at least 1, one per node. Returns nothing for anything else.
+std::optional<std::vector<SlurmCount>> parse_slurm_counts(std::string_view text) {
+  std::vector<SlurmCount> counts;
+  for (const std::string_view item : split_text(text, ',')) {
+    const size_t open = std::min(item.find("(x"), item.size());
+    const std::string_view run = open == item.size() ? "(x1)" : item.substr(open);
+    const auto value = parse_positive(item.substr(0, open)), times = parse_positive(run.substr(2, run.size() - 3));
+    if (!value || !times || !run.ends_with(')')) return std::nullopt;
+    counts.push_back({*value, *times});
+  }
+  return counts;
+}
+
+/// Returns the first host of a list: node01 for "node[01-04,7],other". Returns nothing for anything else.
+std::optional<std::string> first_slurm_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    const char c = list.front();
+    list.remove_prefix(1);
+    if (c == ']' || c == ' ') return std::nullopt;
+    if (c != '[') {
+      host += c;
+      continue;
+    }
+    // Only the first number in the brackets counts, with its leading zeros.
+    const auto* digits_end = std::find_if_not(list.begin(), list.end(), is_digit);
+    const auto digits = static_cast<size_t>(digits_end - list.begin());
+    const size_t close = list.find(']');
+    if (digits == 0 || close == std::string_view::npos ||
+        std::string_view("-,]").find(list[digits]) == std::string_view::npos)
+      return std::nullopt;
+    host += list.substr(0, digits);
+    list.remove_prefix(close + 1);
+  }
+  if (host.empty()) return std::nullopt;
+  return host;
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -224,8 +273,10 @@ bool in_slurm_step(const Environment& env) {
   return step && parse_number<uint64_t>(step->text).value_or(0) < 0xfffffff0;
 }
 
+constexpr const char *kTaskCounts = "SLURM_STEP_TASKS_PER_NODE", *kTaskLimit = "SLURM_NTASKS_PER_NODE";
+
 /// Number of tasks on this machine, from a list such as "4(x2),1".
-Given slurm_local_tasks(const Given& per_node, const Environment& env) {
+Given slurm_local_tasks(const Given& per_node, bool is_limit, const Environment& env) {
   const auto counts = parse_slurm_counts(per_node.text);
   if (!counts) reject(per_node, "tasks of each node, such as 4(x2),1");
   int64_t node = 0, nodes = 0;
@@ -234,25 +285,25 @@ Given slurm_local_tasks(const Given& per_node, const Environment& env) {
   if (!equal) {
     for (const SlurmCount& count : *counts) nodes += count.times;
     const auto id = complete("Slurm's variables are", "start with srun, which sets it",
-                             {{per_node.str(), per_node}, want(env, "SLURM_NODEID")})[1];
-    node = read_number(id, 0, static_cast<int>(std::min<int64_t>(nodes - 1, INT_MAX)), per_node.str());
+                             {{per_node.shown, per_node}, want(env, "SLURM_NODEID")})[1];
+    node = read_number(id, 0, static_cast<int>(std::min<int64_t>(nodes - 1, INT_MAX)), per_node.shown);
   }
   auto count = counts->begin();
   for (; node >= count->times; ++count) node -= count->times;
-  return {per_node.name, std::to_string(count->value)};
+  return variable(is_limit ? kTaskLimit : kTaskCounts, std::to_string(count->value));
 }
 
 Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
-  const auto found = complete(
-      "Slurm's variables are",
-      "start with srun, which sets them, or unset SLURM_STEP_ID and SLURM_STEPID for a single process",
-      {want(env, "SLURM_PROCID"), want(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-       want_local_rank(flags, env, "SLURM_LOCALID"), want(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
-       want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
+  const auto found =
+      complete("Slurm's variables are",
+               "start with srun, which sets them, or unset SLURM_STEP_ID and SLURM_STEPID for a single process",
+               {want(env, "SLURM_PROCID"), want(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+                want_local_rank(flags, env, "SLURM_LOCALID"), want(env, kTaskCounts, kTaskLimit),
+                want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
   const Given& per_node = found[3];
-  Given local_world_size = slurm_local_tasks(per_node, env);
   // --ntasks-per-node is a limit: with fewer tasks, all are on this machine.
-  const bool limit = std::get<std::string>(per_node.name) == "SLURM_NTASKS_PER_NODE";
+  const bool limit = !get(env, kTaskCounts);
+  Given local_world_size = slurm_local_tasks(per_node, limit, env);
   if (limit && read_number(found[1], 1, INT_MAX, "") < read_number(local_world_size, 1, INT_MAX, ""))
     local_world_size = found[1];
   Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
@@ -273,11 +324,11 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
 std::string why_single(const Environment& env) {
   std::vector<std::string> why, strays;
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
-    if (const auto stray = get(env, name)) strays.push_back(stray->str().text);
+    if (const auto stray = get(env, name)) strays.push_back(stray->shown.text);
   }
   if (!strays.empty()) why.push_back(fmt::format("{} without RANK does not mean torchrun", fmt::join(strays, ", ")));
   if (const auto job = slurm_job(env))
-    why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str().text));
+    why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->shown.text));
   return why.empty() ? "no launcher's variables are set" : fmt::format("{}", fmt::join(why, "; "));
 }
 
@@ -346,11 +397,6 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
   launch.run_id = run_id_of(launch.launcher, env);
   launch.note = describe(launch, flags, env);
   return launch;
-}
-
-bool torchrun_agent_listens(const Environment& env) {
-  const auto store = get(env, "TORCHELASTIC_USE_AGENT_STORE");
-  return store && store->text == "True";
 }
 
 }  // namespace vitrine

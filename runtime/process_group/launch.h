@@ -57,7 +57,11 @@ const char* launcher_name(Launch::Launcher launcher);
 ///         the variable and its value.
 Launch detect_launch(const LaunchFlags& flags, const Environment& env);
 
-/// Whether torchrun's agent itself listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE is "True").
-bool torchrun_agent_listens(const Environment& env);
+/// Returns the secret that the processes of a run share: VITRINE_SECRET, or the content of the file in
+/// VITRINE_SECRET_FILE without surrounding white space; empty if neither is set.
+///   throws  ConfigError if both are set, if the secret has fewer than 16 bytes, and if the file cannot be read, is not
+///   a regular
+///           file, is longer than 4096 bytes, belongs to another user, or is accessible to users other than its owner
+std::string find_secret(const Environment& env);
 
 }  // namespace vitrine

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/process_group/message.h"
 
+#include <concepts>
+#include <tuple>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "runtime/error.h"
@@ -17,76 +21,143 @@ std::string CollectiveRecord::str() const {
 namespace process_group {
 namespace {
 
-constexpr size_t kLengthBytes = sizeof(uint64_t);
-// A record without texts.
-constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 2;
-// A part of a reason: its kind, no setting, and an empty text.
-constexpr size_t kLeastPartBytes = 1 + 2 * kLengthBytes;
+// The values of each message, in the order in which they are sent.
+auto values_of(Hello& m) { return std::tie(m.magic, m.nonce); }
+auto values_of(Refused& m) { return std::tie(m.reason); }
+auto values_of(Challenge& m) { return std::tie(m.nonce); }
+auto values_of(Proof& m) { return std::tie(m.code); }
+auto values_of(Join& m) { return std::tie(m.rank, m.size, m.name); }
+auto values_of(Accepted& /*m*/) { return std::tuple(); }
+auto values_of(Welcome& m) { return std::tie(m.name); }
+auto values_of(Beat& m) { return std::tie(m.activity.processor_ns, m.activity.transfers, m.position); }
+auto values_of(Devices& m) { return std::tie(m.names); }
+auto values_of(Progress& m) { return std::tie(m.device, m.finished, m.begun); }
+auto values_of(Overdue& m) { return std::tie(m.what, m.waited_ms, m.first_step, m.silent_ms); }
+auto values_of(Gather& m) { return std::tie(m.sequence, m.what, m.part); }
+auto values_of(Gathered& m) { return std::tie(m.answer); }
+auto values_of(Failed& m) { return std::tie(m.reason); }
+auto values_of(Verdict& m) { return std::tie(m.reason); }
+auto values_of(Bye& /*m*/) { return std::tuple(); }
+auto values_of(Fields& m) { return std::tie(m.names, m.values); }
+auto values_of(CollectiveRecord& r) {
+  return std::tie(r.sequence, r.signature, r.operation, r.label, r.phase, r.step, r.bytes, r.group, r.end_is_reported,
+                  r.in_graph);
+}
 
-Hello read_hello(Reader& reader) {
-  Hello hello;
-  hello.magic = reader.number<uint32_t>();
-  if (hello.magic == kMagic) {
-    hello.nonce = reader.raw(kKeyBytes);
+class Writer {
+ public:
+  template <class Composite>
+  requires requires(Composite& value) { values_of(value); }
+  void add(Composite& value) {
+    std::apply([this](auto&... values) { (add(values), ...); }, values_of(value));
+  }
+  template <class Number>
+  requires std::integral<Number>
+  void add(const Number& value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void add(const std::string& value) {
+    add(uint64_t{value.size()});
+    bytes.append(value);
+  }
+  void add(const Bytes& value) { add(value.bytes); }
+  template <class Value>
+  void add(std::vector<Value>& values) {
+    add(uint64_t{values.size()});
+    for (Value& value : values) add(value);
+  }
+  void add(const Reason& value) {
+    add(uint64_t{value.parts().size()});
+    for (const Reason::Part& part : value.parts()) {
+      add(static_cast<uint8_t>(part.kind));
+      add(part.setting);
+      add(part.text);
+    }
+  }
+
+  std::string bytes;
+};
+
+/// Reads the values back. throws CommError for values that are invalid or incomplete.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <class Composite>
+  void read(Composite& value) {
+    std::apply([this](auto&... values) { (read(values), ...); }, values_of(value));
+  }
+  void read(Hello& hello) {
+    read(hello.magic);
+    if (hello.magic == kMagic) return read(hello.nonce);
+    bytes_ = {};  // another version may put something else there
+  }
+  template <class Number>
+  requires std::integral<Number>
+  void read(Number& value) {
+    take(sizeof value).copy(reinterpret_cast<char*>(&value), sizeof value);
+    if (std::cmp_less(value, 0)) refuse("a negative number");
+  }
+  void read(bool& value) {
+    const auto byte = next<uint8_t>();
+    if (byte > 1) refuse("a number other than 0 or 1");
+    value = byte == 1;
+  }
+  void read(std::string& value) { value = printable(take(next<uint64_t>())); }
+  void read(Bytes& value) { value.bytes = take(next<uint64_t>()); }
+  template <class Value>
+  void read(std::vector<Value>& values) {
+    // Grows with the values that are there, not with the number that is claimed.
+    for (uint64_t count = next_count(); count > 0; --count) read(values.emplace_back());
+  }
+  void read(Reason& reason) {
+    for (uint64_t count = next_count(); count > 0; --count) {
+      const auto kind = next<uint8_t>();
+      if (kind > static_cast<uint8_t>(Reason::Part::Kind::proposed)) refuse("an unknown kind of text");
+      const auto setting = next<std::string>();
+      const std::string text = printable_lines(take(next<uint64_t>()));
+      if (setting.empty() != (kind == static_cast<uint8_t>(Reason::Part::Kind::text)))
+        refuse("a text with a setting, or a setting without a name");
+      reason.append({static_cast<Reason::Part::Kind>(kind), Setting(setting.c_str()), text});
+    }
+  }
+  template <class Value>
+  Value next() {
+    Value value{};
+    read(value);
+    return value;
+  }
+  /// throws CommError if bytes are left.
+  void finish() const {
+    if (!bytes_.empty()) refuse("more bytes");
+  }
+
+ private:
+  [[noreturn]] static void refuse(const char* what) {
+    throw CommError(fmt::format("a message between processes is invalid: it contains {}", what));
+  }
+  std::string_view take(uint64_t size) {
+    if (size > bytes_.size())
+      throw CommError("a message between processes ends early; do all of them run the same version?");
+    const std::string_view taken = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return taken;
+  }
+  uint64_t next_count() {
+    const auto count = next<uint64_t>();
+    if (count > bytes_.size()) refuse("a count that exceeds its length");
+    return count;
+  }
+
+  std::string_view bytes_;
+};
+
+/// Reads the message of this kind.
+template <size_t index = 0>
+Message read_message(size_t kind, Reader& reader) {
+  if constexpr (index == std::variant_size_v<Message>) {
+    throw CommError("a message between processes has an unknown kind");
   } else {
-    reader.skip();  // another version may put something else there
+    if (kind != index) return read_message<index + 1>(kind, reader);
+    return reader.next<std::variant_alternative_t<index, Message>>();
   }
-  return hello;
-}
-
-Devices read_devices(Reader& reader) {
-  Devices devices;
-  devices.names.resize(reader.count(kLengthBytes));
-  for (std::string& name : devices.names) name = reader.shown();
-  return devices;
-}
-
-Progress read_progress(Reader& reader) {
-  Progress progress;
-  progress.device = reader.amount<int>();
-  progress.finished = reader.number<uint64_t>();
-  progress.begun.resize(reader.count(kLeastRecordBytes));
-  for (CollectiveRecord& record : progress.begun) record = reader.record();
-  return progress;
-}
-
-/// Braces read their values from left to right.
-Message read_message(Reader& reader) {
-  switch (reader.number<MessageKind>()) {
-    case MessageKind::hello:
-      return read_hello(reader);
-    case MessageKind::refused:
-      return Refused{reader.shown()};
-    case MessageKind::accepted:
-      return Accepted{};
-    case MessageKind::welcome:
-      return Welcome{reader.shown()};
-    case MessageKind::beat:
-      return Beat{{reader.amount<int64_t>(), reader.amount<int64_t>()}, reader.shown()};
-    case MessageKind::devices:
-      return read_devices(reader);
-    case MessageKind::progress:
-      return read_progress(reader);
-    case MessageKind::waiting:
-      return Overdue{reader.shown(), reader.amount<int64_t>(), reader.flag(), reader.amount<int64_t>()};
-    case MessageKind::gather:
-      return Gather{reader.number<uint64_t>(), reader.shown(), reader.text()};
-    case MessageKind::gathered:
-      return Gathered{reader.text()};
-    case MessageKind::error:
-      return Failed{reader.reason()};
-    case MessageKind::verdict:
-      return Verdict{reader.reason()};
-    case MessageKind::bye:
-      return Bye{};
-    case MessageKind::challenge:
-      return Challenge{reader.raw(kKeyBytes)};
-    case MessageKind::proof:
-      return Proof{reader.raw(kKeyBytes)};
-    case MessageKind::join:
-      return Join{reader.number<int>(), reader.number<int>(), reader.shown()};
-  }
-  throw CommError("a message between processes has an unknown kind");
 }
 
 }  // namespace
@@ -97,99 +168,19 @@ std::optional<int> protocol_version(uint32_t magic) {
   return static_cast<int>(digit);
 }
 
+std::string encode(Message message) {
+  Writer writer;
+  writer.add(static_cast<uint8_t>(message.index()));
+  std::visit([&](auto& alternative) { writer.add(alternative); }, message);
+  return std::move(writer.bytes);
+}
+
 Message decode(std::string_view bytes) {
   Reader reader(bytes);
-  Message message = read_message(reader);
+  const auto kind = reader.next<uint8_t>();
+  Message message = read_message(kind, reader);
   reader.finish();
   return message;
-}
-
-Writer& Writer::raw(std::string_view value) {
-  bytes_.append(value);
-  return *this;
-}
-
-Writer& Writer::text(std::string_view value) {
-  number(static_cast<uint64_t>(value.size()));
-  bytes_.append(value);
-  return *this;
-}
-
-Writer& Writer::record(const CollectiveRecord& value) {
-  return number(value.sequence)
-      .number(value.signature)
-      .text(value.operation)
-      .text(value.label)
-      .text(value.phase)
-      .number(value.step)
-      .number(value.bytes)
-      .number(value.group)
-      .number(static_cast<uint8_t>(value.end_is_reported))
-      .number(static_cast<uint8_t>(value.in_graph));
-}
-
-Writer& Writer::reason(const Reason& value) {
-  number(static_cast<uint64_t>(value.parts().size()));
-  for (const Reason::Part& part : value.parts()) number(part.kind).text(part.setting).text(part.text);
-  return *this;
-}
-
-std::string_view Reader::take(size_t bytes) {
-  if (bytes > bytes_.size())
-    throw CommError("a message between processes ends early; do all of them run the same version?");
-  const std::string_view taken = bytes_.substr(0, bytes);
-  bytes_.remove_prefix(bytes);
-  return taken;
-}
-
-void Reader::refuse(const char* what) {
-  throw CommError(fmt::format("a message between processes is invalid: it contains {}", what));
-}
-
-bool Reader::flag() {
-  const auto value = number<uint8_t>();
-  if (value > 1) refuse("a number other than 0 or 1");
-  return value == 1;
-}
-
-size_t Reader::count(size_t least_bytes) {
-  const auto value = number<uint64_t>();
-  if (value > bytes_.size() / least_bytes) refuse("a count that exceeds its length");
-  return static_cast<size_t>(value);
-}
-
-std::string Reader::text() { return std::string(take(number<uint64_t>())); }
-std::string Reader::shown() { return printable(take(number<uint64_t>())); }
-
-void Reader::finish() const {
-  if (!at_end()) refuse("more bytes");
-}
-
-CollectiveRecord Reader::record() {
-  return {.sequence = number<uint64_t>(),
-          .signature = number<uint64_t>(),
-          .operation = shown(),
-          .label = shown(),
-          .phase = shown(),
-          .step = number<int64_t>(),
-          .bytes = amount<int64_t>(),
-          .group = amount<int>(),
-          .end_is_reported = flag(),
-          .in_graph = flag()};
-}
-
-Reason Reader::reason() {
-  Reason reason;
-  for (size_t parts = count(kLeastPartBytes); parts > 0; --parts) {
-    const auto kind = number<uint8_t>();
-    if (kind > static_cast<uint8_t>(Reason::Part::Kind::proposed)) refuse("an unknown kind of text");
-    const std::string setting = shown();
-    const std::string text = printable_lines(take(number<uint64_t>()));
-    if (setting.empty() != (kind == static_cast<uint8_t>(Reason::Part::Kind::text)))
-      refuse("a text with a setting, or a setting without a name");
-    reason.append({static_cast<Reason::Part::Kind>(kind), Setting(setting.c_str()), text});
-  }
-  return reason;
 }
 
 }  // namespace process_group

@@ -13,6 +13,7 @@
 #include "runtime/clock.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/process_group_state.h"
+#include "runtime/process_group/sockets.h"
 
 namespace vitrine {
 
@@ -94,8 +95,7 @@ std::string ProcessGroup::exchange(const std::string& what, const std::string& m
   if (s.closed) throw CommError(fmt::format("the exchange of {}: this process has left the process group", what));
   s.gathered.reset();
   s.answered.reset();
-  s.to_gather = State::Gathering{s.next_gathering++, what, mine};
-  s.wake();
+  s.post(Gather{s.next_gathering++, what, {mine}});
   if (s.is_server()) {
     s.changed.wait(lock, [&] { return s.gathered || !s.failure.empty(); });
     if (!s.gathered) s.throw_if_failed_locked();
@@ -172,12 +172,8 @@ std::vector<int> ProcessGroup::register_devices(const std::vector<std::string>& 
   State& s = *state_;
   {
     const std::lock_guard lock(s.mutex);
-    s.slots.clear();
-    for (const std::string& name : names) {
-      s.slots.emplace_back();
-      s.slots.back().name = name;
-    }
-    s.slots_reported = false;
+    s.post(Devices{names});
+    s.devices.assign(names.size(), {});
   }
   std::istringstream runs(exchange("the number of its devices", std::to_string(names.size()), run_lengths));
   std::vector<int> counts;
@@ -196,19 +192,19 @@ int ProcessGroup::new_group() {
 void ProcessGroup::begin_collective(int device, const CollectiveRecord& record) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(),
+  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.devices.size(),
                  "devices are registered before they begin a collective");
-  State::Slot& slot = s.slots[static_cast<size_t>(device)];
-  slot.last = record;
-  slot.fresh.push_back(record);
+  State::Device& state = s.devices[static_cast<size_t>(device)];
+  state.last = record;
+  state.unreported.push_back(record);
 }
 
 void ProcessGroup::finish_collective(int device) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.slots.size(),
+  VITRINE_ASSERT(device >= 0 && static_cast<size_t>(device) < s.devices.size(),
                  "devices are registered before they finish a collective");
-  ++s.slots[static_cast<size_t>(device)].finished;
+  ++s.devices[static_cast<size_t>(device)].finished;
 }
 
 ProcessGroup::Waiting::Waiting(ProcessGroup& process_group, std::string what) : process_group_(process_group) {
@@ -236,10 +232,7 @@ void ProcessGroup::fail(const Reason& reason, int64_t patience_ms) {
   std::unique_lock lock(s.mutex);
   const auto ended = [&] { return !s.failure.empty() || s.closed; };
   if (patience_ms > 0) s.changed.wait_for(lock, std::chrono::milliseconds(patience_ms), ended);
-  if (!ended()) {
-    s.error_to_report = reason.empty() ? Reason("without a reason") : reason;
-    s.wake();
-  }
+  if (!ended()) s.post(Failed{reason.empty() ? Reason("without a reason") : reason});
   // Notifying includes the handlers.
   if (std::this_thread::get_id() == s.thread.get_id()) return;
   s.changed.wait_for(lock, kLongestTelling, [&] { return s.all_reported || s.closed; });

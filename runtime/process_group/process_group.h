@@ -9,10 +9,27 @@
 #include <utility>
 #include <vector>
 
-#include <vitrine/runtime/process_group/collective_record.h>
 #include <vitrine/runtime/reason.h>
 
 namespace vitrine {
+
+/// A collective as one device began it: the values that must be equal on all devices, and the description for messages.
+struct CollectiveRecord {
+  uint64_t sequence = 0;   // within its group of communicators, from 0
+  uint64_t signature = 0;  // of operation, dtype, counts, root, label and step
+  std::string operation;   // "all_reduce"
+  std::string label;       // "bucket 3", or empty
+  std::string phase;       // "reduce"
+  int64_t step = 0;
+  int64_t bytes = 0;            // size of a rank's buffer
+  int group = 0;                // group of communicators, in order of creation
+  bool end_is_reported = true;  // the process group is notified when it is finished
+  bool in_graph = false;        // launched in a CUDA graph
+
+  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; groups other than the first:
+  /// "collective 17 of group 1 (...)"; in a CUDA graph: "(..., step 5, in a CUDA graph)".
+  std::string str() const;
+};
 
 /// Options for joining a process group.
 struct ProcessGroupOptions {
@@ -22,7 +39,7 @@ struct ProcessGroupOptions {
   std::string rendezvous;
   /// Proves that a process belongs to this run; equal on all processes. Required for a rendezvous at a host name or an
   /// address that is not loopback. Otherwise rank 0 generates one and stores it where only this user's processes find
-  /// it. See find_secret() in runtime/process_group/secret.h.
+  /// it. See find_secret() in runtime/process_group/launch.h.
   std::string secret = {};
   /// Keeps apart runs that meet at one rendezvous; equal on all processes of a run. See Launch::run_id.
   std::string run_id = {};

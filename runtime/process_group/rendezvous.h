@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "runtime/process_group/process_group.h"
 
 /// How the processes of a process group find rank 0. Private to runtime/process_group.
 namespace vitrine::process_group {
@@ -21,37 +23,31 @@ struct Address {
   static Address parse(const std::string& text);
 };
 
-/// This machine's name, and the addresses of its active interfaces except loopback.
-std::string host_name();
-std::vector<std::string> interface_addresses();
-
 /// Writes an address for this user's processes, atomically. throws CommError.
 void write_address(const std::string& path, const Address& address);
-/// Returns nothing if there is no such file. throws CommError if it is not a regular file.
-std::string read_address(const std::string& path);
 /// Problem of an address file that has not been written yet.
 inline constexpr const char* kNoAddressFile = "the file does not exist";
-/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. The
-/// writer of the file controls the rendezvous.
-std::string read_private_address(const std::string& path, std::string& problem);
+/// Returns the content of an address file; empty if there is none that can be read, and `problem` gives the cause.
+/// throws CommError if it is not a regular file.
+///   only_private  refuse a file that another user may have written, who would control the rendezvous
+std::string read_address(const std::string& path, bool only_private, std::string& problem);
 
-/// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
-struct InitMethod {
-  std::string host, path;
-  int port = 0;
-};
-InitMethod parse_init_method(const std::string& text);
+/// Returns the content of a regular file of at most `most_bytes` that belongs to this user (or root) and that no other
+/// user may open; otherwise an empty string, and `problem` gives the cause.
+std::string read_private_file(const std::string& path, size_t most_bytes, std::string& problem);
+/// Writes or replaces a file that only this user may open, atomically. Returns the problem, or an empty string.
+std::string write_private_file(const std::string& path, std::string_view content);
 
-/// How the processes of a run find and authenticate each other.
+/// Where the processes of a run meet.
 struct Rendezvous {
-  InitMethod method;         // empty: over MPI
+  std::string host;  // where rank 0 listens; empty: where MPI or the address file says
+  int port = 0;
   std::string address_file;  // where rank 0 stores its address and the run's key; empty: nowhere
-  std::string secret;        // the user's secret; may be empty
-  std::string run_id;        // of ProcessGroupOptions
 };
-/// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if
-/// the file for processes of one machine cannot be used.
-Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, const std::string& run_id,
-                           bool one_machine);
+/// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
+Rendezvous parse_rendezvous(const std::string& text);
+/// throws ConfigError if a secret is required and missing, or too short; CommError if the file for processes of one
+/// machine cannot be used.
+Rendezvous plan_rendezvous(const ProcessGroupOptions& options);
 
 }  // namespace vitrine::process_group

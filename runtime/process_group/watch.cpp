@@ -8,12 +8,12 @@
 #include <ctime>
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "runtime/clock.h"
 #include "runtime/process_group/process_group_state.h"
+#include "runtime/process_group/sockets.h"
 
 namespace vitrine {
 
@@ -51,34 +51,9 @@ void ProcessGroup::State::stop() {
   if (exit_thread.joinable()) exit_thread.join();
 }
 
-void ProcessGroup::State::listen_to(int peer) {
-  const auto i = static_cast<size_t>(peer);
-  const std::optional<Connection>& connection = connection_to(peer);
-  if (!connection) {
-    listened[i] = wants_more[i] = 0;  // its descriptor is closed
-    return;
-  }
-  const bool gone = connection->gone(), more = connection->has_unsent();
-  if (!gone && listened[i] != 0 && more == (wants_more[i] != 0)) return;
-  if (gone && listened[i] == 0) return;
-  epoll_event event{};
-  event.events = EPOLLIN | (more ? EPOLLOUT : 0U);
-  event.data.u32 = static_cast<uint32_t>(peer);
-  const int change = gone ? EPOLL_CTL_DEL : listened[i] != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (epoll_ctl(poll_set.get(), change, connection->descriptor(), &event) != 0 && !gone) {
-    throw CommError(fmt::format("cannot watch the connection to rank {}: {}", peer, std::strerror(errno)));
-  }
-  listened[i] = gone ? 0 : 1;
-  wants_more[i] = !gone && more ? 1 : 0;
-}
-
-void ProcessGroup::State::listen_to_all() {
-  listened.assign(static_cast<size_t>(size), 0);
-  wants_more.assign(static_cast<size_t>(size), 0);
+void ProcessGroup::State::open_poll_set() {
   poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event own{};
-  own.events = EPOLLIN;
-  own.data.u32 = static_cast<uint32_t>(rank);
+  epoll_event own{.events = EPOLLIN, .data = {.u32 = static_cast<uint32_t>(rank)}};
   if (!poll_set || epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own) != 0) {
     throw CommError(fmt::format("cannot watch the connections to other processes: {}", describe_error(errno)));
   }
@@ -114,12 +89,12 @@ void ProcessGroup::State::watch() {
   for (bool first = true;; first = false) {
     int64_t now_ns = steady_now_ns();
     try {
-      first ? listen_to_all() : wait_for_something();
+      first ? open_poll_set() : wait_for_something();
       now_ns = steady_now_ns();
       if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs)
         detector.was_stopped(now_ns - watched_ns, now_ns);
       watched_ns = now_ns;
-      for (const int peer : ready) is_server() ? serve_member(peer, now_ns) : serve_members(now_ns);
+      for (const int peer : ready) serve(peer, now_ns);
       report_local(now_ns);
       check_waits(now_ns);
       if (is_server()) {
@@ -157,11 +132,11 @@ bool ProcessGroup::State::done(int64_t now_ns) {
     detector.bye(0);
     if (!said_bye && (detector.all_said_bye() || too_long)) {
       said_bye = true;
-      send_to_members(Writer(MessageKind::bye).bytes());
+      send_to_members(Bye{});
     }
     closed = said_bye && (!has_unsent() || too_long);
   } else {
-    if (!said_bye) send_to(0, Writer(MessageKind::bye).bytes());
+    if (!said_bye) send_to_server(Bye{});
     said_bye = true;
     closed = server_said_bye || server->gone() || too_long;
   }
@@ -171,7 +146,7 @@ bool ProcessGroup::State::done(int64_t now_ns) {
 
 void ProcessGroup::State::leave_together() {
   if (thread.joinable()) thread.join();
-  const std::string bye = Writer(MessageKind::bye).bytes();
+  const std::string bye = encode(Bye{});
   // Returns when the other side has said bye, or has ended.
   const auto wait_for_bye = [](Connection& connection) {
     for (bool open = true; open; open = connection.receive()) {
@@ -179,14 +154,12 @@ void ProcessGroup::State::leave_together() {
       while (const auto bytes = connection.take()) {
         if (std::holds_alternative<Bye>(decode(*bytes))) return;
       }
-      pollfd event{connection.descriptor(), static_cast<short>(POLLIN | (connection.has_unsent() ? POLLOUT : 0)), 0};
-      poll(&event, 1, kTickMs);
+      connection.wait(kTickMs);
     }
   };
-  if (!is_server()) {
-    if (!server) return;
+  if (server) {
     server->send(bye);
-    return wait_for_bye(*server);
+    wait_for_bye(*server);
   }
   for (std::optional<Connection>& member : members) {
     if (member) wait_for_bye(*member);
@@ -200,89 +173,60 @@ void ProcessGroup::State::send_to(int peer, const std::string& bytes) {
   std::optional<Connection>& connection = connection_to(peer);
   if (!connection) return;
   connection->send(bytes);
-  if (poll_set) listen_to(peer);
+  if (poll_set) connection->watch(poll_set, static_cast<uint32_t>(peer));
 }
 
-void ProcessGroup::State::send_to_server(const std::string& bytes) {
-  if (is_server()) {
-    handle_from_member(0, bytes, steady_now_ns());
-  } else {
-    send_to(0, bytes);
-  }
+void ProcessGroup::State::send_to_server(Message message) {
+  const std::string bytes = encode(std::move(message));
+  // Rank 0 reads its own messages like those of the others, so that all ranks show the same text.
+  is_server() ? handle_from_member(0, decode(bytes), steady_now_ns()) : send_to(0, bytes);
 }
 
-void ProcessGroup::State::send_to_members(const std::string& bytes) {
+void ProcessGroup::State::send_to_members(Message message) {
+  const std::string bytes = encode(std::move(message));
   for (int peer = 1; is_server() && peer < size; ++peer) send_to(peer, bytes);
 }
 
-void ProcessGroup::State::send_answers(const std::vector<std::string>& answers) {
-  for (int peer = 1; peer < size; ++peer) {
-    send_to(peer,
-            Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(peer)]).bytes());
-  }
-  take_answer(answers.front());
+void ProcessGroup::State::post(Message message) {
+  post_progress();
+  outbox.push_back(std::move(message));
+  wake();
 }
 
-void ProcessGroup::State::report_progress() {
-  std::vector<std::string> messages;
-  {
-    const std::lock_guard lock(mutex);
-    if (!slots_reported) {
-      Writer writer(MessageKind::devices);
-      writer.number(slots.size());
-      for (const Slot& slot : slots) writer.text(slot.name);
-      messages.push_back(writer.bytes());
-      slots_reported = true;
-    }
-    for (size_t i = 0; i < slots.size(); ++i) {
-      Slot& slot = slots[i];
-      if (slot.fresh.empty() && slot.finished == slot.reported_finished) continue;
-      Writer writer(MessageKind::progress);
-      writer.number(static_cast<int>(i)).number(slot.finished).number(slot.fresh.size());
-      for (const CollectiveRecord& record : slot.fresh) writer.record(record);
-      slot.fresh.clear();
-      slot.reported_finished = slot.finished;
-      messages.push_back(writer.bytes());
-    }
+void ProcessGroup::State::post_progress() {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Device& device = devices[i];
+    if (device.unreported.empty() && device.finished == device.reported_finished) continue;
+    outbox.push_back(Progress{static_cast<int>(i), device.finished, std::exchange(device.unreported, {})});
+    device.reported_finished = device.finished;
   }
-  for (const std::string& message : messages) send_to_server(message);
 }
 
 void ProcessGroup::State::report_local(int64_t now_ns) {
-  std::optional<Gathering> gathering;
+  std::vector<Message> messages;
   std::optional<std::vector<std::string>> answers;
-  Reason error;
   {
     const std::lock_guard lock(mutex);
-    gathering = std::exchange(to_gather, std::nullopt);
+    post_progress();
+    messages = std::exchange(outbox, {});
     answers = std::exchange(to_answer, std::nullopt);
-    error = std::exchange(error_to_report, {});
   }
-  // Progress first: when a gathering is complete, everything begun before it has been compared.
-  report_progress();
-  if (answers) send_answers(*answers);
-  if (gathering)
-    send_to_server(
-        Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
-  if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
+  if (answers) {
+    for (int peer = 1; peer < size; ++peer)
+      send_to(peer, encode(Gathered{{(*answers)[answers->size() == 1 ? 0 : static_cast<size_t>(peer)]}}));
+    const std::lock_guard lock(mutex);
+    answered = answers->front();
+    changed.notify_all();
+  }
+  for (Message& message : messages) send_to_server(std::move(message));
   if (now_ns - last_beat_ns < kBeatNs) return;
   last_beat_ns = now_ns;
   const Activity activity{options.processor_ns
                               ? options.processor_ns()
                               : processor_ns(CLOCK_PROCESS_CPUTIME_ID) - processor_ns(CLOCK_THREAD_CPUTIME_ID),
                           transfers.load(std::memory_order_relaxed)};
-  const std::string beat = Writer(MessageKind::beat)
-                               .number(activity.processor_ns)
-                               .number(activity.transfers)
-                               .text(is_server() ? detector.position(0) : std::string())
-                               .bytes();
-  if (is_server()) {
-    detector.hear(0, now_ns);
-    detector.set_activity(0, activity);
-    send_to_members(beat);
-  } else {
-    send_to(0, beat);
-  }
+  if (is_server()) send_to_members(Beat{activity, detector.position(0)});
+  send_to_server(Beat{activity, {}});
 }
 
 void ProcessGroup::State::check_waits(int64_t now_ns) {
@@ -301,14 +245,7 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
       what = wait.what;
     }
   }
-  const auto report = [&](int64_t silent_ms) {
-    send_to_server(Writer(MessageKind::waiting)
-                       .text(what)
-                       .number(waited_ns / kMs)
-                       .number(static_cast<uint8_t>(first_step))
-                       .number(silent_ms)
-                       .bytes());
-  };
+  const auto report = [&](int64_t silent_ms) { send_to_server(Overdue{what, waited_ns / kMs, first_step, silent_ms}); };
   if (longest != reported_wait) report(0);
   reported_wait = longest;
   const int64_t silent_ns = now_ns - server_heard_ns;
@@ -324,30 +261,37 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   declare(fmt::format("{}; {}{}", verdict, server_position, own_position()));
 }
 
-void ProcessGroup::State::serve_member(int peer, int64_t now_ns) {
+void ProcessGroup::State::serve(int peer, int64_t now_ns) {
   std::optional<Connection>& connection = connection_to(peer);
   if (!connection) return;
   const bool open = connection->receive();
   connection->flush();
-  bool readable = true;
   try {
-    while (auto bytes = connection->take()) handle_from_member(peer, *bytes, now_ns);
+    while (const auto bytes = connection->take()) {
+      is_server() ? handle_from_member(peer, decode(*bytes), now_ns) : handle_from_server(decode(*bytes), now_ns);
+    }
   } catch (const std::exception& error) {
+    if (!is_server()) throw;
     detector.fail(peer, fmt::format("it sent an invalid message: {}", error.what()));
-    readable = false;
+    return connection.reset();
   }
-  if (!open || !readable) connection.reset();
-  if (!open && readable) detector.lost(peer, now_ns);
-  listen_to(peer);
+  connection->watch(poll_set, static_cast<uint32_t>(peer));
+  if (open) return;
+  if (is_server()) {
+    connection.reset();
+    detector.lost(peer, now_ns);
+  } else if (!said_bye && !server_said_bye) {
+    declare(
+        fmt::format("{} died: its connection closed unexpectedly; {}{}", server_name, server_position, own_position()));
+  }
 }
 
-void ProcessGroup::State::handle_from_member(int from, const std::string& bytes, int64_t now_ns) {
-  Message message = decode(bytes);
+void ProcessGroup::State::handle_from_member(int from, Message message, int64_t now_ns) {
   detector.hear(from, now_ns);
   const auto gather = [&](Gather& m) {
     const bool ends = m.what == kEndOfRun;
     std::optional<std::vector<std::string>> parts =
-        detector.gather(from, m.sequence, std::move(m.what), std::move(m.part));
+        detector.gather(from, m.sequence, std::move(m.what), std::move(m.part.bytes));
     if (!parts) return;
     if (ends) detector.compare_counts();
     if (!detector.verdict().empty()) return;
@@ -367,40 +311,25 @@ void ProcessGroup::State::handle_from_member(int from, const std::string& bytes,
       message);
 }
 
-void ProcessGroup::State::serve_members(int64_t now_ns) {
-  const bool open = server->receive();
-  server->flush();
-  listen_to(0);
-  while (auto bytes = server->take()) {
-    server_heard_ns = now_ns;
-    handle_from_server(*bytes);
-  }
-  if (!open && !said_bye && !server_said_bye)
-    declare(
-        fmt::format("{} died: its connection closed unexpectedly; {}{}", server_name, server_position, own_position()));
-}
-
-std::string ProcessGroup::State::own_position() const {
-  const std::lock_guard lock(mutex);
-  for (const Slot& slot : slots) {
-    if (slot.last) return fmt::format("; rank {} has reached {}", rank, slot.last->str());
-  }
-  return {};
-}
-
-void ProcessGroup::State::handle_from_server(const std::string& bytes) {
-  Message message = decode(bytes);
+void ProcessGroup::State::handle_from_server(Message message, int64_t now_ns) {
+  server_heard_ns = now_ns;
   std::visit(Cases{[&](Beat& m) { server_position = std::move(m.position); },
-                   [&](Gathered& m) { take_answer(std::move(m.answer)); },
+                   [&](Gathered& m) {
+                     const std::lock_guard lock(mutex);
+                     answered = std::move(m.answer.bytes);
+                     changed.notify_all();
+                   },
                    [&](const Verdict& m) { declare(m.reason, false); }, [&](const Bye&) { server_said_bye = true; },
                    [](const auto&) { throw CommError("a message that only other processes send"); }},
              message);
 }
 
-void ProcessGroup::State::take_answer(std::string answer) {
+std::string ProcessGroup::State::own_position() const {
   const std::lock_guard lock(mutex);
-  answered = std::move(answer);
-  changed.notify_all();
+  for (const Device& device : devices) {
+    if (device.last) return fmt::format("; rank {} has reached {}", rank, device.last->str());
+  }
+  return {};
 }
 
 void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
@@ -410,7 +339,7 @@ void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
   }
   if (found_here && options.on_failure_found) options.on_failure_found(verdict);
   // The other processes first: the handlers here may end this process.
-  if (is_server()) send_to_members(Writer(MessageKind::verdict).reason(verdict).bytes());
+  if (is_server()) send_to_members(Verdict{verdict});
   {
     const std::lock_guard lock(mutex);
     failure = verdict;
@@ -418,7 +347,13 @@ void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
     changed.notify_all();
   }
   // A separate thread, because handlers may block for long or forever.
-  if (options.exit_after_ms > 0) exit_thread = std::thread([this] { exit_in_time(); });
+  if (options.exit_after_ms > 0) {
+    exit_thread = std::thread([this] {
+      std::unique_lock lock(mutex);
+      const std::chrono::milliseconds patience(options.exit_after_ms);
+      if (!changed.wait_for(lock, patience, [&] { return stopping || closed; })) _exit(1);
+    });
+  }
   const std::lock_guard lock(handler_mutex);
   announced = true;
   while (!handlers.empty()) {
@@ -431,13 +366,6 @@ void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
   const std::lock_guard report_lock(mutex);
   all_reported = true;
   changed.notify_all();
-}
-
-void ProcessGroup::State::exit_in_time() {
-  std::unique_lock lock(mutex);
-  const bool ended =
-      changed.wait_for(lock, std::chrono::milliseconds(options.exit_after_ms), [&] { return stopping || closed; });
-  if (!ended) _exit(1);
 }
 
 }  // namespace vitrine

@@ -18,9 +18,14 @@ namespace vitrine::test {
 namespace {
 
 using process_group::Acceptor;
+using process_group::Challenge;
+using process_group::encode;
+using process_group::Hello;
+using process_group::Join;
 using process_group::Key;
-using process_group::MessageKind;
-using process_group::Writer;
+using process_group::kMagic;
+using process_group::Proof;
+using process_group::Refused;
 
 const Key kKey = process_group::run_key("the secret of this run", "");
 
@@ -38,14 +43,15 @@ class AcceptorTest : public ::testing::Test {
   void open(size_t most_peers = 64, int64_t patience_ms = 60'000) {
     std::vector<Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
     port = process_group::port_of(listeners[0]);
-    acceptor.emplace(std::move(listeners), kKey, most_peers, patience_ms);
+    const auto admit = [this](const Join& join, process_group::Connection& /*connection*/) {
+      names.push_back(join.name);
+      ++requests;
+      return std::string("enough");
+    };
+    acceptor.emplace(std::move(listeners), kKey, most_peers, admit, patience_ms);
     thread = std::thread([this] {
       while (!over) {
-        for (Acceptor::JoinRequest& request : acceptor->serve(5)) {
-          names.push_back(request.join.name);
-          ++requests;
-          acceptor->dismiss(std::move(request));
-        }
+        acceptor->serve(5);
         most_seen = std::max(most_seen, acceptor->peer_count());
       }
     });
@@ -65,7 +71,7 @@ class AcceptorTest : public ::testing::Test {
     const int before = requests;
     FakeProcess honest = connect();
     honest.join(kKey);
-    honest.send(Writer(MessageKind::join).number(1).number(2).text("rank 1 (honest)"));
+    honest.send(Join{1, 2, "rank 1 (honest)"});
     while (requests == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static bool send_bytes(const FakeProcess& process, const std::string& bytes) {
@@ -91,32 +97,32 @@ TEST_F(AcceptorTest, AdmitsAnAuthenticatedProcess) {
   expect_entry();
   stop();
   EXPECT_EQ(names, std::vector<std::string>{"rank 1 (honest)"});
-  EXPECT_EQ(acceptor->last_refusal(), "");
+  EXPECT_EQ(acceptor->last_refusals(), " rank 1 (honest) connected and was refused: enough.");
 }
 
 TEST_F(AcceptorTest, AWrongSecretIsReportedAndNothingElseIsRevealed) {
   open();
   FakeProcess impostor = connect();
-  impostor.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
+  impostor.send(Hello{kMagic, {std::string(32, 'n')}});
   const process_group::Handshake guess(process_group::run_key("another secret of a run", ""), std::string(32, 'n'),
-                                       impostor.wait_for(MessageKind::challenge));
-  impostor.send(Writer(MessageKind::proof).raw(guess.member_proof));
-  expect_contains(impostor.wait_for(MessageKind::refused), "it does not know this run's secret");
+                                       impostor.wait_for<Challenge>().nonce.bytes);
+  impostor.send(Proof{{guess.member_proof}});
+  expect_contains(impostor.wait_for<Refused>().reason, "it does not know this run's secret");
   expect_entry();
   stop();
   EXPECT_EQ(requests, 1);
   expect_contains(
-      acceptor->last_refusal(),
+      acceptor->last_refusals(),
       "A process at 127.0.0.1 connected and was refused: it does not know this run's secret, or has another run id.");
 }
 
 TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
   open();
-  const std::string join = Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes();
-  const std::string hello = Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes();
-  for (const std::string& says : {framed(join), framed(hello) + framed(join), framed(hello) + framed(hello),
-                                  framed(Writer(MessageKind::proof).raw(std::string(32, 'p')).bytes()),
-                                  framed(Writer(MessageKind::bye).bytes())}) {
+  const std::string join = encode(Join{1, 2, "rank 1 (impostor)"});
+  const std::string hello = encode(Hello{kMagic, {std::string(32, 'n')}});
+  for (const std::string& says :
+       {framed(join), framed(hello) + framed(join), framed(hello) + framed(hello),
+        framed(encode(Proof{{std::string(32, 'p')}})), framed(encode(process_group::Bye{}))}) {
     FakeProcess impostor = connect();
     EXPECT_TRUE(send_bytes(impostor, says));
     expect_hang_up(impostor);
@@ -130,17 +136,17 @@ TEST_F(AcceptorTest, RefusesAReplayedHandshake) {
   // The honest peer's hello and proof, recorded and replayed; and rank 0's own nonce and proof, reflected.
   FakeProcess honest = connect();
   const std::string nonce = process_group::random_bytes();
-  honest.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(nonce));
-  const process_group::Handshake handshake(kKey, nonce, honest.wait_for(MessageKind::challenge));
-  honest.send(Writer(MessageKind::proof).raw(handshake.member_proof));
-  const std::string server_proof = honest.wait_for(MessageKind::proof);
+  honest.send(Hello{kMagic, {nonce}});
+  const process_group::Handshake handshake(kKey, nonce, honest.wait_for<Challenge>().nonce.bytes);
+  honest.send(Proof{{handshake.member_proof}});
+  const std::string server_proof = honest.wait_for<Proof>().code.bytes;
   EXPECT_EQ(server_proof, handshake.server_proof);
   for (const std::string& proof : {handshake.member_proof, server_proof}) {
     FakeProcess impostor = connect();
-    impostor.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(nonce));
-    impostor.wait_for(MessageKind::challenge);
-    impostor.send(Writer(MessageKind::proof).raw(proof));
-    expect_contains(impostor.wait_for(MessageKind::refused), "secret");
+    impostor.send(Hello{kMagic, {nonce}});
+    impostor.wait_for<Challenge>();
+    impostor.send(Proof{{proof}});
+    expect_contains(impostor.wait_for<Refused>().reason, "secret");
   }
   EXPECT_EQ(requests, 0);
 }
@@ -150,38 +156,31 @@ TEST_F(AcceptorTest, AfterTheHandshakeOnlySealedMessagesAreAccepted) {
   FakeProcess honest = connect();
   honest.join(kKey);
   // An attacker on the path who writes into the connection.
-  EXPECT_TRUE(
-      send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
+  EXPECT_TRUE(send_bytes(honest, framed(encode(Join{1, 2, "rank 1 (impostor)"}))));
   expect_hang_up(honest);
   EXPECT_EQ(requests, 0);
 }
 
 TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
   open();
-  const auto refusal_of = [&](const Writer& hello) {
+  const auto refusal_of = [&](uint32_t magic, const std::string& rest) {
     FakeProcess other = connect();
-    other.send(hello);
-    return other.wait_for(MessageKind::refused);
+    other.connection.send(std::string(1, '\0') + std::string(reinterpret_cast<const char*>(&magic), sizeof magic) +
+                          rest);
+    return other.wait_for<Refused>().reason;
   };
   // The hello of an earlier version, and a possible one of the next.
-  expect_contains(refusal_of(Writer(MessageKind::hello)
-                                 .number(uint32_t{0x56495432})
-                                 .number(uint64_t{0})
-                                 .number(1)
-                                 .number(2)
-                                 .text("rank 1")),
-                  "it speaks version 2 of the protocol between processes, rank 0 version 7; start all of them with the "
+  expect_contains(refusal_of(0x56495432, std::string(16, '\1') + "rank 1"),
+                  "it speaks version 2 of the protocol between processes, rank 0 version 8; start all of them with the "
                   "same version of Vitrine");
-  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495438}).text("who knows")),
-                  "version 8 of the protocol");
+  expect_contains(refusal_of(0x56495439, "who knows"), "version 9 of the protocol");
   stop();
-  expect_contains(acceptor->last_refusal(), "version 8 of the protocol between processes, rank 0 version 7");
+  expect_contains(acceptor->last_refusals(), "version 9 of the protocol between processes, rank 0 version 8");
 }
 
 TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {
   open();
-  const std::string hello =
-      framed(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes());
+  const std::string hello = framed(encode(Hello{kMagic, {std::string(32, 'n')}}));
   uint64_t claimed = uint64_t{800} << 20;
   const std::string claim(reinterpret_cast<const char*>(&claimed), sizeof claimed);
   // One message of 800 MB; many small ones; zeros, which are empty messages.
@@ -216,8 +215,8 @@ TEST_F(AcceptorTest, IdleConnectionsDoNotPreventJoining) {
 TEST_F(AcceptorTest, AnIdleConnectionIsClosedAfterItsTimeout) {
   open(64, 200);
   FakeProcess idle = connect(), slow = connect();
-  slow.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
-  slow.wait_for(MessageKind::challenge);
+  slow.send(Hello{kMagic, {std::string(32, 'n')}});
+  slow.wait_for<Challenge>();
   expect_hang_up(idle);
   expect_hang_up(slow);
 }
@@ -225,7 +224,9 @@ TEST_F(AcceptorTest, AnIdleConnectionIsClosedAfterItsTimeout) {
 TEST_F(AcceptorTest, AFloodFromOneAddressDoesNotCloseConnectionsFromAnother) {
   std::vector<Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
   port = process_group::port_of(listeners[0]);
-  Acceptor narrow(std::move(listeners), kKey, 4);
+  Acceptor narrow(std::move(listeners), kKey, 4, [](const Join& /*join*/, process_group::Connection& /*connection*/) {
+    return std::string("enough");
+  });
   // The honest peer comes first, from 127.0.0.2, and is the oldest of all.
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in own{}, there{};
@@ -243,9 +244,9 @@ TEST_F(AcceptorTest, AFloodFromOneAddressDoesNotCloseConnectionsFromAnother) {
     narrow.serve(1000);
   }
   EXPECT_EQ(narrow.peer_count(), 4U);
-  honest.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
+  honest.send(Hello{kMagic, {std::string(32, 'n')}});
   narrow.serve(1000);
-  EXPECT_EQ(honest.wait_for(MessageKind::challenge).size(), 32U);
+  EXPECT_EQ(honest.wait_for<Challenge>().nonce.bytes.size(), 32U);
 }
 
 }  // namespace

@@ -57,41 +57,39 @@ CollectiveRecord record(const char* label) {
 /// At least one valid message of every kind, in the order of their numbers.
 std::vector<std::string> valid_messages() {
   const std::string nonce(kKeyBytes, 'n');
-  std::vector<Writer> all;
-  all.push_back(Writer(MessageKind::hello).number(kMagic).raw(nonce));
-  all.push_back(Writer(MessageKind::refused).text("another process has rank 1"));
-  all.emplace_back(MessageKind::accepted);
-  all.push_back(Writer(MessageKind::welcome).text("rank 0 (pid 77 on node1)"));
-  all.push_back(Writer(MessageKind::beat).number(int64_t{5}).number(int64_t{6}).text("it had begun no collective"));
-  all.push_back(Writer(MessageKind::devices).number(uint64_t{3}).text("cuda:0").text("cuda:1").text(""));
-  all.push_back(Writer(MessageKind::progress)
-                    .number(1)
-                    .number(uint64_t{5})
-                    .number(uint64_t{2})
-                    .record(record("bucket 1"))
-                    .record(record("")));
-  all.push_back(Writer(MessageKind::waiting)
-                    .text("the exchange of the votes")
-                    .number(int64_t{2500})
-                    .number(uint8_t{1})
-                    .number(int64_t{0}));
-  all.push_back(Writer(MessageKind::gather).number(uint64_t{4}).text("the votes").text(std::string("\0\1\2", 3)));
-  all.push_back(Writer(MessageKind::gathered).text(std::string("0\0\1", 3) + std::string(100, 'x')));
-  all.push_back(Writer(MessageKind::error).reason("cpu:0: out of memory\n  1 GiB, \xe6\x9d\xb1 \xf0\x9f\x9a\x80"));
-  all.push_back(Writer(MessageKind::verdict).reason("rank 2 died"));
-  all.emplace_back(MessageKind::bye);
-  all.push_back(Writer(MessageKind::challenge).raw(nonce));
-  all.push_back(Writer(MessageKind::proof).raw(nonce));
-  all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
-  // Further forms of some kinds.
-  all.push_back(
-      Writer(MessageKind::error)
-          .reason({"conv2d: reserve more with ", propose(test::kWorkspaceBytes, "8MiB"), " or ", test::kSplit}));
-  all.push_back(
-      Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
-  all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}).number(uint8_t{0}).number(int64_t{2600}));
+  const Message all[] = {
+      Hello{kMagic, {nonce}},
+      Refused{"another process has rank 1"},
+      Challenge{{nonce}},
+      Proof{{nonce}},
+      Join{1, 2, "rank 1 (pid 78 on node2)"},
+      Accepted{},
+      Welcome{"rank 0 (pid 77 on node1)"},
+      Beat{{5, 6}, "it had begun no collective"},
+      Devices{{"cuda:0", "cuda:1", ""}},
+      Progress{1, 5, {record("bucket 1"), record("")}},
+      Overdue{"the exchange of the votes", 2500, true, 0},
+      Gather{4, "the votes", {std::string("\0\1\2", 3)}},
+      Gathered{{std::string("0\0\1", 3) + std::string(100, 'x')}},
+      Failed{"cpu:0: out of memory\n  1 GiB, \xe6\x9d\xb1 \xf0\x9f\x9a\x80"},
+      Verdict{"rank 2 died"},
+      Bye{},
+      Fields{{"--batch-size", "--model"}, {"64", "mlp"}},
+      // Further forms of some kinds.
+      Failed{{"conv2d: reserve more with ", propose(test::kWorkspaceBytes, "8MiB"), " or ", test::kSplit}},
+      Hello{0x56495432, {"rank 1"}},
+      Overdue{"", 0, false, 2600},
+  };
   std::vector<std::string> bytes;
-  for (const Writer& writer : all) bytes.push_back(writer.bytes());
+  for (const Message& message : all) bytes.push_back(encode(message));
+  return bytes;
+}
+
+/// A message of this kind with these numbers, whatever it should contain.
+template <class Kind, class... Numbers>
+std::string with_numbers(Numbers... numbers) {
+  std::string bytes = encode(Kind{}).substr(0, 1);
+  (bytes.append(reinterpret_cast<const char*>(&numbers), sizeof numbers), ...);
   return bytes;
 }
 
@@ -185,25 +183,28 @@ TEST(Decoder, RefusesTruncatedMessagesAndTrailingBytes) {
 TEST(Decoder, AllocatesNoMemoryForClaimedSizes) {
   // A count of 2^60 values, and one of as many as a count of bytes would allow.
   for (const uint64_t count : {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{20'000'000}}) {
-    EXPECT_FALSE(reads(Writer(MessageKind::devices).number(count).number(uint64_t{0}).bytes()));
-    EXPECT_FALSE(reads(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(count).bytes()));
-    EXPECT_FALSE(reads(Writer(MessageKind::gather).number(uint64_t{0}).number(count).bytes()));
-    EXPECT_FALSE(reads(Writer(MessageKind::error).number(count).number(uint64_t{0}).bytes()));
+    EXPECT_FALSE(reads(with_numbers<Devices>(count, uint64_t{0})));
+    EXPECT_FALSE(reads(with_numbers<Progress>(0, uint64_t{0}, count)));
+    EXPECT_FALSE(reads(with_numbers<Gather>(uint64_t{0}, count)));
+    EXPECT_FALSE(reads(with_numbers<Failed>(count, uint64_t{0})));
   }
 }
 
 TEST(Decoder, RefusesInvalidNumbers) {
-  EXPECT_FALSE(reads(Writer(MessageKind::progress).number(-1).number(uint64_t{0}).number(uint64_t{0}).bytes()));
-  EXPECT_FALSE(reads(Writer(MessageKind::waiting).text("x").number(int64_t{-1}).bytes()));
-  const auto part = [](uint8_t kind, const char* setting) {
-    return Writer(MessageKind::error).number(uint64_t{1}).number(kind).text(setting).text("why").bytes();
+  EXPECT_FALSE(reads(encode(Progress{-1, 0, {}})));
+  EXPECT_FALSE(reads(encode(Overdue{"x", -1, false, 0})));
+  const auto text = [](const std::string& words) {
+    return with_numbers<Hello>(uint64_t{words.size()}).substr(1) + words;
+  };
+  const auto part = [&](uint8_t kind, const char* setting) {
+    return with_numbers<Failed>(uint64_t{1}, kind) + text(setting) + text("why");
   };
   EXPECT_TRUE(reads(part(0, "")));
   EXPECT_TRUE(reads(part(3, "MyLayer::width")));
   EXPECT_FALSE(reads(part(3, "")));
   EXPECT_FALSE(reads(part(0, "MyLayer::width")));
   EXPECT_FALSE(reads(part(4, "MyLayer::width")));
-  for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind)
+  for (int kind = static_cast<int>(std::variant_size_v<Message>); kind < 256; ++kind)
     EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
 }
 
@@ -228,17 +229,15 @@ void mutate_stream(bool sealed) {
   Mutator mutate(sealed ? 7 : 8);
   int whole = 0, refused = 0;
   for (int round = 0; round < 4000; ++round) {
-    std::string stream;
-    Seal seal(keys.to_server);
-    for (size_t m = 0; m < 3; ++m) {
-      std::string body;
-      const std::string& message = messages[mutate.below(messages.size())];
-      sealed ? seal.close(message, body) : void(body = message);
-      const uint64_t size = body.size();
-      stream.append(reinterpret_cast<const char*>(&size), sizeof size).append(body);
-    }
-    stream = mutate(stream, {stream});
     int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    Connection sender{Descriptor(ends[0])};
+    const Descriptor wire(ends[1]);
+    if (sealed) sender.seal(keys.to_server, keys.to_member);
+    for (size_t m = 0; m < 3; ++m) sender.send(messages[mutate.below(messages.size())]);
+    std::string stream(65536, '\0');
+    stream.resize(static_cast<size_t>(::read(wire.get(), stream.data(), stream.size())));
+    stream = mutate(stream, {stream});
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     Connection connection{Descriptor(ends[0])};
     connection.limit(4096);

@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/slurm.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine {
@@ -356,28 +355,16 @@ TEST(Slurm, ParsesTheFirstHost) {
                                                        {"n-1.example,n-2.example", "n-1.example"},
                                                        {"rack[1-2]n[03-04]-ib,x", "rack1n03-ib"},
                                                        {"other,node[01-04]", "other"}};
-  for (const auto& [list, host] : cases) EXPECT_EQ(first_slurm_host(list), host) << list;
-  for (const char* list :
-       {"", ",a", "node[", "node[01", "node[]", "node[-4]", "node[a-b]", "node[1x]", "node]", "no de"}) {
-    EXPECT_EQ(first_slurm_host(list), std::nullopt) << list;
-  }
+  for (const auto& [list, host] : cases)
+    EXPECT_EQ(detect(with(kSlurm, {{"SLURM_STEP_NODELIST", list}})).master_address, host) << list;
+  for (const char* list : {",a", "node[", "node[01", "node[]", "node[-4]", "node[a-b]", "node[1x]", "node]", "no de"})
+    expect_refused(with(kSlurm, {{"SLURM_STEP_NODELIST", list}}), std::string(list) + ": expected a list of hosts");
 }
 
-TEST(Slurm, ParsesTaskCounts) {
-  const auto expand = [](const char* text) {
-    std::vector<int> all;
-    const auto counts = parse_slurm_counts(text);
-    if (!counts) return all;
-    for (const SlurmCount& count : *counts) all.insert(all.end(), static_cast<size_t>(count.times), count.value);
-    return all;
-  };
-  EXPECT_EQ(expand("4"), (std::vector{4}));
-  EXPECT_EQ(expand("4(x2),1"), (std::vector{4, 4, 1}));
-  EXPECT_EQ(expand("1,2(x3),12"), (std::vector{1, 2, 2, 2, 12}));
-  for (const char* text :
-       {"", ",", "4,", "x", "0", "-1", "4(x2", "4(x)", "4(x0)", "4(2)", "4x2", "(x2)", "4(x2)1", "4 ,1"}) {
-    EXPECT_FALSE(parse_slurm_counts(text)) << text;
-  }
+TEST(Slurm, RefusesInvalidTaskCounts) {
+  for (const char* text : {",", "4,", "x", "0", "-1", "4(x2", "4(x)", "4(x0)", "4(2)", "4x2", "(x2)", "4(x2)1", "4 ,1"})
+    expect_refused(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", text}}),
+                   std::string(text) + ": expected tasks of each node, such as 4(x2),1");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Attacks on a process group over loopback: by unauthenticated peers, which do not know the run's key, and by one of
 // its own processes.
 #include <atomic>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -13,15 +14,22 @@
 namespace vitrine::test {
 namespace {
 
-using process_group::MessageKind;
-using process_group::Writer;
+using process_group::Challenge;
+using process_group::Devices;
+using process_group::Failed;
+using process_group::Hello;
+using process_group::Join;
+using process_group::Progress;
+using process_group::Proof;
+using process_group::Refused;
+using process_group::Verdict;
 
 constexpr int64_t kImpatientMs = 300;
 const std::string kSecret = "the secret of this run";
 
 class ProcessGroupAttack : public ::testing::Test {
  protected:
-  ProcessGroupAttack() : port_(process_group::port_of(process_group::listen_on(0))) {}
+  ProcessGroupAttack() : port_(process_group::port_of(listen_on(0))) {}
   std::string init() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
   ProcessGroupOptions options(int rank, const std::string& secret = kSecret, int64_t timeout_ms = kPatientMs) const {
     ProcessGroupOptions all = process_options(rank, 2, init(), timeout_ms);
@@ -55,9 +63,8 @@ TEST_F(ProcessGroupAttack, AnImpostorThatClaimsToBeRankOneIsIgnored) {
   expect_rendezvous_despite([&] {
     // As any peer could until version 2; and in this version, without the secret.
     impostors.push_back(unauthenticated());
-    impostors.back().send(
-        Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
-    expect_contains(impostors.back().wait_for(MessageKind::refused), "version 2 of the protocol");
+    impostors.back().send(Hello{0x56495432, {"rank 1"}});
+    expect_contains(impostors.back().wait_for<Refused>().reason, "version 2 of the protocol");
     impostors.push_back(unauthenticated());
     EXPECT_THROW(impostors.back().join(process_group::run_key("a guess at the secret", "")), std::runtime_error);
   });
@@ -74,11 +81,11 @@ TEST_F(ProcessGroupAttack, AnImpostorInPlaceOfRankZeroLearnsNothing) {
         continue;
       }
       FakeProcess server(std::move(socket));
-      server.wait_for(MessageKind::hello);
-      server.send(Writer(MessageKind::challenge).raw(std::string(32, 'n')));
+      server.wait_for<Hello>();
+      server.send(Challenge{{std::string(32, 'n')}});
       // The member's own proof, reflected.
-      server.send(Writer(MessageKind::proof).raw(server.wait_for(MessageKind::proof)));
-      EXPECT_THROW(server.wait_for(MessageKind::join), std::runtime_error);
+      server.send(server.wait_for<Proof>());
+      EXPECT_THROW(server.wait_for<Join>(), std::runtime_error);
     }
   });
   expect_contains(comm_error_of([&] { const ProcessGroup process_group(options(1, kSecret, kImpatientMs)); }),
@@ -126,8 +133,8 @@ TEST_F(ProcessGroupAttack, AListenerThatRefusesEndsNoMember) {
       while (!(socket = process_group::accept_one(*listener)))
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       FakeProcess impostor(std::move(socket));
-      impostor.wait_for(MessageKind::hello);
-      impostor.send(Writer(MessageKind::refused).text("go away"));
+      impostor.wait_for<Hello>();
+      impostor.send(Refused{"go away"});
       listener.reset();
     }
     ProcessGroup process_group(options(rank));
@@ -185,9 +192,11 @@ std::string verdict_on(const std::function<void(FakeProcess&)>& misbehave, const
 
 TEST_F(ProcessGroupAttack, SmallMessagesThatClaimMillionsOfElementsAreRefused) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
-    const Writer message = Writer(MessageKind::devices).number(uint64_t{20'000'000}).number(uint64_t{0});
-    EXPECT_EQ(message.bytes().size(), 17U);
-    member.send(message);
+    std::string message = process_group::encode(Devices{{""}});
+    const uint64_t claimed = 20'000'000;
+    EXPECT_EQ(message.size(), 17U);
+    std::memcpy(&message[1], &claimed, sizeof claimed);
+    member.connection.send(message);
   });
   expect_contains(verdict,
                   "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it "
@@ -198,25 +207,24 @@ TEST_F(ProcessGroupAttack, TheNumberOfDevicesCannotShrinkDuringACollective) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
     CollectiveRecord record;
     record.operation = "all_reduce";
-    member.send(Writer(MessageKind::devices).number(uint64_t{3}).text("cuda:0").text("cuda:1").text("cuda:2"));
-    member.send(Writer(MessageKind::progress).number(2).number(uint64_t{0}).number(uint64_t{1}).record(record));
-    member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0"));
+    member.send(Devices{{"cuda:0", "cuda:1", "cuda:2"}});
+    member.send(Progress{2, 0, {record}});
+    member.send(Devices{{"cuda:0"}});
     record.signature = 7;
-    member.send(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(uint64_t{1}).record(record));
+    member.send(Progress{0, 0, {record}});
   });
   expect_contains(verdict, "rank 1 (fake) failed: it registered its devices again during collective 0 (all_reduce");
 }
 
 TEST_F(ProcessGroupAttack, MembersCannotSendMessagesOfRankZero) {
-  expect_contains(
-      verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).reason("it is over")); }),
-      "it sent an invalid message");
+  expect_contains(verdict_on([](FakeProcess& member) { member.send(Verdict{"it is over"}); }),
+                  "it sent an invalid message");
 }
 
 TEST_F(ProcessGroupAttack, AMessageChangedInTransitIsDetected) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
     const std::string plain =
-        std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // length and kind of a sealed bye
+        std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // the length of a sealed bye
     EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
   });
   expect_contains(verdict, "it sent an invalid message: a message between processes failed authentication");
@@ -225,8 +233,8 @@ TEST_F(ProcessGroupAttack, AMessageChangedInTransitIsDetected) {
 TEST_F(ProcessGroupAttack, EscapeSequencesArePrintedAsText) {
   const std::string verdict = verdict_on(
       [](FakeProcess& member) {
-        member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0\x1b[31m"));
-        member.send(Writer(MessageKind::error).reason("out of \x1b]0;memory\x07"));
+        member.send(Devices{{"cuda:0\x1b[31m"}});
+        member.send(Failed{"out of \x1b]0;memory\x07"});
       },
       "rank 1 \x1b[2J\r\n(fake)");
   expect_contains(verdict, "rank 1 \\x1b[2J\\x0d\\x0a(fake) failed: out of \\x1b]0;memory\\x07");

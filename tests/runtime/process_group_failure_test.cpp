@@ -339,10 +339,7 @@ TEST_F(ProcessGroupFailure, ASilentRankZeroIsReportedAsHanging) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess silent = lead_one(place.path());
-      silent.send(process_group::Writer(process_group::MessageKind::beat)
-                      .number(int64_t{0})
-                      .number(int64_t{0})
-                      .text("its last known was something"));
+      silent.send(process_group::Beat{{}, "its last known was something"});
       for (int i = 0; i < 6000 && noted() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
@@ -357,17 +354,14 @@ TEST_F(ProcessGroupFailure, ASilentRankZeroIsReportedAsHanging) {
 }
 
 TEST_F(ProcessGroupFailure, AnUnreadableMessageIsBlamedOnItsSender) {
-  using process_group::MessageKind;
-  using process_group::Writer;
-  const std::vector<Writer> messages = {Writer(MessageKind::progress).number(0),
-                                        Writer(MessageKind::gather).number(uint64_t{1}).number(uint64_t{1} << 60),
-                                        Writer(MessageKind::devices).number(uint64_t{1} << 60)};
-  for (const Writer& message : messages) {
+  const std::string gather = process_group::encode(process_group::Gather{1, "the votes", {"mine"}});
+  const std::vector<std::string> messages = {gather.substr(0, gather.size() - 1), gather + "x", std::string(1, '\xff')};
+  for (const std::string& message : messages) {
     const RendezvousPlace place;
     run_ranks(2, [&](int rank) {
       if (rank == 1) {
         FakeProcess member = join_as(1, 2, place.path());
-        member.send(message);
+        member.connection.send(message);
         return;
       }
       ProcessGroup process_group(process_options(0, 2, place.init()));
@@ -398,7 +392,7 @@ TEST_F(ProcessGroupFailure, AVerdictThatRankZeroSentBeforeItExitedCounts) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess server = lead_one(place.path());
-      server.send(process_group::Writer(process_group::MessageKind::verdict).reason("rank 7 is late"));
+      server.send(process_group::Verdict{"rank 7 is late"});
       return;
     }
     ProcessGroup process_group(process_options(1, 2, place.init()));

@@ -60,7 +60,7 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroTimesOut) {
 }
 
 TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortTimesOut) {
-  const int port = process_group::port_of(process_group::listen_on(0));
+  const int port = process_group::port_of(listen_on(0));
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
   expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init +
                                                     " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
@@ -99,7 +99,7 @@ TEST_F(ProcessGroupRendezvous, RefusesADuplicateRank) {
 }
 
 TEST_F(ProcessGroupRendezvous, RefusesASecondRankZeroAtOnePort) {
-  const std::string init = "tcp://127.0.0.1:" + std::to_string(process_group::port_of(process_group::listen_on(0)));
+  const std::string init = "tcp://127.0.0.1:" + std::to_string(process_group::port_of(listen_on(0)));
   const std::vector<std::string> errors = errors_of({{0, 2}, {0, 2}}, init);
   const bool first = errors[0].find("cannot listen") != std::string::npos;
   expect_contains(errors[first ? 0 : 1], "rank 0 cannot listen on port");
@@ -118,7 +118,7 @@ TEST_F(ProcessGroupRendezvous, DoesNotOverwriteAFileOfTheUser) {
   write_text(text);
   for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init()))
     expect_contains(error, "is not the address of a Vitrine run");
-  EXPECT_EQ(process_group::read_address(place.path()), text);
+  EXPECT_EQ(address_in(place.path()), text);
   std::filesystem::remove(place.path());
 }
 
@@ -158,20 +158,16 @@ TEST_F(ProcessGroupRendezvous, IgnoresUnauthenticatedPeers) {
     say(std::string("\x16\x03\x01\x02\x00\x01\x00\x01", 8));
     say(framed(""));
     say(framed("a message of no kind"));
-    say(framed(process_group::Writer(process_group::MessageKind::hello).bytes()));
-    say(framed(process_group::Writer(process_group::MessageKind::hello).number(~process_group::kMagic).bytes()));
-    say(framed(process_group::Writer(process_group::MessageKind::hello)
-                   .number(process_group::kMagic)
-                   .raw(process_group::random_bytes())
-                   .bytes()) +
-        framed(process_group::Writer(process_group::MessageKind::proof).raw(process_group::random_bytes()).bytes()));
-    say(framed(process_group::Writer(process_group::MessageKind::join).number(2).number(3).text("rank 2").bytes()));
-    say(framed(process_group::Writer(process_group::MessageKind::bye).bytes()));
+    say(framed(std::string(1, '\0')));
+    say(framed(process_group::encode(process_group::Hello{~process_group::kMagic})));
+    say(framed(process_group::encode(process_group::Hello{process_group::kMagic, {process_group::random_bytes()}})) +
+        framed(process_group::encode(process_group::Proof{{process_group::random_bytes()}})));
+    say(framed(process_group::encode(process_group::Join{2, 3, "rank 2"})));
+    say(framed(process_group::encode(process_group::Bye{})));
     unauthenticated.emplace_back(connect_to_address(address));
     unauthenticated.pop_back();  // and it is closed again
   });
-  for (FakeProcess& peer : unauthenticated)
-    EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
+  for (FakeProcess& peer : unauthenticated) EXPECT_THROW(peer.wait_for<process_group::Welcome>(), std::exception);
 }
 
 TEST_F(ProcessGroupRendezvous, ARankThatLeftBeforeAllJoinedMayReturn) {
@@ -181,8 +177,8 @@ TEST_F(ProcessGroupRendezvous, ARankThatLeftBeforeAllJoinedMayReturn) {
       const std::string address = wait_for_address(place.path());
       FakeProcess first(connect_to_address(address));
       first.join(process_group::run_key("", process_group::Address::parse(address).key));
-      first.send(process_group::Writer(process_group::MessageKind::join).number(2).number(3).text("rank 2"));
-      first.wait_for(process_group::MessageKind::accepted);
+      first.send(process_group::Join{2, 3, "rank 2"});
+      first.wait_for<process_group::Accepted>();
     }
     if (rank == 2) went = true;
     while (rank == 1 && !went) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -196,7 +192,7 @@ class StaleAddress : public ProcessGroupRendezvous {
  protected:
   /// Rank 1 first, which is certain to find the stale address; `serve` gets its connection.
   void expect_rendezvous_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
-    const Descriptor listener = process_group::listen_on(0);
+    const Descriptor listener = listen_on(0);
     process_group::write_address(
         place.path(),
         {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});
@@ -218,7 +214,7 @@ class StaleAddress : public ProcessGroupRendezvous {
 TEST_F(StaleAddress, WithoutAListenerIsReplaced) {
   int port = 0;
   {
-    const Descriptor listener = process_group::listen_on(0);
+    const Descriptor listener = listen_on(0);
     port = process_group::port_of(listener);
   }
   process_group::write_address(place.path(), {process_group::random_bytes(), port, process_group::host_name(), {}});
@@ -243,8 +239,8 @@ TEST_F(StaleAddress, OfAListenerThatHangsUpIsReplaced) {
 
 TEST_F(StaleAddress, OfAnotherRunIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
-    server->wait_for(process_group::MessageKind::hello);
-    server->send(process_group::Writer(process_group::MessageKind::refused).text("it does not know this run's secret"));
+    server->wait_for<process_group::Hello>();
+    server->send(process_group::Refused{"it does not know this run's secret"});
   });
 }
 

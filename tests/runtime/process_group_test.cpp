@@ -13,7 +13,7 @@ namespace vitrine::test {
 namespace {
 
 /// A port without a listener.
-int free_port() { return process_group::port_of(process_group::listen_on(0)); }
+int free_port() { return process_group::port_of(listen_on(0)); }
 
 /// Rendezvous by file and by port.
 class ProcessGroups : public ::testing::TestWithParam<const char*> {
@@ -123,18 +123,14 @@ TEST_P(ProcessGroups, FailOnAllRanksWhenRankZeroCannotAnswer) {
 }
 
 TEST(ProcessGroupMessages, PartsGoToRankZeroOnly) {
-  using process_group::MessageKind;
   const RendezvousPlace place;
   const std::string part(size_t{1} << 20, 'x');
   run_ranks(2, [&](int rank) {
     if (rank == 1) {
       FakeProcess member = join_as(1, 2, place.path());
       for (const uint64_t sequence : {1, 2}) {
-        member.send(process_group::Writer(MessageKind::gather)
-                        .number(sequence)
-                        .text(sequence == 1 ? "parts" : "plans")
-                        .text(part));
-        EXPECT_LT(member.wait_for(MessageKind::gathered).size(), 64U);
+        member.send(process_group::Gather{sequence, sequence == 1 ? "parts" : "plans", {part}});
+        EXPECT_LT(member.wait_for<process_group::Gathered>().answer.bytes.size(), 64U);
       }
       return;
     }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/handshake.h"
+#include "runtime/process_group/connection.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
@@ -15,7 +15,13 @@
 namespace vitrine::process_group {
 namespace {
 
-TEST(InitMethod, ParsesAHostAndItsPort) {
+/// Whoever may have written it.
+std::string address_in(const std::string& path) {
+  std::string problem;
+  return read_address(path, false, problem);
+}
+
+TEST(Rendezvous, ParsesAHostAndItsPort) {
   const struct {
     const char* text;
     const char* host;
@@ -25,29 +31,29 @@ TEST(InitMethod, ParsesAHostAndItsPort) {
                {"tcp://[fe80::1]:65535", "fe80::1", 65535},
                {"tcp://node1.cluster.example:400", "node1.cluster.example", 400}};
   for (const auto& c : cases) {
-    const InitMethod method = parse_init_method(c.text);
+    const Rendezvous method = parse_rendezvous(c.text);
     EXPECT_EQ(method.host, c.host) << c.text;
     EXPECT_EQ(method.port, c.port) << c.text;
-    EXPECT_EQ(method.path, "") << c.text;
+    EXPECT_EQ(method.address_file, "") << c.text;
   }
 }
 
-TEST(InitMethod, ParsesAFile) {
+TEST(Rendezvous, ParsesAFile) {
   for (const auto& [text, path] : {std::pair("file:/tmp/meet", "/tmp/meet"), std::pair("file:///tmp/meet", "/tmp/meet"),
                                    std::pair("file:meet", "meet"), std::pair("file:/tmp/a b:c", "/tmp/a b:c")}) {
-    const InitMethod method = parse_init_method(text);
-    EXPECT_EQ(method.path, path) << text;
+    const Rendezvous method = parse_rendezvous(text);
+    EXPECT_EQ(method.address_file, path) << text;
     EXPECT_EQ(method.host, "") << text;
     EXPECT_EQ(method.port, 0) << text;
   }
 }
 
-TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
+TEST(Rendezvous, RefusesAnythingElseWithTheRemedy) {
   for (const char* text :
        {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1",
         "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0",
         "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
-    const std::string message = error_of<ConfigError>([&] { parse_init_method(text); });
+    const std::string message = error_of<ConfigError>([&] { parse_rendezvous(text); });
     expect_contains(message, std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":",
                     "tcp://HOST:PORT", "file:PATH");
   }
@@ -56,16 +62,16 @@ TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
 TEST(RendezvousAddress, SurvivesARoundTrip) {
   const test::TempFolder folder;
   const std::string path = (folder.path() / "address").string();
-  EXPECT_EQ(read_address(path), "");
+  EXPECT_EQ(address_in(path), "");
   for (const std::vector<std::string>& hosts : {std::vector<std::string>{}, {"10.0.0.1", "192.168.1.1"}}) {
     const std::string key = random_bytes();
     write_address(path, {key, 4711, "node1", hosts});
-    const Address address = Address::parse(read_address(path));
+    const Address address = Address::parse(address_in(path));
     EXPECT_EQ(address.key, key);
     EXPECT_EQ(address.port, 4711);
     EXPECT_EQ(address.host_name, "node1");
     EXPECT_EQ(address.hosts, hosts);
-    EXPECT_EQ(address.str(), read_address(path));
+    EXPECT_EQ(address.str(), address_in(path));
   }
 }
 
@@ -103,12 +109,12 @@ TEST(RendezvousAddress, IsReadableByThisUserOnly) {
   ASSERT_EQ(stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0600U);
   std::string problem;
-  EXPECT_EQ(read_private_address(path, problem), read_address(path));
+  EXPECT_EQ(read_address(path, true, problem), address_in(path));
   EXPECT_EQ(problem, "");
   chmod(path.c_str(), 0644);
-  EXPECT_EQ(read_private_address(path, problem), "") << "another user may have planted it";
+  EXPECT_EQ(read_address(path, true, problem), "") << "another user may have planted it";
   expect_contains(problem, "its mode is 0644");
-  EXPECT_EQ(read_private_address(path + "x", problem), "");
+  EXPECT_EQ(read_address(path + "x", true, problem), "");
   EXPECT_EQ(problem, "the file does not exist");
 }
 
@@ -117,31 +123,32 @@ TEST(RendezvousAddress, IsARegularFile) {
   const std::string path = (folder.path() / "address").string();
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   for (const std::string& other : {path, folder.path().string(), std::string("/dev/null")}) {
-    expect_contains(error_of<CommError>([&] { read_address(other); }),
+    expect_contains(error_of<CommError>([&] { address_in(other); }),
                     "ProcessGroupOptions::rendezvous file:" + other + ": it is not a regular file");
   }
 }
 
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
-    const std::string text = error_of<ConfigError>([&] { plan_rendezvous(init, "", "", false); });
+    const std::string text = error_of<ConfigError>([&] { plan_rendezvous({.rendezvous = init}); });
     expect_contains(
         text, std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret",
         "VITRINE_SECRET_FILE");
-    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", "", false).address_file, "");
-    EXPECT_EQ(plan_rendezvous(init, "", "", true).method.host, "127.0.0.1") << "all on one machine";
-    EXPECT_THROW(plan_rendezvous(init, "12345", "", false), ConfigError) << "a job's number is no secret";
+    EXPECT_EQ(plan_rendezvous({.rendezvous = init, .secret = "0123456789abcdef"}).address_file, "");
+    EXPECT_EQ(plan_rendezvous({.rendezvous = init, .one_machine = true}).host, "127.0.0.1") << "all on one machine";
+    EXPECT_THROW(plan_rendezvous({.rendezvous = init, .secret = "12345"}), ConfigError)
+        << "a job's number is no secret";
   }
 }
 
 TEST(RendezvousPlan, OnLoopbackTheKeyIsInAPrivateFile) {
-  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", "", false);
+  const Rendezvous plan = plan_rendezvous({.rendezvous = "tcp://127.0.0.1:29500"});
   const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
   struct stat status {};
   ASSERT_EQ(stat(folder.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0700U);
   EXPECT_EQ(status.st_uid, geteuid());
-  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", "", false).address_file);
+  EXPECT_NE(plan.address_file, plan_rendezvous({.rendezvous = "tcp://127.0.0.1:29501"}).address_file);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of a run's secret, and which files are trusted with it.
-#include "runtime/process_group/secret.h"
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,7 +9,8 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/private_file.h"
+#include "runtime/process_group/launch.h"
+#include "runtime/process_group/rendezvous.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"

@@ -13,7 +13,7 @@
 
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
-#include "runtime/process_group/secret.h"
+#include "runtime/process_group/launch.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/process/interrupt.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creation of sockets: names, addresses, and exhausted descriptors.
+#include "runtime/process_group/sockets.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,23 +10,23 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/connection.h"
-#include "runtime/process_group/rendezvous.h"
 #include "runtime/settings.h"
 
 namespace vitrine::process_group {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr const char* kChooseAnotherPort = "; choose another port with ";
 
 /// Waits until a connection in progress is established. Returns an empty string, or the cause of the failure.
 std::string finish_connecting(int fd, int64_t timeout_ms) {
@@ -96,6 +97,32 @@ Descriptor bind_and_listen(const sockaddr* address, socklen_t size, bool v6_only
 
 }  // namespace
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::vector<std::string> interface_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return addresses;
+  for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0 ||
+        at->ifa_addr->sa_family != AF_INET)
+      continue;
+    addresses.push_back(address_text(at->ifa_addr, sizeof(sockaddr_in)));
+  }
+  freeifaddrs(interfaces);
+  return addresses;
+}
+
+Descriptor make_event() {
+  Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) throw CommError(fmt::format("process group: cannot create an event: {}", describe_error(errno)));
+  return event;
+}
+
 std::string describe_error(int error) {
   rlimit limit{};
   if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::strerror(error);
@@ -125,23 +152,29 @@ std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<
 }
 
 std::vector<Descriptor> listen_at(const std::string& host, int port) {
+  const bool everywhere = host.empty();
   const auto refuse = [&](const Reason& why) {
-    return CommError(fmt::format("rank 0 cannot listen on port {} of {}: ", port, host) + why);
+    return CommError(fmt::format("rank 0 cannot listen on port {}{}: ", port, everywhere ? "" : " of " + host) + why);
   };
   std::string problem;
-  const Addresses found = resolve(host, port, 0, problem);
-  if (!found) throw refuse(problem);
-  std::vector<std::string> resolved;
-  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next)
-    resolved.push_back(address_text(at->ai_addr, at->ai_addrlen));
+  std::vector<std::string> resolved, addresses = {"::", "0.0.0.0"};  // the first accepts IPv4 too
+  if (!everywhere) {
+    const Addresses found = resolve(host, port, 0, problem);
+    if (!found) throw refuse(problem);
+    for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next)
+      resolved.push_back(address_text(at->ai_addr, at->ai_addrlen));
+    addresses = addresses_to_bind(host, resolved, interface_addresses());
+  }
   std::vector<Descriptor> listeners;
-  for (const std::string& address : addresses_to_bind(host, resolved, interface_addresses())) {
+  for (const std::string& address : addresses) {
     const Addresses numeric = resolve(address, port, AI_NUMERICHOST, problem);
     if (!numeric) continue;
-    if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, true)) {
+    if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, !everywhere)) {
       listeners.push_back(std::move(listener));
+      if (everywhere) break;
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      throw refuse({describe_error(errno), kChooseAnotherPort, propose(settings::kRendezvous, "tcp://HOST:PORT")});
+      throw refuse(
+          {describe_error(errno), "; choose another port with ", propose(settings::kRendezvous, "tcp://HOST:PORT")});
     }
   }
   if (listeners.empty()) {
@@ -150,26 +183,6 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
                     fmt::join(resolved, ", "), fmt::join(interface_addresses(), ", ")));
   }
   return listeners;
-}
-
-Descriptor listen_on(int port) {
-  sockaddr_in6 any{};  // accepts IPv4 too
-  any.sin6_family = AF_INET6;
-  any.sin6_addr = in6addr_any;
-  any.sin6_port = htons(static_cast<uint16_t>(port));
-  Descriptor listener = bind_and_listen(reinterpret_cast<sockaddr*>(&any), sizeof any, false);
-  if (!listener && errno == EAFNOSUPPORT) {
-    sockaddr_in v4{};
-    v4.sin_family = AF_INET;
-    v4.sin_addr.s_addr = htonl(INADDR_ANY);
-    v4.sin_port = htons(static_cast<uint16_t>(port));
-    listener = bind_and_listen(reinterpret_cast<sockaddr*>(&v4), sizeof v4, false);
-  }
-  if (!listener) {
-    throw CommError({fmt::format("rank 0 cannot listen on port {}: {}", port, describe_error(errno)),
-                     kChooseAnotherPort, propose(settings::kRendezvous, "tcp://HOST:PORT")});
-  }
-  return listener;
 }
 
 int port_of(const Descriptor& socket) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where rank 0 listens, and the messages when descriptors run out.
+#include "runtime/process_group/sockets.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include "runtime/error.h"
-#include "runtime/process_group/connection.h"
-#include "runtime/process_group/rendezvous.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::process_group {
 namespace {
+
+Descriptor listen_on(int port) { return std::move(listen_at("", port)[0]); }
 
 TEST(Listening, NamesAPortThatIsInUse) {
   const Descriptor first = listen_on(0);
