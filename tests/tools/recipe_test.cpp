@@ -248,6 +248,20 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
   EXPECT_THROW(RunLog(continued(foreign, "r1")), DataError);
 }
 
+TEST(Log, TwoRunsDoNotWriteOne) {
+  const test::TempFolder folder;
+  for (const char* name : {"/log.jsonl", "/log.csv"}) {
+    const std::string path = folder.str() + name;
+    write_log(path);
+    RunLog first(continued(path, "r1"));
+    const std::vector<std::string> before = lines_of(path);
+    expect_contains(error_of<DataError>([&] { RunLog second(continued(path, "r1")); }),
+                    "--log " + path + ": another run is writing it; name another file");
+    EXPECT_EQ(lines_of(path), before);
+    first.close_file();
+  }
+}
+
 TEST(Log, ADamagedFirstRowIsLeftOut) {
   const test::TempFolder folder;
   const std::string path = folder.str() + "/log.jsonl";

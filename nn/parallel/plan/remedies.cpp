@@ -157,7 +157,10 @@ Reason last_resorts(const PlanSearch& search) {
   text += search.capacity_is_given() ? Reason({"Raise ", settings::kMemoryBytes}) : "Use a machine with more memory";
   if (!search.capacity_is_given() && !limit.starts_with("/proc")) text += ", raise " + limit;
   text += ", or choose a smaller ";
-  if (search.config().workspace_bytes) text += Reason({settings::kWorkspaceBytes, ", a smaller "});
+  // In exact mode the workspace is not shrunk: that would change bits.
+  if (search.config().workspace_bytes || search.config().exact())
+    text += Reason(
+        {settings::kWorkspaceBytes, search.config().exact() ? " (with other bits), a smaller " : ", a smaller "});
   text += Reason({"model or a smaller ", settings::kImageSize});
   if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
     text += Reason({", or an optimizer with less state (", propose(settings::kOptimizer, "sgd"), ")"});

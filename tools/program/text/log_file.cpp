@@ -10,7 +10,9 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include "nn/atomic_file.h"
 #include "nn/json_file.h"
@@ -134,6 +136,17 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
   return kept;
 }
 
+/// The lock of a file that is made if it is absent. Where it is no regular file or cannot be locked there is none.
+Descriptor lock_of(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type != std::filesystem::file_type::regular && type != std::filesystem::file_type::not_found) return {};
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw DataError(fmt::format("--log {}: another run is writing it; name another file", path));
+  return file;
+}
+
 bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 }  // namespace
@@ -150,6 +163,7 @@ LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std:
     columns_ = std::move(columns);
     columns_.emplace_back("run_id");
   }
+  lock_ = lock_of(path);
   const std::string header = csv_header(columns_);
   const Kept kept = steps_before > 0 ? rows_of(path, header, run_id_, steps_before) : Kept{};
   seconds_before_ = kept.seconds;
@@ -158,6 +172,7 @@ LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std:
     AtomicFile file(path);
     file.write(kept.text);
     file.commit();
+    lock_ = lock_of(path);  // of the file that has its name now
   }
   file_.open(path, std::ios::binary | (kept.text.empty() ? std::ios::trunc : std::ios::app));
   if (!file_)

@@ -8,6 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/descriptor.h"
+
 namespace vitrine::tools {
 
 /// What --log writes: one row for each step and epoch, while the run goes on.
@@ -18,7 +20,8 @@ class LogFile {
  public:
   /// Replaces an existing file.   columns  of a CSV file, in order, without run_id
   ///   steps_before  above 0: of the run that this one continues. The rows of an existing file up to that step stay
-  /// throws  DataError: the file cannot be written, or the rows to continue are of a run with another id or have other
+  /// throws  DataError: the file cannot be written, another run writes it, or the rows to continue are of a run with
+  /// another id or have other
   ///         columns
   LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before = 0);
 
@@ -37,6 +40,7 @@ class LogFile {
   std::string path_, run_id_;
   std::vector<std::string> columns_;  // empty: JSON lines
   std::ofstream file_;
+  Descriptor lock_;  // on the file, so that no other run writes it; empty if it is no regular file
   int64_t flushed_ns_ = 0;
   double seconds_before_ = 0.0;
 };
