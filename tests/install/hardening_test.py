@@ -51,11 +51,12 @@ def main():
                 if os.path.basename(path) == "vitrine":
                     symbols = subprocess.run([readelf, "-W", "--dyn-syms", path], check=True, capture_output=True, text=True).stdout
                     failures += [f"{path}: it calls no {what}" for what in ("__stack_chk_fail", r"__\w+(?<!stack)_chk") if not re.search(rf" {what}@", symbols)]
-            if hidden and not path.endswith(".md"):  # texts name build/release/bin/vitrine, and a build may be in /vitrine
+            if hidden and not path.endswith(".md"):  # texts name build/release/bin/vitrine
                 with open(path, "rb") as file:
                     content = file.read()
-                if hidden in content:
-                    at = content.index(hidden)
+                # A folder of the sources follows: "/vitrine" alone is part of many names, and a build may be in it.
+                if found := re.search(re.escape(hidden) + rb"/(build|runtime|kernels|nn|data|tools|bench|tests)/", content):
+                    at = found.start()
                     failures.append(f"{path}: it names the folder of the build: {content[at:at + 120]!r}")
     if programs == 0:
         failures.append(f"{folder}: no program is there")

@@ -7,9 +7,11 @@ usage: exact_draws_test.py VITRINE MPIRUN [SECONDS [SEED]]      SECONDS: how lon
 """
 import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 import time
 
 VITRINE, MPIRUN = sys.argv[1:3]
@@ -29,11 +31,16 @@ NORMALIZED = ("resnet18-cifar",)
 
 def run(processes, arguments):
     """(exit code, JSON or None, what stderr says)"""
-    launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(processes)] if processes > 1 else []
-    done = subprocess.run([*launcher, VITRINE, *arguments, "--json"], capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
+    # Open MPI 5 mixes long output on stdout and stderr under load: each rank's stdout goes to a file.
+    with tempfile.TemporaryDirectory() as folder:
+        to_file = ["sh", "-c", 'exec "$0" "$@" >"$OUT.${OMPI_COMM_WORLD_RANK:-0}"']
+        launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(processes)] if processes > 1 else []
+        done = subprocess.run([*launcher, *to_file, VITRINE, *arguments, "--json"], capture_output=True, text=True, timeout=600,
+                              env=ENVIRONMENT | {"OUT": f"{folder}/out"})
+        output = pathlib.Path(f"{folder}/out.0")
+        text = output.read_text() if output.exists() else ""
     try:
-        # Open MPI may print a warning of its own first.
-        return done.returncode, json.loads(done.stdout[max(done.stdout.find("{"), 0):]), done.stderr
+        return done.returncode, json.loads(text), done.stderr
     except json.JSONDecodeError:
         return done.returncode, None, done.stderr
 
