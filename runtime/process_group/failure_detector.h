@@ -98,7 +98,7 @@ class FailureDetector {
     std::string name;
     bool joined = false, said_bye = false, gone = false;
     bool ended() const { return said_bye || gone; }
-    // The last sign of life, and the last ones that told of moved data and of work.
+    // When it was last heard, last reported moved data, and last reported work.
     int64_t heard_ns = 0, moved_ns = -kNeverNs, worked_ns = -kNeverNs;
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;

@@ -236,6 +236,7 @@ TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
     ChildProcess child(vitrine_command(short_run() + into(name) + words("--epochs 1000000 --log-every 1")));
     ASSERT_TRUE(child.wait_for("epoch 2/"));
     child.send_signal(signal);
+    if (signal != SIGINT && signal != SIGTERM) child.send_signal(signal);  // which does not end it at once
     const ChildResult result = child.wait();
     EXPECT_EQ(result.exit_code, signal == SIGINT ? 130 : 143) << result.error;
     const NamedCheckpoint newest = list_checkpoints(path(name)).back();

@@ -30,8 +30,10 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 extern "C" void on_signal(int number) {
   const bool early = !asked_before.load(std::memory_order_relaxed);
   const int event = early_interrupt.load(std::memory_order_relaxed);
-  if ((early && event < 0) || signals_received.fetch_add(1) > 0)
-    _exit(number == SIGINT ? kExitInterrupted : kExitTerminated);
+  const bool again = signals_received.fetch_add(1) > 0;
+  // A terminal and a shell may both send SIGHUP, and SIGXCPU comes every second.
+  if (again && number != SIGINT && number != SIGTERM) return;
+  if (again || (early && event < 0)) _exit(number == SIGINT ? kExitInterrupted : kExitTerminated);
   first_signal.store(number, std::memory_order_relaxed);
   if (early) {
     const uint64_t one = 1;
