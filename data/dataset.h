@@ -120,8 +120,8 @@ struct DatasetOptions {
 ///   cifar100       DIR contains train.bin, test.bin (and optionally fine_label_names.txt), or a folder
 ///                  cifar-100-binary with them; the 100 fine labels count
 ///   fashion-mnist  DIR contains {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz, or named with .idx
-///   idx            the same files of another set; mean and standard deviation are measured over up to 65,536 training
-///                  images, evenly spaced
+///   idx            the same files of another set; the largest label of both parts gives the number of classes; mean
+///                  and standard deviation are measured over up to 65,536 training images, evenly spaced
 ///   image-folder   DIR contains train/CLASS/... and val/CLASS/... (or valid, validation, test): JPEG and PNG files, a
 ///                  folder per class, classes sorted by name as in torchvision's ImageFolder. With val_split the
 ///                  classes may also be in DIR itself. Files and folders whose names begin with a dot are left out. A

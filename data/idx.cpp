@@ -140,7 +140,8 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind, const DatasetOptions&
   DatasetPair pair;
   pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
   const bool has_test = !options.holds_out() && (!options.test_optional || has_test_files(folder));
-  if (has_test) pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
+  if (has_test) pair.test = read_part(folder, kind, "t10k", "test", kind == IdxKind::fashion_mnist ? 10 : 0);
+  if (has_test) pair.train.classes = pair.test.classes = std::max(pair.train.classes, pair.test.classes);
   if (has_test && (pair.train.height != pair.test.height || pair.train.width != pair.test.width)) {
     throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal",
                                 kind_name(kind), folder.string(), pair.train.height, pair.train.width, pair.test.height,

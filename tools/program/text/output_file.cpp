@@ -74,6 +74,9 @@ void check_writable(const std::string& option, const std::string& path) {
     throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
   if (exists && !S_ISREG(status.st_mode)) {  // /dev/stdout, a pipe: opening it could already be seen at its other end
     if (access(path.c_str(), W_OK) != 0) refuse();
+    // Stays open until the program ends: a pipe that closes ends its reader. Waits for nobody.
+    if (S_ISFIFO(status.st_mode) && open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC) < 0)
+      throw DataError(fmt::format("{} {}: nobody reads this pipe; start its reader first", option, path));
     return;
   }
   std::string probe;
