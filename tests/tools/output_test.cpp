@@ -91,11 +91,13 @@ TEST_F(Output, AReportCanBeWrittenToAPipe) {
 }
 
 TEST_F(Output, APipeThatNobodyReadsIsRefusedBeforeTheRun) {
-  const ChildResult refused = shell("mkfifo weights; $V train --model mlp --data synthetic:200 --steps 1000000 --save weights");
+  const ChildResult refused =
+      shell("mkfifo weights; $V train --model mlp --data synthetic:200 --steps 1000000 --save weights");
   EXPECT_EQ(refused.exit_code, 1);
   expect_contains(refused.error, "--save weights: nobody reads this pipe; start its reader first");
   const ChildResult read = shell(  // descriptor 4 waits until cat reads
-      "cat weights > copy & exec 4> weights; $V train --model mlp --data synthetic:200 --steps 3 --no-eval --save weights; "
+      "cat weights > copy & exec 4> weights; $V train --model mlp --data synthetic:200 --steps 3 --no-eval --save "
+      "weights; "
       "status=$?; exec 4>&-; wait; exit $status");
   EXPECT_EQ(read.exit_code, 0) << read.error;
   EXPECT_GT(fs::file_size(path("copy")), 1000U);
