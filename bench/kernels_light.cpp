@@ -7,11 +7,9 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
-#include "kernels/gelu.h"
 #include "kernels/image.h"
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
-#include "kernels/relu.h"
 #include "kernels/step_control.h"
 
 namespace vitrine::bench {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "data/file_samples.h"
 #include "data/input_file.h"
 #include "data/readers.h"
 #include "runtime/descriptor.h"

@@ -14,7 +14,7 @@
 #include "data/readers.h"
 #include "data/settings.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

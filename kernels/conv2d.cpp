@@ -7,7 +7,6 @@
 
 #include "kernels/check.h"
 #include "kernels/conv2d_call.h"
-#include "kernels/conv2d_choice.h"
 #include "kernels/cpu/f32.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"

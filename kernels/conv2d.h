@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <vitrine/kernels/accumulate.h>
 #include <vitrine/runtime/exec_context.h>
+#include <vitrine/runtime/reason.h>
 
 namespace vitrine {
 
@@ -36,8 +40,26 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
 
 /// grad_w (K, R, S, C) and grad_bias (K, or empty), both f32, overwritten or added to. Otherwise like conv2d_forward.
 /// If cuDNN has no plan with an f32 gradient for f16 or bf16 images, the gradient is first rounded to their dtype (see
-/// conv2d_choice.h).
+/// conv2d_choices()).
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
                             View grad_bias, GradMode mode);
+
+/// The implementation that a context chose for a convolution, and why it is not the preferred one.
+struct Conv2dChoice {
+  std::string
+      operation;  // "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2, f16"; f32 is not named
+  std::string implementation;  // "cuDNN", "cuDNN, gradient rounded to f16" or "im2col + cuBLASLt"; of a CPU device
+                               // "Winograd" or "direct convolution"
+  Reason reason;               // why it is not cuDNN's f32 gradient or plan, or not Winograd; empty when it is
+};
+
+/// The choices for all convolutions that a GPU's context, or a CPU's that allows Winograd's algorithm, has run, in the
+/// order of their first run. Empty on others.
+/// requires  of a CPU device: the stream is idle
+std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx);
+
+/// Why no convolution on a CPU device of this machine can run by Winograd's algorithm; empty: those can that
+/// conv2d_choices() lists.
+Reason winograd_refusal();
 
 }  // namespace vitrine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vitrine/kernels/accumulate.h>
 #include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
@@ -9,5 +10,31 @@ namespace vitrine {
 /// requires  equal shapes; all f32, all f16 or all bf16; y may be a or b, otherwise it overlaps neither
 /// throws    ShapeError, DtypeError, DeviceError
 void add(ExecContext& ctx, ConstView a, ConstView b, View y);
+
+/// y = max(x, 0); NaN stays NaN.
+/// requires  x and y have the same shape, and dtype f32, f16 or bf16; y is x or does not overlap it
+/// throws    ShapeError, DtypeError, DeviceError
+void relu_forward(ExecContext& ctx, ConstView x, View y);
+
+/// grad_x = grad_y where y, the output of the forward pass, is above 0; otherwise 0. With `sums`, also the sums of
+/// grad_x over all dimensions but the last, in the same pass: the gradient of a bias that was added before the ReLU.
+///   y, grad_y, grad_x (..., C)   sums (C) f32, overwritten or added to, or empty
+/// requires  y, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps neither
+/// ensures   sums in f32, of the rounded elements; the same bits in every run
+/// workspace with sums on CUDA, partial sums of strips of rows: more make it faster; none is needed
+/// throws    ShapeError, DtypeError, DeviceError
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums = {},
+                   GradMode mode = GradMode::overwrite);
+
+/// y = x / 2 * (1 + erf(x / sqrt(2))): torch.nn.GELU with approximate='none'.
+/// requires  x and y have the same shape, and dtype f32, f16 or bf16; y is x or does not overlap it
+/// throws    ShapeError, DtypeError, DeviceError      source  Hendrycks & Gimpel 2016
+void gelu_forward(ExecContext& ctx, ConstView x, View y);
+
+/// grad_x = grad_y * (P(x) + x * p(x)), where P and p are the distribution and the density of the standard normal, and
+/// x the input of forward.
+/// requires  x, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps neither
+/// throws    ShapeError, DtypeError, DeviceError
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
 
 }  // namespace vitrine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled for several instruction sets, see kernels/cpu/levels.h.
+#include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/elementwise.h"
 #include "runtime/cpu/parallel.h"
@@ -23,10 +24,45 @@ void add_all(const T* a, const T* b, T* y, int64_t count) {
   });
 }
 
+template <class T>
+void forward(const T* x, T* y, int64_t count) {
+  parallel_for(count, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& value, int64_t i) {
+      const auto zero = value;
+      load(x + i, value);
+      value = value <= 0.0F ? zero : value;  // NaN compares false and stays NaN
+      store(value, y + i);
+    });
+  });
+}
+
+template <class T>
+void backward(const T* y, const T* grad_y, T* grad_x, int64_t count) {
+  parallel_for(count, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& gradient, int64_t i) {
+      const auto zero = gradient;
+      auto output = zero;
+      load(y + i, output);
+      load(grad_y + i, gradient);
+      gradient = output > 0.0F ? gradient : zero;
+      store(gradient, grad_x + i);
+    });
+  });
+}
+
 }  // namespace
 
 void add(ExecContext&, ConstView a, ConstView b, View y) {
   with_storage(y.dtype, [&]<class T>(T) { add_all(a.as<T>(), b.as<T>(), y.as<T>(), y.numel()); });
+}
+
+void relu_forward(ExecContext&, ConstView x, View y) {
+  with_storage(x.dtype, [&]<class T>(T) { forward(x.as<T>(), y.as<T>(), x.numel()); });
+}
+
+void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
+  with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
+  if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

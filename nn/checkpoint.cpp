@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/checkpoint.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "nn/atomic_file.h"
@@ -17,12 +23,13 @@
 #include "runtime/error.h"
 #include "runtime/file_type.h"
 #include "runtime/hash.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
@@ -60,17 +67,17 @@ void take_place(const std::string& temporary, const std::string& folder) {
 
 std::string hex(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
-std::string checksum_of(const Json& json) {
+std::string checksum_of(const OrderedJson& json) {
   const std::string text = json.dump();
   return hex(hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
 }
 
 void write_files(const std::string& folder, const std::vector<CheckpointFile>& files, const std::string& state_json,
                  const WriteProgress& progress) {
-  Json json;
+  OrderedJson json;
   json["format"] = kFormat;
-  json["state"] = Json::parse(state_json);
-  json["files"] = Json::object();
+  json["state"] = OrderedJson::parse(state_json);
+  json["files"] = OrderedJson::object();
   int64_t before = 0;
   for (const CheckpointFile& file : files) {
     const WriteProgress of_file = progress ? [&, before](int64_t bytes) { progress(before + bytes); } : WriteProgress();
@@ -150,7 +157,7 @@ std::string read_checkpoint(const std::string& folder, bool files) {
   const std::string text = read_regular_file(path, kLargestJson);
   check_json_text(path, text);
   try {
-    Json json = Json::parse(text);
+    OrderedJson json = OrderedJson::parse(text);
     const std::string checksum = json.at("checksum").get<std::string>();
     json.erase("checksum");
     if (const std::string found = checksum_of(json); found != checksum) {
@@ -166,7 +173,7 @@ std::string read_checkpoint(const std::string& folder, bool files) {
                  digest.at("xxh3").get<std::string>(), files);
     }
     return json.at("state").dump();
-  } catch (const Json::exception& problem) {
+  } catch (const OrderedJson::exception& problem) {
     throw DataError(fmt::format("{}: it is not the state of a checkpoint: {}", path, describe_json_error(problem)));
   }
 }
@@ -177,6 +184,133 @@ void remove_checkpoint(const std::string& folder) {
   remove_folder(temporary);
   if (std::rename(path.c_str(), temporary.c_str()) != 0) throw_write_error(folder, "cannot be removed", errno);
   remove_folder(temporary);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr const char* kLockFile = ".lock";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  throw DataError(
+      fmt::format("{}: no checkpoints can be written there ({}); choose a folder that you may write to", path, reason));
+}
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::optional<int64_t> step = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
+}
+
+/// Calls `visit` with each entry of a directory.
+template <class Visit>
+void for_each_entry(const std::string& directory, const Visit& visit) {
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) visit(*entries);
+  if (error) throw DataError(fmt::format("{}: the folder cannot be read ({})", directory, error.message()));
+}
+
+/// Makes a directory and those above it, and flushes the new entries to the disk.
+void make_directory(const std::string& path) {
+  std::error_code error;
+  std::vector<fs::path> above;  // of the directories that are missing
+  for (fs::path missing = fs::absolute(path, error).lexically_normal();
+       !fs::exists(missing, error) && missing.has_relative_path();) {
+    missing = missing.parent_path();
+    above.push_back(missing);
+  }
+  fs::create_directories(path, error);
+  if (error) refuse(path, error.message());
+  for (const fs::path& parent : above) flush_folder(parent.string());
+}
+
+void remove_temporaries(const std::string& directory) {
+  std::vector<fs::path> left;
+  for_each_entry(directory, [&](const fs::directory_entry& entry) {
+    if (entry.path().filename().string().starts_with(kCheckpointTemporaryPrefix)) left.push_back(entry.path());
+  });
+  for (const fs::path& path : left) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error)
+      throw DataError(
+          fmt::format("{}: the rest of an interrupted save cannot be removed ({})", path.string(), error.message()));
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+std::vector<NamedCheckpoint> list_checkpoints(const std::string& directory) {
+  std::vector<NamedCheckpoint> found;
+  std::error_code error;
+  if (!fs::exists(directory, error)) return found;
+  for_each_entry(directory, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    const std::optional<int64_t> step = step_of(entry.path().filename().string());
+    if (step && entry.is_directory(ignored)) found.push_back({*step, entry.path().string()});
+  });
+  std::ranges::sort(found, [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
+  return found;
+}
+
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::string& directory,
+                                                       const std::function<void(const std::string&)>& skipped) {
+  const std::vector<NamedCheckpoint> found = list_checkpoints(directory);
+  for (auto checkpoint = found.rbegin(); checkpoint != found.rend(); ++checkpoint) {
+    try {
+      return WholeCheckpoint{checkpoint->path, read_checkpoint(checkpoint->path)};
+    } catch (const DataError& error) {
+      skipped(error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+CheckpointDirectory::CheckpointDirectory(const std::string& path, double patience_seconds) : path_(path) {
+  std::error_code error;
+  if (fs::exists(path, error) && !fs::is_directory(path, error)) refuse(path, "it is a file");
+  if (is_checkpoint(path)) {
+    const fs::path parent = fs::canonical(path, error).parent_path();
+    throw DataError(
+        fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}",
+                    path, parent.string()));
+  }
+  make_directory(path);
+  lock_ = Descriptor(open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock_) refuse(path, errno == ELOOP ? "its file .lock is a symbolic link" : std::strerror(errno));
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
+  while (!try_lock()) {
+    if (std::chrono::steady_clock::now() >= give_up) {
+      throw DataError(fmt::format(
+          "{}: another process writes checkpoints there; wait until it has ended, or choose another folder", path));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  // Their writer has exited, because this process holds the lock now. Without locks it may still be running.
+  if (locked_) remove_temporaries(path);
+}
+
+bool CheckpointDirectory::try_lock() {
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return locked_ = true;
+  return errno != EWOULDBLOCK && errno != EINTR;  // the file system has no locks
+}
+
+void CheckpointDirectory::point_link(const std::string& link, const std::string& name) {
+  const fs::path path = fs::path(path_) / link;
+  const fs::path temporary = fs::path(path_) / fmt::format("{}{}-{}", kCheckpointTemporaryPrefix, link, getpid());
+  std::error_code error;
+  fs::remove(temporary, error);
+  fs::create_symlink(name, temporary, error);
+  if (!error) fs::rename(temporary, path, error);
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  throw DataError(fmt::format("{}: the link to {} cannot be made ({})", path.string(), name, error.message()));
 }
 
 }  // namespace vitrine

@@ -8,7 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/file_type.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/model_file.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -15,17 +13,17 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/json_file.h"
+#include "nn/layers/activations.h"
 #include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
-#include "nn/layers/gelu.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
-#include "nn/layers/relu.h"
+#include "nn/model.h"
 #include "nn/model_builder.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "nn/safetensors.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,14 +16,224 @@
 
 #include "nn/atomic_file.h"
 #include "nn/json_file.h"
-#include "nn/safetensors_header.h"
 #include "nn/weights_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/file_type.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
+
+namespace vitrine::safetensors {
+namespace {
+
+using Json = nlohmann::json;
+
+// The limit of serde_json, which the reference reader uses.
+constexpr int kMostNested = 128;
+
+struct DtypeName {
+  const char* name;
+  DType dtype;
+};
+constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32},   DtypeName{"F16", DType::f16},
+                                 DtypeName{"BF16", DType::bf16}, DtypeName{"I32", DType::i32},
+                                 DtypeName{"U8", DType::u8},     DtypeName{"I64", DType::i64}};
+
+/// A value as messages show it.
+std::string kind_or_text(const Json& value) {
+  if (value.is_object() || value.is_array()) return value.is_object() ? "an object" : "an array";
+  return excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+/// Turns each tensor into an entry as soon as the parser has read it, so that only the entries are stored.
+class HeaderReader {
+ public:
+  HeaderReader(const std::string& path, uint64_t data_bytes) : path_(path), data_bytes_(data_bytes) {}
+
+  /// The parser's callback; false: the parser drops the value.
+  bool take(int depth, Json::parse_event_t event, const Json& value) {
+    using Event = Json::parse_event_t;
+    switch (event) {
+      case Event::key:
+        return take_key(depth, value.get_ref<const std::string&>());
+      case Event::object_start:
+      case Event::array_start:
+        return begin(depth, event == Event::object_start ? Json::object() : Json::array());
+      case Event::object_end:
+        if (depth == 1) end_member(value);
+        return depth != 1;
+      case Event::array_end:
+        return true;
+      case Event::value:
+        if (depth < 2) refuse_member(depth, value);
+        return depth == 2 || keep_item();
+    }
+    return true;
+  }
+
+  std::vector<Entry> take_entries() { return std::move(entries_); }
+
+ private:
+  static constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
+
+  [[noreturn]] void problem(const std::string& what) const { fail(path_, kSizeBytes, what); }
+  [[noreturn]] void problem_of_tensor(const std::string& what) const {
+    problem(fmt::format("tensor '{}' {}", excerpt(name_), what));
+  }
+  bool in_metadata() const { return name_ == kMetadata; }
+
+  /// Fields that the format does not define may have any value, also twice.
+  bool take_key(int depth, const std::string& key) {
+    const bool is_name = depth == 1;
+    if (!is_name && !in_metadata() && std::ranges::find(kFields, key) == kFields.end()) return keeps_ = false;
+    if (depth > 2) return false;
+    if (!(is_name ? names_ : keys_).insert(key).second) {
+      if (!is_name && !in_metadata()) problem_of_tensor(fmt::format("has the key '{}' twice", key));
+      problem(fmt::format("the {} has the key '{}' twice", is_name ? "header" : "metadata", excerpt(key)));
+    }
+    if (is_name) name_ = key;
+    items_ = 0;
+    return keeps_ = true;
+  }
+
+  /// Of lists, only as many items are kept as show what is wrong.
+  bool keep_item() { return ++items_ <= Shape::kMaxRank + 1; }
+
+  bool begin(int depth, const Json& kind) {
+    if (depth >= kMostNested) problem(fmt::format("the header is nested deeper than {} levels", kMostNested));
+    if (depth < 2 && !kind.is_object()) refuse_member(depth, kind);
+    if (depth == 1) keys_.clear();
+    return depth < 2 || (keeps_ && (depth == 2 || (depth == 3 && keep_item())));
+  }
+
+  /// Refuses a header, or a member of it, that is no object.
+  [[noreturn]] void refuse_member(int depth, const Json& value) const {
+    if (depth == 0) problem(fmt::format("the header is the JSON value {}, expected an object", kind_or_text(value)));
+    if (in_metadata()) problem("__metadata__ is not an object of strings");
+    problem_of_tensor(fmt::format("is described by {}, expected an object", kind_or_text(value)));
+  }
+
+  void end_member(const Json& member) {
+    if (!in_metadata()) return add_entry(member);
+    if (!std::ranges::all_of(member, [](const Json& value) { return value.is_string(); }))
+      problem("__metadata__ is not an object of strings");
+  }
+
+  const std::string& dtype_of(const Json& tensor) const {
+    if (!tensor.contains("dtype")) problem_of_tensor("has no dtype");
+    const Json& dtype = tensor["dtype"];
+    if (!dtype.is_string()) problem_of_tensor(fmt::format("has dtype {}, expected a string", kind_or_text(dtype)));
+    return dtype.get_ref<const std::string&>();
+  }
+
+  std::vector<int64_t> numbers_of(const Json& tensor, std::string_view field) const {
+    const auto list = tensor.find(field);
+    if (list == tensor.end()) problem_of_tensor(fmt::format("has no list of {}", field));
+    if (!list->is_array()) problem_of_tensor(fmt::format("has {} {}, expected a list", field, kind_or_text(*list)));
+    for (const Json& number : *list) {
+      if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<int64_t>::max())
+        problem_of_tensor(fmt::format("has {} in {}, expected non-negative integers", kind_or_text(number), field));
+    }
+    return list->get<std::vector<int64_t>>();
+  }
+
+  void add_entry(const Json& tensor) {
+    const std::string& dtype = dtype_of(tensor);
+    const std::vector<int64_t> shape = numbers_of(tensor, "shape"), offsets = numbers_of(tensor, "data_offsets");
+    const auto data_bytes = static_cast<uint64_t>(data_bytes_);
+    if (offsets.size() != 2 || offsets[0] > offsets[1] || static_cast<uint64_t>(offsets[1]) > data_bytes) {
+      const bool is_short = offsets.size() == 2 && offsets[0] <= offsets[1];
+      problem_of_tensor(fmt::format("has data_offsets [{}], expected two ascending offsets up to {}{}",
+                                    fmt::join(offsets, ", "), data_bytes,
+                                    is_short ? "; the file may have been cut off: copy it again" : ""));
+    }
+    Entry entry{name_, {}, {}, {}, static_cast<uint64_t>(offsets[0]), static_cast<uint64_t>(offsets[1])};
+    const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return dtype == d.name; });
+    if (known == kDtypeNames.end()) {
+      entry.foreign = fmt::format("dtype {}", excerpt(dtype));
+    } else if (shape.size() > Shape::kMaxRank) {
+      entry.foreign = fmt::format("more than {} dimensions", Shape::kMaxRank);
+    } else {
+      entry.dtype = known->dtype;
+      entry.shape = shape_of(shape, entry);
+    }
+    entries_.push_back(std::move(entry));
+  }
+
+  Shape shape_of(const std::vector<int64_t>& shape, const Entry& entry) const {
+    int64_t bytes = size_of(entry.dtype);
+    bool fits = true;
+    for (const int64_t size : shape) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+    if (!fits || static_cast<uint64_t>(bytes) != entry.end - entry.begin) {
+      problem_of_tensor(fmt::format("of shape [{}] and dtype {} has {} bytes of data, which does not fit",
+                                    fmt::join(shape, ", "), dtype_name(entry.dtype), entry.end - entry.begin));
+    }
+    return Shape(std::span<const int64_t>(shape));
+  }
+
+  const std::string& path_;
+  const uint64_t data_bytes_;
+  std::vector<Entry> entries_;
+  std::set<std::string> names_, keys_;  // of the header, and of the member being read
+  std::string name_;                    // of that member
+  bool keeps_ = true;                   // its present field is one that the format defines
+  size_t items_ = 0;                    // of that field's list
+};
+
+/// Checks that every byte of the data section belongs to exactly one tensor.
+void check_coverage(const std::string& path, const std::vector<Entry>& entries, uint64_t data_begin,
+                    uint64_t data_bytes) {
+  uint64_t expected = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != expected) {
+      fail(path, data_begin + std::min(entry.begin, expected),
+           fmt::format("tensor '{}' begins at {} of the data, expected {}: data {}", excerpt(entry.name), entry.begin,
+                       expected, entry.begin < expected ? "overlaps" : "has a hole"));
+    }
+    expected = entry.end;
+  }
+  if (expected != data_bytes)
+    fail(path, data_begin + expected, fmt::format("{} bytes follow the last tensor", data_bytes - expected));
+}
+
+}  // namespace
+
+const char* format_name(DType dtype) {
+  const auto* known = std::ranges::find_if(kDtypeNames, [&](const DtypeName& d) { return d.dtype == dtype; });
+  return known == kDtypeNames.end() ? "" : known->name;
+}
+
+std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes) {
+  // JSON allows a byte order mark and blanks here, the format does not.
+  if (!text.empty() && text[0] != '{' &&
+      (text[0] == '\xEF' || std::string_view(" \t\r\n").find(text[0]) != std::string_view::npos)) {
+    fail(path, kSizeBytes,
+         fmt::format("the header begins with byte 0x{:02x}, expected '{{'", static_cast<uint8_t>(text[0])));
+  }
+  HeaderReader reader(path, data_bytes);
+  try {
+    // Nothing is left: the reader takes all members out.
+    [[maybe_unused]] const Json left = Json::parse(
+        text.begin(), text.end(),
+        [&](int depth, Json::parse_event_t event, Json& value) { return reader.take(depth, event, value); });
+  } catch (const Json::exception& error) {
+    const auto* const place = dynamic_cast<const Json::parse_error*>(&error);
+    fail(path, kSizeBytes + (place != nullptr && place->byte > 0 ? place->byte - 1 : 0),
+         fmt::format("the header is not JSON: {}", describe_json_error(error)));
+  }
+  std::vector<Entry> entries = reader.take_entries();
+  std::ranges::sort(
+      entries, [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  check_coverage(path, entries, kSizeBytes + text.size(), data_bytes);
+  return entries;
+}
+
+void fail(const std::string& path, uint64_t offset, const std::string& what) {
+  throw DataError(fmt::format("{}, offset {}: {}", path, offset, what));
+}
+
+}  // namespace vitrine::safetensors
 
 namespace vitrine {
 namespace {

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/buffer_layout.h"
+#include "nn/parameter_store.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/memory/offset_allocator.h"

@@ -10,19 +10,19 @@
 namespace vitrine {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "vitrine plans 1";
 
 }  // namespace
 
 std::string tuned_plans_json(const TunedPlans& plans, int indent) {
-  Json json = {{"format", kFormat},
-               {"device", plans.device},
-               {"libraries", plans.libraries},
-               {"workspace_bytes", plans.workspace_bytes},
-               {"tf32", plans.tf32},
-               {"plans", Json::array()}};
+  OrderedJson json = {{"format", kFormat},
+                      {"device", plans.device},
+                      {"libraries", plans.libraries},
+                      {"workspace_bytes", plans.workspace_bytes},
+                      {"tf32", plans.tf32},
+                      {"plans", OrderedJson::array()}};
   for (const TunedPlan& plan : plans.plans) {
     json["plans"].push_back({{"operation", plan.operation},
                              {"plan", plan.plan},
@@ -30,14 +30,14 @@ std::string tuned_plans_json(const TunedPlans& plans, int indent) {
                              {"library_us", plan.first_microseconds},
                              {"candidates", plan.candidates}});
   }
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+  return json.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 TunedPlans parse_tuned_plans(const std::string& source, const std::string& text) {
   TunedPlans plans;
   check_json_text(source, text);
   try {
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     if (const auto format = json.at("format").get<std::string>(); format != kFormat)
       throw DataError(
           fmt::format("{}: the format of the plans is '{}', expected '{}'; time them again", source, format, kFormat));
@@ -45,11 +45,11 @@ TunedPlans parse_tuned_plans(const std::string& source, const std::string& text)
     plans.libraries = json.at("libraries").get<std::string>();
     plans.workspace_bytes = json.at("workspace_bytes").get<int64_t>();
     plans.tf32 = json.at("tf32").get<bool>();
-    for (const Json& plan : json.at("plans")) {
+    for (const OrderedJson& plan : json.at("plans")) {
       plans.put({plan.at("operation").get<std::string>(), plan.at("plan").get<std::string>(),
                  plan.at("us").get<double>(), plan.at("library_us").get<double>(), plan.at("candidates").get<int>()});
     }
-  } catch (const Json::exception& problem) {
+  } catch (const OrderedJson::exception& problem) {
     throw DataError(fmt::format("{}: no plans that were timed: {}; remove it, or name another file", source,
                                 describe_json_error(problem)));
   }

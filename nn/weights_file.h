@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/error.h>
 

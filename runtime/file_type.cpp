@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "runtime/descriptor.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

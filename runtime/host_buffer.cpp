@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/cuda/pinned.h"
+#include "runtime/cuda/device.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 

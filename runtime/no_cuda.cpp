@@ -5,7 +5,6 @@
 
 #include "runtime/cuda/copy.h"
 #include "runtime/cuda/device.h"
-#include "runtime/cuda/pinned.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 

@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
-
 namespace {
 
 std::string render(const Reason::Part& part, const char* (*name)(Setting)) {

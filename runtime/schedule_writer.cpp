@@ -16,11 +16,11 @@
 namespace vitrine {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Kind = ScheduleEvent::Kind;
 
-Json ranges(const ScheduleEvent& event, bool write) {
-  Json list = Json::array();
+OrderedJson ranges(const ScheduleEvent& event, bool write) {
+  OrderedJson list = OrderedJson::array();
   for (const MemoryAccess& a : event.accesses) {
     if (a.write == write) list.push_back({reinterpret_cast<uintptr_t>(a.address), a.bytes});
   }
@@ -49,17 +49,17 @@ struct ScheduleWriter::State {
   std::string cause;                              // of the next wait
   std::map<uintptr_t, uintptr_t> outside;         // memory that is no block: begin -> end
 
-  Json line_of(const ScheduleEvent& event);
+  OrderedJson line_of(const ScheduleEvent& event);
   void write_outside(const MemoryAccess& memory, std::ostream& out);
 };
 
 void ScheduleWriter::State::write_outside(const MemoryAccess& memory, std::ostream& out) {
   const auto begin = reinterpret_cast<uintptr_t>(memory.address);
   if (add_range(outside, begin, begin + static_cast<uintptr_t>(memory.bytes)))
-    out << Json{{"do", "outside"}, {"address", begin}, {"bytes", memory.bytes}} << '\n';
+    out << OrderedJson{{"do", "outside"}, {"address", begin}, {"bytes", memory.bytes}} << '\n';
 }
 
-Json ScheduleWriter::State::line_of(const ScheduleEvent& event) {
+OrderedJson ScheduleWriter::State::line_of(const ScheduleEvent& event) {
   const int stream = event.stream;
   const auto address = [&] { return reinterpret_cast<uintptr_t>(event.accesses[0].address); };
   switch (event.kind) {
@@ -107,12 +107,12 @@ ScheduleWriter::ScheduleWriter(DeviceGroup& devices, std::ostream& out)
     : devices_(devices), out_(out), state_(std::make_unique<State>()) {
   if (devices.checker() == nullptr)
     throw ConfigError("ScheduleWriter: the group has no order checker; set DeviceGroupOptions::check_order");
-  out_ << Json{{"do", "schedule"}, {"version", 2}} << '\n';
+  out_ << OrderedJson{{"do", "schedule"}, {"version", 2}} << '\n';
   devices.checker()->observe([this](const ScheduleEvent& event) {
     for (const MemoryAccess& memory : event.accesses) {
       if (memory.host || event.kind == Kind::adopt) state_->write_outside(memory, out_);
     }
-    const Json line = state_->line_of(event);
+    const OrderedJson line = state_->line_of(event);
     if (!line.is_null()) out_ << line << '\n';
   });
 }
@@ -121,8 +121,8 @@ ScheduleWriter::~ScheduleWriter() { devices_.checker()->observe(nullptr); }
 
 void ScheduleWriter::state_peak(int device, int64_t bytes) {
   const int rank = devices_.first_rank() + device;
-  out_ << Json{{"do", "peak"},   {"device", device}, {"name", devices_[device].name()},
-               {"bytes", bytes}, {"rank", rank},     {"collectives", state_->collectives[rank]}}
+  out_ << OrderedJson{{"do", "peak"},   {"device", device}, {"name", devices_[device].name()},
+                      {"bytes", bytes}, {"rank", rank},     {"collectives", state_->collectives[rank]}}
        << '\n';
 }
 

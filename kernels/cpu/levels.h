@@ -6,7 +6,8 @@
 #include "runtime/cpu/instruction_set.h"
 
 /// CPU implementations that are compiled for several instruction sets, see runtime/cpu/instruction_set.h.
-/// `relu_cpu.cpp` defines them in the namespace vitrine::cpu::VITRINE_CPU_LEVEL; `relu.cpp` declares them with
+/// `elementwise_cpu.cpp` defines them in the namespace vitrine::cpu::VITRINE_CPU_LEVEL; `elementwise.cpp` declares them
+/// with
 ///
 ///     VITRINE_CPU_LEVELS(relu_forward, ExecContext&, ConstView, View);
 ///

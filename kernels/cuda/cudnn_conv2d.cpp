@@ -12,7 +12,7 @@
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "kernels/cuda/epilogues.h"
-#include "kernels/cuda/plan_timing.h"
+#include "kernels/plan_tuner.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"

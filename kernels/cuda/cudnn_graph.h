@@ -10,13 +10,31 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cudnn_library.h"
+#include <cudnn.h>
+
+#include "runtime/cuda/shared_library.h"
 #include "runtime/dtype.h"
 #include "runtime/reason.h"
 
 /// A thin layer over the C graph API of cuDNN: owning descriptors, attributes whose type follows from the value, and
 /// the choice of a plan among the engines that cuDNN's heuristics propose.
 namespace vitrine::cuda {
+
+// The functions of cuDNN that we call, without their prefix.
+#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                   \
+  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)       \
+      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)           \
+          use(prefix, Create) use(prefix, Destroy) use(prefix, GetErrorString) use(prefix, GetLastErrorString) \
+              use(prefix, GetVersion) use(prefix, SetStream)
+
+struct Cudnn {
+  VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_MEMBER, cudnn)
+};
+
+/// cuDNN, loaded by the first call. throws CudaError with the loader's reason and the remedy
+const Cudnn& cudnn();
+/// Why cuDNN is not used: it cannot be loaded, or is turned off (GpuFeature::cudnn); empty if it is.
+std::string why_no_cudnn();
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUDNN_STATUS_SUCCESS.
 void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line);

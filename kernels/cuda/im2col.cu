@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/im2col.h"
+#include "kernels/cuda/im2col_conv2d.h"
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 

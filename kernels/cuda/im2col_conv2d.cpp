@@ -8,7 +8,6 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/epilogues.h"
-#include "kernels/cuda/im2col.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/cublaslt_library.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn_conv2d.h"
 #include "runtime/error.h"
 

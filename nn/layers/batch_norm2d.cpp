@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/relu.h"
+#include "kernels/elementwise.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/relu.h"
+#include "kernels/elementwise.h"
 #include "nn/layers/weight_gradient.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/elementwise.h"
 #include "kernels/linear.h"
-#include "kernels/relu.h"
 #include "nn/layers/weight_gradient.h"
 #include "runtime/error.h"
 

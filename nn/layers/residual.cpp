@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "kernels/elementwise.h"
-#include "kernels/relu.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "kernels/optimizer.h"
-#include "nn/buffer_layout.h"
 #include "nn/model.h"
 #include "nn/parallel/engine_config.h"
 #include "nn/parallel/leaf_plan.h"

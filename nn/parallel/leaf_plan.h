@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nn/parallel/scheme.h"
-#include "runtime/comm/contribution.h"
+#include "runtime/comm/reduce_op.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

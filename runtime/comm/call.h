@@ -9,10 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/contribution.h"
 #include "runtime/comm/fused.h"
 #include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
+#include "runtime/process_group/process_group.h"
+
+namespace vitrine {
+class ExecContext;
+}
 
 namespace vitrine::comm {
 
@@ -93,5 +97,13 @@ int64_t part_bytes(const Call& call, int rank);
 /// The elements of the whole that a rank adds along the tree, and where they begin in it.
 Slice tree_shard(const Call& call, int rank, int size);
 std::byte* tree_part(const Call& call, const void* whole, int rank, int size);
+
+/// Describes the collective issued on `ctx` as the `sequence`-th of its rank, for the process group: phase and step of
+/// the context, and its layer as label.
+CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence);
+
+/// The record of a collective that was captured as `captured`, as the `sequence`-th of its rank, when its graph is
+/// launched in `step`.
+CollectiveRecord record_of_launch(const CollectiveRecord& captured, uint64_t sequence, int64_t step);
 
 }  // namespace vitrine::comm

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/comm/call.h"
 #include "runtime/comm/fused.h"
-#include "runtime/comm/record.h"
 #include "runtime/error.h"
 #include "runtime/note_reads.h"
 #include "runtime/order_checker.h"

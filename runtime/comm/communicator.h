@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <vitrine/runtime/comm/contribution.h>
 #include <vitrine/runtime/comm/reduce_op.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/reason.h>

@@ -9,10 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/comm/call.h"
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/fused.h"
-#include "runtime/comm/process_state.h"
-#include "runtime/comm/record.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/note_reads.h"

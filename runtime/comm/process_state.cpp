@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/process_state.h"
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -8,12 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "runtime/comm/process_communicator.h"
 #include "runtime/error.h"
 
 namespace vitrine::comm {
 namespace {
 
-constexpr int64_t kShortestNotedWaitNs = 500;
 // Longer than the process group takes to find which process died.
 constexpr int64_t kEchoPatienceMs = 2000;
 

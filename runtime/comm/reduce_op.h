@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <vitrine/runtime/leaf_tree.h>
+
 namespace vitrine {
 
 /// How a reduction combines the ranks' elements, in rank order. `average` is the sum divided by the number of ranks
@@ -22,4 +24,12 @@ struct Combination {
 };
 
 }  // namespace comm
+
+/// What a rank contributes to Communicator::tree_all_reduce(): its sum at a node of the tree over leaves.
+struct Contribution {
+  Subtree node;
+  int rank = 0;
+  bool operator==(const Contribution&) const = default;
+};
+
 }  // namespace vitrine

@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine::cpu {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/cpu/futex.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/trace/span_log.h"
+#include "runtime/trace/span.h"
 
 namespace vitrine {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/communicators.h"
+
 #include <set>
 
 #include <fmt/format.h>
 
-#include "runtime/cuda/nccl_communicator.h"
-#include "runtime/cuda/peer_communicator.h"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {

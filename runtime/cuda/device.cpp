@@ -10,13 +10,68 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/outside_memory.h"
-#include "runtime/cuda/slab.h"
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/available.h"
+#include "runtime/memory/slab.h"
 #include "runtime/settings.h"
 #include "runtime/units.h"
+
+namespace vitrine {
+
+/// Slab of a GPU: one cudaMalloc of the planned size. Growing frees it and takes a larger one, so the pool must be
+/// empty.
+class CudaSlab final : public Slab {
+ public:
+  explicit CudaSlab(int device) : device_(device) {}
+  ~CudaSlab() override;
+  CudaSlab(const CudaSlab&) = delete;
+  CudaSlab& operator=(const CudaSlab&) = delete;
+
+  void* base() const override { return base_; }
+  int64_t size_bytes() const override { return size_; }
+  void grow(int64_t bytes) override;
+  bool grows_again() const override { return false; }
+
+ private:
+  int device_;
+  void* base_ = nullptr;
+  int64_t size_ = 0;
+};
+
+CudaSlab::~CudaSlab() {
+  if (base_ == nullptr) return;
+  cuda::avoid_unused_gpu(device_);
+  if (cudaFree(base_) != cudaSuccess) cudaGetLastError();
+}
+
+void CudaSlab::grow(int64_t bytes) {
+  if (bytes <= size_) return;
+  const cuda::DeviceScope scope(device_);
+  // An earlier engine may have taken less; its queued work is done when cudaFree returns.
+  VITRINE_CUDA_CHECK(cudaFree(base_));
+  base_ = nullptr;
+  size_ = 0;
+  const cudaError_t code = cudaMalloc(&base_, static_cast<size_t>(bytes));
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    VITRINE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    const MemoryShortage shortage{.device = fmt::format("cuda:{}", device_),
+                                  .needed_bytes = bytes,
+                                  .capacity_bytes = static_cast<int64_t>(total_bytes),
+                                  .free_bytes = static_cast<int64_t>(free_bytes)};
+    throw OutOfMemory(
+        fmt::format("{}: the pool needs {}, but the GPU has {} free of {}", shortage.device, format_bytes(bytes),
+                    format_bytes(shortage.free_bytes), format_bytes(shortage.capacity_bytes)),
+        shortage);
+  }
+  VITRINE_CUDA_CHECK(code);
+  size_ = bytes;
+}
+
+}  // namespace vitrine
 
 namespace vitrine::cuda {
 namespace {
@@ -145,6 +200,26 @@ std::vector<OutsideBytes> outside_bytes(int64_t context_bytes, const std::vector
 int64_t used_bytes(int gpu) {
   const Memory memory = memory_of(gpu);
   return memory.total_bytes - memory.free_bytes;
+}
+
+void* allocate_pinned(int64_t bytes) {
+  void* memory = nullptr;
+  const DeviceScope scope(device_in_use());
+  const cudaError_t code =
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(
+        fmt::format("HostBuffer: cannot pin {} of host memory for GPUs; use smaller batches", format_bytes(bytes)),
+        {.memory = MemoryShortage::Memory::host, .user = "HostBuffer", .needed_bytes = bytes});
+  }
+  VITRINE_CUDA_CHECK(code);
+  return memory;
+}
+
+void free_pinned(void* memory) noexcept {
+  avoid_unused_gpu();
+  if (cudaFreeHost(memory) != cudaSuccess) cudaGetLastError();
 }
 
 }  // namespace vitrine::cuda

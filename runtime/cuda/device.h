@@ -25,4 +25,9 @@ int64_t used_bytes(int gpu);
 /// See Device::outside_bytes().
 std::vector<OutsideBytes> outside_bytes(int64_t context_bytes, const std::vector<ExecContext*>& contexts);
 
+/// Page-locked, page-aligned host memory that every GPU copies from and to asynchronously. throws OutOfMemory,
+/// CudaError.
+void* allocate_pinned(int64_t bytes);
+void free_pinned(void* memory) noexcept;
+
 }  // namespace vitrine::cuda

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cuda/nccl_communicator.h"
-
 #include <cstdlib>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include "runtime/comm/call.h"
 #include "runtime/comm/capabilities.h"
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/fused.h"
-#include "runtime/comm/record.h"
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/communicators.h"
 #include "runtime/cuda/fused_sum.h"
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/nccl_group.h"

@@ -9,11 +9,45 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda/nccl_library.h"
+#include <nccl.h>
+
+#include "runtime/cuda/shared_library.h"
 #include "runtime/device.h"
 #include "runtime/process_group/process_group.h"
 
+/// The unique ids through which the ranks of an NCCL group find each other. A thread of the process that created an id
+/// receives every rank that joins through it, one after the other, which takes long for thousands, so a large group
+/// shares several ids (ncclCommInitRankScalable).
 namespace vitrine::cuda {
+
+// The functions of NCCL that we call, without their prefix.
+#define VITRINE_NCCL_FUNCTIONS(use, prefix)                                                                          \
+  use(prefix, AllGather) use(prefix, AllReduce) use(prefix, Broadcast) use(prefix, CommAbort) use(prefix, CommCount) \
+      use(prefix, CommCuDevice) use(prefix, CommDestroy) use(prefix, CommFinalize) use(prefix, CommGetAsyncError)    \
+          use(prefix, CommInitRankScalable) use(prefix, CommUserRank) use(prefix, GetErrorString)                    \
+              use(prefix, GetLastError) use(prefix, GetUniqueId) use(prefix, GetVersion) use(prefix, GroupEnd)       \
+                  use(prefix, GroupStart) use(prefix, Recv) use(prefix, Reduce) use(prefix, ReduceScatter)           \
+                      use(prefix, Send)
+
+struct Nccl {
+  VITRINE_NCCL_FUNCTIONS(VITRINE_LIBRARY_MEMBER, nccl)
+};
+
+/// NCCL, loaded by the first call. throws CudaError with the loader's reason and the remedy
+const Nccl& nccl();
+
+/// As in PyTorch and XLA.
+inline constexpr int kRanksPerNcclId = 128;
+
+/// Ids for a group: one for every `ranks_per_id` ranks, the last for the rest. requires both above 0
+int nccl_id_count(int world_size, int ranks_per_id);
+/// Where NCCL expects id `id` of `count` to come from: the first of the ranks that join through it. Ranks are divided
+/// in order, and the first world_size % count ids have one more than the others.
+int first_rank_of_nccl_id(int id, int count, int world_size);
+
+/// The ids of a new group, NCCL_UNIQUE_ID_BYTES each, in one order that is the same on all processes. The process of an
+/// id's first rank creates it. With several processes, all of them call it. throws CommError
+std::string exchange_nccl_ids(const DeviceGroup& devices, int ranks_per_id = kRanksPerNcclId);
 
 /// throws CommError for an error of NCCL, CudaError for one of CUDA.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line);

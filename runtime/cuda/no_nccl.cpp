@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces nccl_communicator.cpp in CUDA builds without NCCL.
-#include "runtime/cuda/nccl_communicator.h"
+#include "runtime/cuda/communicators.h"
 #include "runtime/error.h"
 
 namespace vitrine {

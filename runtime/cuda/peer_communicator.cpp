@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cuda/peer_communicator.h"
-
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +10,7 @@
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/fused.h"
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/communicators.h"
 #include "runtime/cuda/fused_sum.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/device.h"
 #include "runtime/cuda/nvtx.h"
-#include "runtime/cuda/pinned.h"
 #include "runtime/error.h"
 
 namespace vitrine {

@@ -12,7 +12,7 @@
 
 #include "runtime/cuda/native.h"
 #include "runtime/stream.h"
-#include "runtime/trace/span_log.h"
+#include "runtime/trace/span.h"
 
 namespace vitrine {
 

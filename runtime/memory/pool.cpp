@@ -2,20 +2,158 @@
 #include "runtime/memory/pool.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/hash.h"
-#include "runtime/memory/block_allocator.h"
+#include "runtime/memory/offset_allocator.h"
 #include "runtime/memory/pool_placement.h"
 #include "runtime/memory/recorder.h"
+#include "runtime/memory/slab.h"
 #include "runtime/order_checker.h"
+#include "runtime/stream.h"
 #include "runtime/units.h"
 
 namespace vitrine {
+
+/// Places blocks in a slab and orders the streams that use the same range in turn. Pool wraps it and adds names,
+/// statistics, history and errors.
+class BlockAllocator {
+ public:
+  BlockAllocator(std::unique_ptr<Slab> slab, int64_t capacity_bytes)
+      : slab_(std::move(slab)), capacity_bytes_(capacity_bytes) {}
+
+  /// Returns the offset of OffsetAllocator::aligned(bytes) bytes, or nothing if the limit leaves no room. Makes
+  /// `stream` wait for the streams that used the range before. Grows the slab if necessary; throws what Slab::grow()
+  /// throws.
+  std::optional<int64_t> allocate(int64_t bytes, Stream& stream);
+  /// The same at a given offset. Returns false if a part of that range is in use or beyond the limit.
+  bool allocate_at(int64_t offset, int64_t bytes, Stream& stream);
+  /// requires  offset and bytes as allocated      stream  the last one to use the block
+  void free(int64_t offset, int64_t bytes, Stream& stream) noexcept;
+
+  /// Grows the slab to `bytes` and makes that the limit. requires  no block is allocated
+  void reserve(int64_t bytes);
+  bool is_reserved() const { return reserved_bytes_.has_value(); }
+  /// The reserved size, or the current size of a slab that still grows.
+  int64_t reserved_bytes() const { return reserved_bytes_.value_or(slab_->size_bytes()); }
+  int64_t capacity_bytes() const { return capacity_bytes_; }
+  /// From now on the limit applies to the sum of the blocks, not to their extent. For meta devices, whose slabs have no
+  /// end.
+  void limit_sum() { limits_sum_ = true; }
+  int64_t limit_bytes() const { return reserved_bytes_.value_or(capacity_bytes_); }
+  /// Size of the largest block that still fits.
+  int64_t largest_free_bytes() const {
+    return limits_sum_ ? limit_bytes() - allocated_bytes()
+                       : std::max(offsets_.largest_hole(), limit_bytes() - offsets_.extent());
+  }
+  int64_t allocated_bytes() const { return offsets_.allocated_bytes(); }
+  int64_t extent() const { return offsets_.extent(); }
+  void* address(int64_t offset) const { return static_cast<char*>(slab_->base()) + offset; }
+
+ private:
+  static constexpr int64_t kGrowthBytes = int64_t{32} << 20;
+  /// A free range and the stream that used it last.
+  struct Range {
+    int64_t end;
+    Stream* stream;
+  };
+  void grow_to(int64_t end);
+  void order_after_last_use(int64_t offset, int64_t bytes, Stream& stream);
+
+  std::unique_ptr<Slab> slab_;
+  int64_t capacity_bytes_;
+  std::optional<int64_t> reserved_bytes_;
+  bool limits_sum_ = false;
+  OffsetAllocator offsets_;
+  std::map<int64_t, Range> last_use_;  // offset -> range; disjoint
+};
+
+std::optional<int64_t> BlockAllocator::allocate(int64_t bytes, Stream& stream) {
+  const int64_t size = OffsetAllocator::aligned(bytes);
+  const int64_t end = offsets_.peek(bytes) + size;
+  if ((limits_sum_ ? allocated_bytes() + size : end) > limit_bytes()) return std::nullopt;
+  grow_to(end);
+  const int64_t offset = offsets_.allocate(bytes);
+  order_after_last_use(offset, size, stream);
+  return offset;
+}
+
+bool BlockAllocator::allocate_at(int64_t offset, int64_t bytes, Stream& stream) {
+  const int64_t size = OffsetAllocator::aligned(bytes), end = offset + size;
+  if (end > limit_bytes() || !offsets_.allocate_at(offset, bytes)) return false;
+  try {
+    grow_to(end);
+  } catch (...) {
+    offsets_.free(offset, bytes);
+    throw;
+  }
+  order_after_last_use(offset, size, stream);
+  return true;
+}
+
+void BlockAllocator::grow_to(int64_t end) {
+  if (end <= slab_->size_bytes()) return;
+  const int64_t chunks = (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes;
+  slab_->grow(slab_->grows_again() ? std::min(capacity_bytes_, chunks) : capacity_bytes_);
+}
+
+void BlockAllocator::free(int64_t offset, int64_t bytes, Stream& stream) noexcept {
+  offsets_.free(offset, bytes);
+  int64_t begin = offset, end = offset + OffsetAllocator::aligned(bytes);
+  if (begin == end) return;
+  auto next = last_use_.lower_bound(begin);
+  if (next != last_use_.end() && next->first == end && next->second.stream == &stream) {
+    end = next->second.end;
+    next = last_use_.erase(next);
+  }
+  if (next != last_use_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->second.end == begin && previous->second.stream == &stream) {
+      begin = previous->first;
+      last_use_.erase(previous);
+    }
+  }
+  last_use_.emplace(begin, Range{end, &stream});
+}
+
+void BlockAllocator::order_after_last_use(int64_t offset, int64_t bytes, Stream& stream) {
+  const int64_t end = offset + bytes;
+  std::vector<Stream*> others;
+  auto it = last_use_.upper_bound(offset);
+  if (it != last_use_.begin()) --it;
+  while (it != last_use_.end() && it->first < end) {
+    const int64_t begin = it->first;
+    const Range range = it->second;
+    if (range.end <= offset) {
+      ++it;
+      continue;
+    }
+    if (range.stream != &stream && std::find(others.begin(), others.end(), range.stream) == others.end())
+      others.push_back(range.stream);
+    it = last_use_.erase(it);
+    if (begin < offset) last_use_.emplace(begin, Range{offset, range.stream});
+    if (range.end > end) it = last_use_.emplace(end, range).first;
+  }
+  for (Stream* other : others) {
+    const auto event = other->make_event();
+    other->record(*event);
+    stream.wait(*event);
+  }
+}
+
+void BlockAllocator::reserve(int64_t bytes) {
+  slab_->grow(bytes);
+  reserved_bytes_ = bytes;
+}
+
 namespace {
 
 void note(OrderChecker* checker, ScheduleEvent::Kind kind, const Pool::Block& block, int64_t size,

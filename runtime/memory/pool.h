@@ -9,7 +9,7 @@
 #include <vitrine/runtime/memory/category.h>
 #include <vitrine/runtime/memory/history.h>
 #include <vitrine/runtime/memory/offset_allocator.h>
-#include <vitrine/runtime/memory/section.h>
+#include <vitrine/runtime/memory/pool_placement.h>
 #include <vitrine/runtime/memory/slab.h>
 #include <vitrine/runtime/stream.h>
 

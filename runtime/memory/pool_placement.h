@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,10 +9,13 @@
 #include <optional>
 #include <vector>
 
-#include <vitrine/runtime/memory/section.h>
 #include <vitrine/runtime/stream.h>
 
 namespace vitrine {
+
+/// Identifies a part of a program whose allocations are placed together. The caller chooses the numbers. A key may
+/// occur several times: each occurrence has its own placement, and those beyond the record use the last one.
+using SectionKey = std::array<int64_t, 3>;
 
 /// What a pool did, without offsets: its allocations and releases, and the sections in which they happened.
 struct PoolRecord {

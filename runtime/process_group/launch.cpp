@@ -13,7 +13,6 @@
 
 #include "runtime/error.h"
 #include "runtime/mpi_launchers.h"
-#include "runtime/printable.h"
 #include "runtime/settings.h"
 #include "runtime/text.h"
 

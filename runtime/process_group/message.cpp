@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 

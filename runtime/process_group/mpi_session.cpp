@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/process_group/failure_detector.h"
 #include "runtime/process_group/sockets.h"
 #include "runtime/text.h"

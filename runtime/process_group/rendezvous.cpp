@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/process_group/connection.h"
 #include "runtime/process_group/launch.h"
 #include "runtime/process_group/sockets.h"

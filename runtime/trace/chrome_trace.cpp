@@ -13,8 +13,6 @@
 namespace vitrine {
 namespace {
 
-using Json = nlohmann::json;
-
 /// The format's time unit. A double holds the nanoseconds of a trace of some days exactly.
 double microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
@@ -45,19 +43,19 @@ class TraceWriter {
   }
   void finish() { out_ << "\n]}\n"; }
 
-  void metadata(size_t pid, size_t tid, const char* what, const Json& args) {
+  void metadata(size_t pid, size_t tid, const char* what, const nlohmann::json& args) {
     write({{"ph", "M"}, {"pid", pid}, {"tid", tid}, {"name", what}, {"args", args}});
   }
 
   void slice(size_t pid, size_t tid, const SpanRecord& span) {
     const SpanInfo& info = span.info;
     const char* const phase = phase_name(info.phase);
-    Json event = {{"pid", pid},
-                  {"tid", tid},
-                  {"ts", microseconds(span.begin_ns - start_ns_)},
-                  {"name", slice_name(span)},
-                  {"cat", phase}};
-    Json args = {{"step", info.step}};
+    nlohmann::json event = {{"pid", pid},
+                            {"tid", tid},
+                            {"ts", microseconds(span.begin_ns - start_ns_)},
+                            {"name", slice_name(span)},
+                            {"cat", phase}};
+    nlohmann::json args = {{"step", info.step}};
     if (info.phase == Phase::step) {
       event.update({{"ph", "i"}, {"s", "p"}});
     } else {
@@ -84,7 +82,7 @@ class TraceWriter {
 
  private:
   void counter(size_t pid, const BytesByCategory& held, int64_t time_ns) {
-    Json args;
+    nlohmann::json args;
     for (size_t c = 0; c < held.size(); ++c) args[category_name(static_cast<Category>(c))] = held[c];
     write({{"ph", "C"},
            {"pid", pid},
@@ -93,8 +91,8 @@ class TraceWriter {
            {"args", std::move(args)}});
   }
 
-  void write(const Json& event) {
-    out_ << (first_ ? "\n" : ",\n") << event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  void write(const nlohmann::json& event) {
+    out_ << (first_ ? "\n" : ",\n") << event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     first_ = false;
   }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "kernels/tuned_plans.h"
 #include "runtime/error.h"

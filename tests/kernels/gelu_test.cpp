@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/gelu.h"
-
+#include "kernels/elementwise.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {

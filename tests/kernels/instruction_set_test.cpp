@@ -15,7 +15,6 @@
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/pool2d.h"
-#include "kernels/relu.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {

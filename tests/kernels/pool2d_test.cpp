@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/relu.h"
+#include "kernels/elementwise.h"
 #include "runtime/error.h"
 #include "tests/support/layer_reference.h"
 #include "tests/support/stored.h"

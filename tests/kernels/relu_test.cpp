@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/relu.h"
-
 #include <span>
 
 #include <fmt/format.h>
 
+#include "kernels/elementwise.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {

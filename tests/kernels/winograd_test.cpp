@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "kernels/cpu/onednn.h"
 #include "tests/kernels/conv2d_cases.h"
 #include "tests/support/expect_contains.h"

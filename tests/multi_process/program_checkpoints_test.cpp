@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "tests/multi_process/mpirun.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "nn/checkpoint_directory.h"
 #include "tests/nn/file_fixture.h"
 #include "tests/support/error_of.h"
 

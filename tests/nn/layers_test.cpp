@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "nn/buffer_layout.h"
+#include "nn/layers/activations.h"
 #include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
-#include "nn/layers/gelu.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
-#include "nn/layers/relu.h"
 #include "nn/parameter_store.h"
 #include "runtime/error.h"
 #include "tests/support/gradient_check.h"

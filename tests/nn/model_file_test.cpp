@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/model_file.h"
-
 #include <fstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "nn/model.h"
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/error_of.h"

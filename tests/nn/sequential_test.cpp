@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/layers/activations.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
-#include "nn/layers/relu.h"
 #include "nn/layers/residual.h"
 #include "nn/parameter_store.h"
 #include "runtime/error.h"

@@ -12,7 +12,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
-#include "nn/buffer_layout.h"
+#include "nn/parameter_store.h"
 #include "runtime/copy.h"
 #include "runtime/device.h"
 #include "runtime/philox.h"

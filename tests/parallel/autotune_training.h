@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "tests/parallel/random_model.h"
 
 /// Training on GPUs with a timed choice among the plans of convolutions and products.

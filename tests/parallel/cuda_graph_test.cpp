@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/layers/relu.h"
+#include "nn/layers/activations.h"
 #include "nn/parallel/engine_setup.h"
 #include "runtime/error.h"
 #include "runtime/trace/phase_table.h"

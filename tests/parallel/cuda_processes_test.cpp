@@ -13,7 +13,7 @@
 #include "nn/layers/linear.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
-#include "runtime/cuda/nccl_ids.h"
+#include "runtime/cuda/nccl_group.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/support/error_of.h"

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "nn/parallel/leaf_plan.h"
 #include "nn/parallel/state/state_hash.h"
 #include "tests/parallel/random_model.h"

@@ -10,10 +10,10 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "nn/layers/activations.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
 #include "nn/layers/pool2d.h"
-#include "nn/layers/relu.h"
 #include "nn/layers/residual.h"
 #include "nn/parallel/plan/recompute_search.h"
 #include "nn/segments.h"

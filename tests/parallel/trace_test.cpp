@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/memory/timeline.h"
+#include "runtime/memory/history.h"
 #include "runtime/trace/chrome_trace.h"
 #include "runtime/trace/step_view.h"
 #include "tests/parallel/random_model.h"

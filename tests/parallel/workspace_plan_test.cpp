@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "kernels/libraries.h"
-#include "kernels/workspace_record.h"
+#include "kernels/workspace.h"
 #include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "runtime/comm/record.h"
+#include "runtime/comm/call.h"
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
 #include "tests/support/error_of.h"

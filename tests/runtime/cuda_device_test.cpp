@@ -8,7 +8,7 @@
 
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
-#include "runtime/trace/span_log.h"
+#include "runtime/trace/span.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"

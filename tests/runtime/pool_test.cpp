@@ -8,8 +8,8 @@
 
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/memory/history.h"
 #include "runtime/memory/recorder.h"
-#include "runtime/memory/timeline.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 

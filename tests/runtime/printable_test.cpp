@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/printable.h"
-
 #include <gtest/gtest.h>
+
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/copy.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
-#include "runtime/trace/span_log.h"
+#include "runtime/trace/span.h"
 #include "tests/support/error_of.h"
 
 namespace vitrine {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nn/buffer_layout.h"
+#include "nn/parameter_store.h"
 
 namespace vitrine::test {
 namespace {

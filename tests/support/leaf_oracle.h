@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "runtime/comm/contribution.h"
+#include "runtime/comm/reduce_op.h"
 #include "runtime/half.h"
 
 /// Sums over leaves as the definition of the tree says, element by element.

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "tests/tools/checkpoint_runs.h"
 
 namespace vitrine::test {

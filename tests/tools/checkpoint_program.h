@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "runtime/hash.h"
 #include "tests/tools/checkpoint_runs.h"
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect_contains.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/render/report_tables.h"
+#include "tools/program/render/reports.h"
 
 namespace vitrine::tools {
 namespace {

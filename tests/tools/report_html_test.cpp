@@ -9,8 +9,8 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/render/report_tables.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/text/tables.h"
 

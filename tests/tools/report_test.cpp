@@ -7,9 +7,8 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/text.h"
 #include "tools/program/record/device_sets.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/render/report_tables.h"
-#include "tools/program/render/terminal_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/measure.h"
 
 namespace vitrine::tools {

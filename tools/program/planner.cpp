@@ -7,16 +7,15 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
-#include "kernels/workspace_record.h"
+#include "kernels/workspace.h"
 #include "runtime/units.h"
 #include "tools/program/commands/plan.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/text/json_text.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// What the libraries of a machine have answered.

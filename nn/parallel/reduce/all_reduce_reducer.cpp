@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reduce/all_reduce_reducer.h"
+#include "nn/parallel/reduce/reducers.h"
 
 namespace vitrine {
 

@@ -7,8 +7,8 @@
 
 #include "nn/parallel/leaf_plan.h"
 #include "nn/parallel/reduce/overlap.h"
+#include "nn/parallel/reduce/reducers.h"
 #include "nn/parallel/reduce/shard.h"
-#include "nn/parallel/reduce/sharded_reducer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reduce/gpu0_reducer.h"
-
 #include "kernels/cast.h"
+#include "nn/parallel/reduce/reducers.h"
 
 namespace vitrine {
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/reduce/reducer.h"
 
-#include "nn/parallel/reduce/all_reduce_reducer.h"
-#include "nn/parallel/reduce/gpu0_reducer.h"
-#include "nn/parallel/reduce/sharded_reducer.h"
+#include "nn/parallel/reduce/reducers.h"
 #include "runtime/error.h"
 
 namespace vitrine {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parallel/reduce/sharded_reducer.h"
-
 #include <algorithm>
 
 #include "kernels/elementwise.h"
+#include "nn/parallel/reduce/reducers.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/square_sums.h"

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/parameter_store.h>
 
 namespace vitrine {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/buffer_layout.h"
+#include "nn/parameter_store.h"
 #include "runtime/hash.h"
 
 namespace vitrine {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/checkpoint.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parameter_store.h>

@@ -8,7 +8,7 @@
 
 #include "nn/parallel/planned_batches.h"
 #include "nn/parallel/replicas/replica_group.h"
-#include "runtime/memory/section.h"
+#include "runtime/memory/pool_placement.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "nn/parallel/engine.h"
 #include "tools/program/checkpoint/run_state.h"
 #include "tools/program/flags/options.h"

@@ -6,15 +6,14 @@
 
 #include <fmt/format.h>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/run/checkpoint_files.h"
 #include "tools/program/text/output_file.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -18,14 +18,13 @@
 #include "tools/program/process/interrupt.h"
 #include "tools/program/record/device_sets.h"
 #include "tools/program/record/machine.h"
-#include "tools/program/render/json_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/run.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, in addition to its buffers

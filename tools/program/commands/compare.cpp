@@ -19,8 +19,7 @@
 #include "tools/program/process/interrupt.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
-#include "tools/program/render/terminal_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/batches.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/measure.h"
@@ -31,7 +30,6 @@
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr int64_t kDefaultSteps = 6;

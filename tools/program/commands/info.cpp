@@ -9,21 +9,20 @@
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/cpu/instruction_set.h"
 #include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
-#include "runtime/instruction_set.h"
 #include "runtime/memory/available.h"
 #include "runtime/units.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/process/gpu_probes.h"
 #include "tools/program/record/machine.h"
-#include "tools/program/render/json_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// An optional part of a build.

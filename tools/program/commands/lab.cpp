@@ -11,13 +11,12 @@
 #include "tools/program/process/attempts.h"
 #include "tools/program/process/interrupt.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/render/lab_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 void print_results(const std::vector<lab::Result>& results, bool in_full) {

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/conv2d_choice.h"
+#include "kernels/conv2d.h"
 #include "kernels/libraries.h"
-#include "kernels/workspace_record.h"
+#include "kernels/workspace.h"
 #include "nn/parallel/plan/memory_plan.h"
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
@@ -20,7 +20,6 @@
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 // The settings that the page has controls for, in their order.

@@ -19,8 +19,7 @@
 #include "tools/program/process/interrupt.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
-#include "tools/program/render/terminal_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/checkpoint_files.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/run/run_facts.h"
@@ -29,7 +28,6 @@
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 // Rows of --frontier, of which each is planned.

@@ -12,14 +12,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "kernels/conv2d_choice.h"
-#include "nn/checkpoint_directory.h"
+#include "kernels/conv2d.h"
+#include "nn/checkpoint.h"
 #include "nn/json_file.h"
 #include "nn/parallel/plan/movement_plan.h"
 #include "nn/tuned_plans_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "tools/program/checkpoint/checkpoints.h"
 #include "tools/program/checkpoint/resume.h"
@@ -33,10 +32,9 @@
 #include "tools/program/record/findings.h"
 #include "tools/program/record/record.h"
 #include "tools/program/render/html/page.h"
-#include "tools/program/render/json_report.h"
-#include "tools/program/render/terminal_report.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/describe.h"
-#include "tools/program/run/recorded_steps.h"
+#include "tools/program/run/measure.h"
 #include "tools/program/run/run.h"
 #include "tools/program/run/run_facts.h"
 #include "tools/program/run/run_log.h"
@@ -48,7 +46,6 @@
 #include "tools/program/train/training.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// The plans of the file that --autotune names; nothing if there is no file yet.

@@ -15,14 +15,13 @@
 #include "nn/json_file.h"
 #include "runtime/descriptor.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/process/shell.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// The lines of a file of train --hashes, by step.

@@ -14,11 +14,10 @@
 #include "nn/parallel/settings.h"
 #include "nn/settings.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/settings.h"
+#include "runtime/text.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// Settings whose flags have other names.

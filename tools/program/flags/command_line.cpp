@@ -7,13 +7,12 @@
 
 #include "nn/model.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/program_flags.h"
 #include "tools/program/text/suggest.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// The long names of the options of `app` that its help shows.

@@ -15,14 +15,12 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "tools/program/flags/setting.h"
 #include "tools/program/text/log_file.h"
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 LossScaling parse_loss_scale(const std::string& text) {

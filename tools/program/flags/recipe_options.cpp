@@ -4,14 +4,15 @@
 #include <cmath>
 #include <span>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// "crop:4", of which `kind` is "crop".
@@ -165,6 +166,125 @@ std::string averages_path(const std::string& path) {
   constexpr std::string_view kEnding = ".safetensors";
   const bool has_ending = path.size() > kEnding.size() && path.ends_with(kEnding);
   return (has_ending ? path.substr(0, path.size() - kEnding.size()) : path) + ".ema" + std::string(kEnding);
+}
+
+namespace {
+
+using Kind = LrScheduleConfig::Kind;
+
+struct Name {
+  const char* name;
+  Kind kind;
+};
+constexpr Name kNames[] = {{"constant", Kind::constant},     {"step", Kind::step},
+                           {"multi-step", Kind::multi_step}, {"cosine", Kind::cosine},
+                           {"one-cycle", Kind::one_cycle},   {"plateau", Kind::plateau}};
+
+Kind kind_of(const std::string& name) {
+  for (const Name& entry : kNames) {
+    if (name == entry.name) return entry.kind;
+  }
+  throw ConfigError("--lr-schedule " + name + ": unknown schedule");
+}
+
+}  // namespace
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const Name& entry : kNames) names.emplace_back(entry.name);
+  return names;
+}
+
+LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps, bool evaluates_epochs) {
+  Options given, defaults;
+  given.schedule = o;
+  for (const SettingRow& row : setting_table()) {
+    const std::vector<std::string>& schedules = row.owner.values;
+    if (row.owner.name != "lr-schedule" || std::ranges::find(schedules, o.schedule) != schedules.end()) continue;
+    if (row.field.json(given) == row.field.json(defaults)) continue;
+    throw ConfigError(
+        fmt::format("{} belongs to --lr-schedule {}, got --lr-schedule {}; omit it, or choose that schedule", row.flag,
+                    fmt::join(schedules, " or "), o.schedule));
+  }
+  if (o.warmup_factor && o.warmup_steps == 0)
+    throw ConfigError("--warmup-factor has no effect without warm-up; give --warmup-steps, or omit it");
+
+  LrScheduleConfig config;
+  config.kind = kind_of(o.schedule);
+  if (!std::ranges::is_sorted(o.milestones)) {
+    throw ConfigError(
+        fmt::format("--lr-milestones {}: expected epochs in ascending order", fmt::join(o.milestones, ",")));
+  }
+  if (config.kind == Kind::multi_step && o.milestones.empty()) {
+    throw ConfigError(
+        "--lr-schedule multi-step: expected the epochs of the decays; give them, for example --lr-milestones 30,60,80");
+  }
+  if (config.kind == Kind::plateau && !evaluates_epochs && o.metric != "last-batch") {
+    throw ConfigError(
+        "--lr-schedule plateau watches the test set after each epoch; give --epochs instead of --steps, and no "
+        "--no-eval");
+  }
+  if (o.warmup_steps >= total_steps && o.warmup_steps > 0) {
+    throw ConfigError(fmt::format("--warmup-steps {}: the run has {} steps; expected fewer steps of warm-up",
+                                  o.warmup_steps, total_steps));
+  }
+  const bool by_step = config.kind == Kind::cosine || config.kind == Kind::one_cycle;
+  config.unit = by_step ? LrScheduleConfig::Unit::step : LrScheduleConfig::Unit::epoch;
+  if (by_step) config.total = total_steps - o.warmup_steps;
+  config.step_size = o.step_size.value_or(config.step_size);
+  config.milestones = o.milestones;
+  config.gamma = o.gamma.value_or(config.gamma);
+  config.min_lr = o.min_lr.value_or(config.min_lr);
+  config.plateau.maximize = o.metric == "accuracy";
+  config.plateau.patience = o.patience.value_or(config.plateau.patience);
+  config.plateau.factor = o.factor.value_or(config.plateau.factor);
+  config.plateau.threshold = o.threshold.value_or(config.plateau.threshold);
+  config.plateau.cooldown = o.cooldown.value_or(config.plateau.cooldown);
+  config.plateau.eps = o.eps.value_or(config.plateau.eps);
+  config.warmup_steps = o.warmup_steps;
+  config.warmup_start_factor = o.warmup_factor.value_or(config.warmup_start_factor);
+  return config;
+}
+
+std::string describe_schedule(const ScheduleOptions& o) {
+  std::string text = o.schedule == "constant" ? "" : fmt::format(", schedule {}", o.schedule);
+  if (o.warmup_steps > 0) text += fmt::format(", warm-up of {} steps", o.warmup_steps);
+  return text;
+}
+
+CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
+  CheckpointInterval interval;
+  const std::string text = o.every.value_or("epoch");
+  if (text == "epoch") {
+    interval.epochs = true;
+    return interval;
+  }
+  if (const auto steps = parse_number<int64_t>(text); steps && *steps > 0) {
+    interval.steps = *steps;
+    return interval;
+  }
+  throw ConfigError(fmt::format("--checkpoint-every {}: expected epoch or a number of steps, such as 500", text));
+}
+
+void check_checkpoint_options(const CheckpointOptions& o, const std::string& init_weights, bool evaluates_epochs) {
+  resolve_checkpoint_interval(o);
+  const auto needs_directory = [&](bool given, const char* option) {
+    if (given && o.directory.empty())
+      throw ConfigError(fmt::format("{} needs a place for checkpoints; add --checkpoint-dir DIR, or omit it", option));
+  };
+  needs_directory(o.every.has_value(), "--checkpoint-every");
+  needs_directory(o.keep_last.has_value(), "--keep-last");
+  needs_directory(o.keep_best, "--keep-best");
+  needs_directory(o.resumes_automatically(), "--resume auto");
+  if (o.keep_best && !evaluates_epochs) {
+    throw ConfigError(
+        "--keep-best compares epochs on the test set; give --epochs instead of --steps, and no --no-eval");
+  }
+  if (!o.resume.empty() && !o.resumes_automatically() && !init_weights.empty()) {
+    throw ConfigError(
+        "--resume and --init-weights both say where to start; give one of them (--resume auto takes --init-weights for "
+        "the first start)");
+  }
 }
 
 }  // namespace vitrine::tools

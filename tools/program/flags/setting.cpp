@@ -7,13 +7,11 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "runtime/units.h"
 #include "tools/program/text/suggest.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 template <class Number, class Good>

@@ -6,14 +6,13 @@
 
 #include <fmt/ranges.h>
 
-#include "nn/buffer_layout.h"
 #include "nn/model.h"
+#include "nn/parameter_store.h"
 #include "runtime/device.h"
 #include "runtime/leaf_tree.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr int64_t kMostSamples = int64_t{1} << 40, kMostSteps = int64_t{1} << 40;

@@ -25,7 +25,7 @@
 #include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 #include "runtime/hash.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 
 namespace vitrine::tools {
 namespace {

@@ -7,11 +7,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr int64_t kMostInTable = 20;

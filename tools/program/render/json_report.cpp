@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/render/json_report.h"
-
 #include <string>
 
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/options.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/standard_streams.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 Json bytes_by_category_json(const BytesByCategory& bytes) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/render/terminal_report.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,10 +8,10 @@
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/render/report_tables.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/run/unread.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 /// How the first device computes convolutions, and why some do not run by the preferred implementation: each reason

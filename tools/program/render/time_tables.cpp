@@ -10,7 +10,6 @@
 #include "tools/program/render/report_tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 // More sets of devices than this are shown as one.
@@ -189,6 +188,20 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
       "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
       "nothing else to do. late peers: the wait for them before that. exposed wait: its exposed part. algbw GB/s: "
       "size / time. busbw GB/s: what one link carries, as in nccl-tests.");
+  return table;
+}
+
+std::optional<Table> epochs_table(const RunRecord& run) {
+  if (run.epochs.empty()) return std::nullopt;
+  Table table(
+      {{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}, {"samples/s"}});
+  const auto cell = [](std::optional<double> value) {
+    return value && std::isfinite(*value) ? fmt::format("{:.4f}", *value) : "–";
+  };
+  for (const EpochRecord& e : run.epochs) {
+    table.add_row({fmt::format("epoch {}", e.epoch), fmt::format("{}", e.last_step), cell(e.totals.mean_loss()),
+                   cell(e.test_loss), cell(e.test_accuracy), format_rate(e.samples_per_second())});
+  }
   return table;
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "nn/checkpoint_directory.h"
+#include "nn/checkpoint.h"
 #include "nn/parallel/engine.h"
 #include "tools/program/record/record.h"
 

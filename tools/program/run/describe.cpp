@@ -6,11 +6,10 @@
 #include <fmt/ranges.h>
 
 #include "tools/program/record/device_sets.h"
-#include "tools/program/run/recorded_steps.h"
+#include "tools/program/run/measure.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 // If there are more micro-batches, only the first ones are described.

@@ -9,16 +9,16 @@
 
 #include <fmt/format.h>
 
-#include "kernels/conv2d_choice.h"
-#include "nn/model_file.h"
+#include "kernels/conv2d.h"
+#include "nn/model.h"
 #include "nn/parallel/scheme.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/parallel_for.h"
-#include "runtime/printable.h"
 #include "runtime/process_group/agreement.h"
 #include "runtime/process_group/join_processes.h"
+#include "runtime/text.h"
 #include "tools/program/flags/configuration.h"
 #include "tools/program/process/interrupt.h"
 #include "tools/program/run/checkpoint_files.h"
@@ -26,7 +26,6 @@
 #include "tools/program/text/output_file.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 // Synthetic data do not depend on --seed, which is for weights, order and dropout.

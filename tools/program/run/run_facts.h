@@ -7,7 +7,7 @@
 
 #include "nn/parallel/plan/plan_search.h"
 #include "tools/program/record/record.h"
-#include "tools/program/run/recorded_steps.h"
+#include "tools/program/run/measure.h"
 
 /// Facts of a run and of the machine, for its record; and the command line that repeats it.
 namespace vitrine::tools {

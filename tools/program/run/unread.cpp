@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/tables.h"

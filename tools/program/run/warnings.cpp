@@ -8,14 +8,13 @@
 #include <unistd.h>
 
 #include "runtime/gpu_info.h"
-#include "runtime/printable.h"
+#include "runtime/text.h"
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/run/describe.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr size_t kShortagesNamed = 4;

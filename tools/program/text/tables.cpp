@@ -11,13 +11,11 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
-#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "runtime/units.h"
 #include "tools/program/text/html_text.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 constexpr size_t kGap = 2;         // between columns

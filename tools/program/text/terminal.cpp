@@ -9,11 +9,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "runtime/printable.h"
 #include "runtime/text.h"
 
 namespace vitrine::tools {
-
 namespace {
 
 bool is_set(const char* variable) {

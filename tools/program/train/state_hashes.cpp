@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/train/state_hashes.h"
-
 #include <map>
 #include <span>
 
 #include "kernels/cross_entropy.h"
 #include "tools/program/text/json_text.h"
+#include "tools/program/train/training.h"
 
 namespace vitrine::tools {
 

@@ -9,8 +9,8 @@
 
 #include "runtime/text.h"
 #include "tools/program/record/findings.h"
-#include "tools/program/render/json_report.h"
 #include "tools/program/render/report_tables.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/text/html_text.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"

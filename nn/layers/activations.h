@@ -5,6 +5,20 @@
 
 namespace vitrine {
 
+/// y = max(x, 0), in place when possible. Keeps y. After Linear, Conv2d or MaxPool2d, their merged ReLU is cheaper.
+class ReLU final : public Layer {
+ public:
+  std::string describe() const override { return "relu"; }
+  Shape output_shape(const Shape& x) const override { return x; }
+  bool can_be_replayed() const override { return true; }
+  OutputNeed output_need() const override { return OutputNeed::sign; }
+  bool forward_in_place() const override { return true; }
+  bool backward_in_place() const override { return true; }
+  bool sums_grad_x() const override { return true; }
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
+};
+
 /// y = x * P(x), where P is the distribution of the standard normal: torch.nn.GELU with approximate='none'. Keeps x.
 /// source  Hendrycks & Gimpel 2016
 class GELU final : public Layer {
