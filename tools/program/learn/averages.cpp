@@ -15,8 +15,6 @@ namespace vitrine::tools::lab {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-constexpr double kRounding = 1e-5;  // of f32, over the sums of a small model
-constexpr const char* kGradientDistance = "||gradient - one device's|| / ||one device's||";
 
 /// The factor of each target's loss on a device in a micro-batch.
 using TargetWeight = std::function<double(size_t micro_batch, size_t device)>;
@@ -38,6 +36,8 @@ TrainingStep step_with(const TargetWeight& weight) {
     finish_step(engine);
   };
 }
+
+}  // namespace
 
 /// Two devices, which share 16 samples.
 double measure_average_of_averages(size_t setting, bool planted) {
@@ -92,68 +92,6 @@ double measure_divided_twice(size_t setting, bool planted) {
   const ReduceOp op = planted ? ReduceOp::average : ReduceOp::sum;
   config.reducer = [op](const ReducerContext& replica) { return std::make_unique<OneAllReduce>(replica, op); };
   return relative_distance(train(model, 2 + static_cast<int>(setting), config, batch).gradient, expected);
-}
-
-}  // namespace
-
-Experiment average_of_averages() {
-  return {.name = "average-of-averages",
-          .question = "Is the average of the devices' mean losses the mean loss of the batch?",
-          .bug =
-              "Each device takes the mean over its own samples, and the gradients are averaged over devices. With "
-              "unequal shards a sample on a small shard counts more than one on a large shard. The shards of the last "
-              "batch of an epoch are often unequal.",
-          .measures = kGradientDistance,
-          .axis = "samples of the devices",
-          .settings = {"8 + 8", "12 + 4", "15 + 1"},
-          .wrongness = measure_average_of_averages,
-          .harm = 1.0,
-          .noise = kRounding,
-          .notice =
-              "Compare one step's gradient on N processes with one process's on the same samples, once with shards of "
-              "unequal size. DistributedDataParallel averages over ranks: use reduction=\"sum\", all_reduce the number "
-              "of samples, and multiply the loss by world_size / total before backward().",
-          .link = "https://github.com/huggingface/transformers/issues/608"};
-}
-
-Experiment micro_batch_means() {
-  return {.name = "micro-batch-means",
-          .question = "Does accumulation over micro-batches give the gradient of the whole batch?",
-          .bug =
-              "Each micro-batch takes the mean over its own tokens, and these means are averaged. Micro-batches with "
-              "padding have fewer tokens, so each of their tokens counts more than it does in one large batch.",
-          .measures = kGradientDistance,
-          .axis = "tokens of the micro-batches",
-          .settings = {"32 + 32", "32 + 16", "32 + 4"},
-          .wrongness = measure_micro_batch_means,
-          .harm = 0.5,
-          .noise = kRounding,
-          .notice =
-              "Run the same batch once with gradient accumulation and once without, on sequences of unequal length, "
-              "and compare the gradients. Sum the token losses of every micro-batch and divide by the number of tokens "
-              "of the whole step, counted before the first backward().",
-          .link = "https://huggingface.co/blog/gradient_accumulation"};
-}
-
-Experiment divided_twice() {
-  return {
-      .name = "divided-twice",
-      .question = "Who divides by the number of devices?",
-      .bug =
-          "The loss of each device is divided by the samples of the whole batch, and then the reduction averages over "
-          "devices too, although a sum is right. The gradient is too small by the number of devices. Adam hides it, "
-          "because its step does not depend on the length of the gradient; clipping and weight decay do depend on it.",
-      .measures = kGradientDistance,
-      .axis = "devices",
-      .settings = {"2", "3", "4"},
-      .wrongness = measure_divided_twice,
-      .harm = 0.7,
-      .noise = kRounding,
-      .notice =
-          "Print the gradient norm of the first step for 1, 2 and 4 processes on the same global batch: it must not "
-          "change. Look for a division by world_size or by the accumulation steps in the loop and in the framework "
-          "(DDP, Accelerator.backward(), DeepSpeed): one of them is enough.",
-      .link = "https://github.com/huggingface/transformers/issues/40052"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/error.h"
 
 namespace vitrine::tools::lab {
@@ -18,16 +20,29 @@ bool Result::as_stated() const {
 }
 
 const std::vector<Experiment>& experiments() {
-  static const std::vector<Experiment> all = {
-      average_of_averages(), micro_batch_means(), divided_twice(),     kept_outputs(),         gathered_at_once(),
-      loaded_on_device_0(),  same_epoch_seed(),   padded_evaluation(), batch_norm_per_shard(), clip_before_unscale(),
-      skip_on_one_rank(),    repeated_dropout(),  l2_under_adam(),     missing_event()};
+  static const std::vector<Experiment> all = [] {
+    // In the order of planted_bugs.json.
+    constexpr double (*kMeasurements[])(size_t, bool) = {
+        measure_average_of_averages,  measure_micro_batch_means,   measure_divided_twice,    measure_kept_outputs,
+        measure_gathered_at_once,     measure_loaded_on_device_0,  measure_same_epoch_seed,  measure_padded_evaluation,
+        measure_batch_norm_per_shard, measure_clip_before_unscale, measure_skip_on_one_rank, measure_repeated_dropout,
+        measure_l2_under_adam,        measure_missing_event};
+    const auto bugs = nlohmann::json::parse(planted_bugs());
+    VITRINE_ASSERT(bugs.size() == std::size(kMeasurements), "each bug has a measurement");
+    std::vector<Experiment> experiments;
+    for (size_t i = 0; i < bugs.size(); ++i) {
+      const nlohmann::json& bug = bugs[i];
+      experiments.push_back({bug["name"], bug["question"], bug["bug"], bug["measures"], bug["axis"], bug["settings"],
+                             bug["harm"], bug["noise"], bug["notice"], bug["link"], kMeasurements[i]});
+    }
+    return experiments;
+  }();
   return all;
 }
 
 std::vector<std::string> experiment_names() {
   std::vector<std::string> names;
-  for (const Experiment& experiment : experiments()) names.emplace_back(experiment.name);
+  for (const Experiment& experiment : experiments()) names.push_back(experiment.name);
   return names;
 }
 

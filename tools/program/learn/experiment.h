@@ -4,25 +4,26 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vitrine::tools::lab {
 
 /// A known bug of data-parallel training that can be planted in a small computation on CPU devices, and the number that
-/// says how wrong the result is.
+/// says how wrong the result is. Its texts and bounds are in planted_bugs.json.
 struct Experiment {
-  const char* name;
-  const char* question;               // that it answers
-  const char* bug;                    // what is done wrong when it is planted
-  const char* measures;               // what the number is
-  const char* axis;                   // in what the settings differ
+  std::string name;
+  std::string question;               // that it answers
+  std::string bug;                    // what is done wrong when it is planted
+  std::string measures;               // what the number is
+  std::string axis;                   // in what the settings differ
   std::vector<std::string> settings;  // the mildest first
+  double harm = 0;                    // under the last setting the planted bug is wrong by more than this
+  double noise = 0;                   // without the bug the result is wrong by at most this, under every setting
+  std::string notice;                 // how to notice it in PyTorch code
+  std::string link;                   // where it happened, or where it is documented
   /// The wrongness under a setting, with the bug or without it: computed by each call, 0 is right. throws Error.
   std::function<double(size_t setting, bool planted)> wrongness;
-  double harm;         // under the last setting the planted bug is wrong by more than this
-  double noise;        // without the bug the result is wrong by at most this, under every setting
-  const char* notice;  // how to notice it in PyTorch code
-  const char* link;    // where it happened, or where it is documented
 };
 
 /// The wrongness under each setting.
@@ -37,6 +38,8 @@ struct Result {
   bool as_stated() const;
 };
 
+/// The content of planted_bugs.json.
+std::string_view planted_bugs();
 /// All experiments, in the order in which they are shown.
 const std::vector<Experiment>& experiments();
 std::vector<std::string> experiment_names();
@@ -46,20 +49,20 @@ const Experiment& experiment(const std::string& name);
 /// Computes every setting with the bug and without it. throws Error.
 Result run(const Experiment& experiment);
 
-// Each in the file of its subject.
-Experiment average_of_averages();   // averages.cpp
-Experiment micro_batch_means();     // averages.cpp
-Experiment divided_twice();         // averages.cpp
-Experiment kept_outputs();          // memory.cpp
-Experiment gathered_at_once();      // memory.cpp
-Experiment loaded_on_device_0();    // memory.cpp
-Experiment same_epoch_seed();       // samples.cpp
-Experiment padded_evaluation();     // samples.cpp
-Experiment batch_norm_per_shard();  // layers.cpp
-Experiment repeated_dropout();      // layers.cpp
-Experiment clip_before_unscale();   // updates.cpp
-Experiment skip_on_one_rank();      // updates.cpp
-Experiment l2_under_adam();         // updates.cpp
-Experiment missing_event();         // order.cpp
+// Experiment::wrongness of each bug, in the file of its subject.
+double measure_average_of_averages(size_t setting, bool planted);   // averages.cpp
+double measure_micro_batch_means(size_t setting, bool planted);     // averages.cpp
+double measure_divided_twice(size_t setting, bool planted);         // averages.cpp
+double measure_kept_outputs(size_t setting, bool planted);          // memory.cpp
+double measure_gathered_at_once(size_t setting, bool planted);      // memory.cpp
+double measure_loaded_on_device_0(size_t setting, bool planted);    // memory.cpp
+double measure_same_epoch_seed(size_t setting, bool planted);       // samples.cpp
+double measure_padded_evaluation(size_t setting, bool planted);     // samples.cpp
+double measure_batch_norm_per_shard(size_t setting, bool planted);  // layers.cpp
+double measure_repeated_dropout(size_t setting, bool planted);      // layers.cpp
+double measure_clip_before_unscale(size_t setting, bool planted);   // updates.cpp
+double measure_skip_on_one_rank(size_t setting, bool planted);      // updates.cpp
+double measure_l2_under_adam(size_t setting, bool planted);         // updates.cpp
+double measure_missing_event(size_t setting, bool planted);         // order.cpp
 
 }  // namespace vitrine::tools::lab

@@ -40,19 +40,6 @@ Model normalized_model() {
   return make_small_model("normalized", {kSide, kSide, kChannels}, kClasses, std::move(parts));
 }
 
-double measure_batch_norm_per_shard(size_t setting, bool planted) {
-  const Model model = normalized_model();
-  Samples samples = draw_samples(model, kSamples, kSeed);
-  // Images differ in brightness, as photographs do.
-  const size_t pixels = samples.inputs.size() / kSamples;
-  for (size_t i = 0; i < samples.inputs.size(); ++i) samples.inputs[i] += static_cast<float>(i / pixels % 5) - 2.0F;
-  const HostBatch batch = batch_of(model, std::move(samples));
-  EngineConfig config = small_config(kSamples);
-  const std::vector<float> expected = train(model, 1, config, batch).gradient;
-  config.batch_statistics = planted ? BatchStatistics::local : BatchStatistics::exact;
-  return relative_distance(train(model, devices_of(setting), config, batch).gradient, expected);
-}
-
 /// Dropout that counts the samples of each device from 0: a generator with one seed on every rank.
 class PerDeviceDropout final : public Layer {
  public:
@@ -99,6 +86,21 @@ Model dropout_model(bool planted) {
   return make_small_model("dropout", {linear.in_features}, kOutputs, std::move(parts));
 }
 
+}  // namespace
+
+double measure_batch_norm_per_shard(size_t setting, bool planted) {
+  const Model model = normalized_model();
+  Samples samples = draw_samples(model, kSamples, kSeed);
+  // Images differ in brightness, as photographs do.
+  const size_t pixels = samples.inputs.size() / kSamples;
+  for (size_t i = 0; i < samples.inputs.size(); ++i) samples.inputs[i] += static_cast<float>(i / pixels % 5) - 2.0F;
+  const HostBatch batch = batch_of(model, std::move(samples));
+  EngineConfig config = small_config(kSamples);
+  const std::vector<float> expected = train(model, 1, config, batch).gradient;
+  config.batch_statistics = planted ? BatchStatistics::local : BatchStatistics::exact;
+  return relative_distance(train(model, devices_of(setting), config, batch).gradient, expected);
+}
+
 double measure_repeated_dropout(size_t setting, bool planted) {
   const Model model = dropout_model(planted);
   HostBuffer memory(kSamples * kOutputs * size_of(DType::f32));
@@ -126,48 +128,6 @@ double measure_repeated_dropout(size_t setting, bool planted) {
     masks.insert(mask);
   }
   return 1.0 - static_cast<double>(masks.size()) / static_cast<double>(kSamples);
-}
-
-}  // namespace
-
-Experiment batch_norm_per_shard() {
-  return {.name = "batch-norm-per-shard",
-          .question = "Over which samples does batch norm take its statistics?",
-          .bug =
-              "Each device normalizes with the mean and variance of its own samples. The result depends on the number "
-              "of devices, and with few samples on each the statistics are noise. It is the default of PyTorch's "
-              "DataParallel and DistributedDataParallel, and harmless with large shards.",
-          .measures = "||gradient - one device's|| / ||one device's||",
-          .axis = "devices x samples of each",
-          .settings = {"2 x 6", "3 x 4", "4 x 3"},
-          .wrongness = measure_batch_norm_per_shard,
-          .harm = 0.2,
-          .noise = 1e-4,
-          .notice =
-              "Train with the same global batch on 1 and on N processes and compare the loss curves. If they part and "
-              "each process has fewer than about 16 samples, use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), "
-              "or a norm within the sample (GroupNorm, LayerNorm).",
-          .link = "https://github.com/pytorch/pytorch/issues/2584"};
-}
-
-Experiment repeated_dropout() {
-  return {
-      .name = "repeated-dropout",
-      .question = "Do two devices drop the same elements?",
-      .bug =
-          "Every rank seeds its generator with the same number, so the first sample of each rank gets the same dropout "
-          "mask, and so do the second ones. The masks of a step are fewer than its samples, and their noise does not "
-          "average out over ranks.",
-      .measures = "samples with the mask of an earlier sample / samples of the step",
-      .axis = "devices",
-      .settings = {"2", "3", "4"},
-      .wrongness = measure_repeated_dropout,
-      .harm = 0.7,
-      .noise = 0.0,
-      .notice =
-          "Print F.dropout(torch.ones(8)) on every rank: the lines must differ. Build the model with one seed on all "
-          "ranks, then call torch.manual_seed(seed + rank) before training. The same holds for random augmentation.",
-      .link = "https://github.com/huggingface/transformers/issues/31412"};
 }
 
 }  // namespace vitrine::tools::lab

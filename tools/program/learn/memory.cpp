@@ -63,6 +63,8 @@ double peak_bytes(int micro_batches, bool keeps_outputs) {
   return peak_of_training(model, config, kDevices);
 }
 
+}  // namespace
+
 double measure_kept_outputs(size_t setting, bool planted) {
   constexpr std::array<int, 3> kMicroBatches = {2, 4, 8};
   const double one = peak_bytes(1, false);
@@ -112,69 +114,6 @@ double measure_loaded_on_device_0(size_t setting, bool planted) {
   devices.synchronize();
   const auto peak = [&](int rank) { return static_cast<double>(devices[rank].pool().statistics().peak_bytes); };
   return (peak(0) - peak(1)) / peak(1);
-}
-
-}  // namespace
-
-Experiment kept_outputs() {
-  return {.name = "kept-outputs",
-          .question = "How long do outputs that were gathered on device 0 stay there?",
-          .bug =
-              "The outputs of each micro-batch are gathered on device 0 for the loss, and a list that outlives the "
-              "micro-batch keeps them, for example for the accuracy of the step. Device 0 holds one more copy with "
-              "every micro-batch, until it runs out of memory.",
-          .measures = "(peak of device 0 - peak with one micro-batch) / peak with one micro-batch",
-          .axis = "micro-batches",
-          .settings = {"2", "4", "8"},
-          .wrongness = measure_kept_outputs,
-          .harm = 0.5,
-          .noise = 0.0,
-          .notice =
-              "Print torch.cuda.memory_allocated(0) at the same place of several iterations: it must not grow. Search "
-              "for lists and sums that take outputs or losses (outputs.append(out), total += loss): take loss.item() "
-              "or out.argmax(1).cpu() instead, which also lets go of the graph.",
-          .link = "https://github.com/TRI-ML/packnet-sfm/issues/47"};
-}
-
-Experiment gathered_at_once() {
-  return {.name = "gathered-at-once",
-          .question = "Does the stage that shards more hold less?",
-          .bug =
-              "Parameters are sharded (ZeRO stage 3, FSDP), but the whole model is one unit: all of it is gathered "
-              "before the first layer, and freed after the last. At its peak a device holds the model and its shard "
-              "of it. Stage 2 holds the model only.",
-          .measures = "(peak under stage 3 - peak under stage 2) / peak under stage 2, at least 0",
-          .axis = "devices",
-          .settings = {"8", "4", "2"},
-          .wrongness = measure_gathered_at_once,
-          .harm = 0.1,
-          .noise = 0.0,
-          .notice =
-              "Compare torch.cuda.max_memory_allocated() of the stages, not what is allocated between steps, which "
-              "does fall. Make each block a unit: fully_shard(block) before fully_shard(model), or an "
-              "auto_wrap_policy; with DeepSpeed lower stage3_max_live_parameters.",
-          .link = "https://github.com/deepspeedai/DeepSpeed/issues/3734"};
-}
-
-Experiment loaded_on_device_0() {
-  return {.name = "loaded-on-device-0",
-          .question = "On which device does each process load the weights?",
-          .bug =
-              "Weights that were saved on GPU 0 return there when they are loaded, in every process. GPU 0 holds a "
-              "copy for each of them, until all have copied theirs to their own GPU, or as long as a variable names "
-              "it. The processes are devices of one process here, so only weights count; on GPUs every process also "
-              "opens a CUDA context on GPU 0, which stays.",
-          .measures = "(peak of device 0 - peak of device 1) / peak of device 1",
-          .axis = "processes",
-          .settings = {"2", "4", "8"},
-          .wrongness = measure_loaded_on_device_0,
-          .harm = 7.0,
-          .noise = 0.0,
-          .notice =
-              "nvidia-smi lists several processes on GPU 0. Call torch.cuda.set_device(local_rank) before anything "
-              "else touches CUDA, and load with torch.load(path, map_location=\"cpu\"), or "
-              "map_location=f\"cuda:{local_rank}\".",
-          .link = "https://github.com/pytorch/examples/issues/1078"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/relu.h"
+#include "kernels/elementwise.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/host_buffer.h"
@@ -12,9 +12,6 @@
 #include "tools/program/learn/problem.h"
 
 namespace vitrine::tools::lab {
-
-namespace {
-
 /// Batches that the copy stream brings to the device, and that the compute stream reads.
 double measure_missing_event(size_t setting, bool planted) {
   constexpr std::array<int, 3> kBatches = {1, 2, 4};
@@ -43,28 +40,6 @@ double measure_missing_event(size_t setting, bool planted) {
   }
   devices.synchronize();
   return violations;
-}
-
-}  // namespace
-
-Experiment missing_event() {
-  return {.name = "missing-event",
-          .question = "Has the copy of a batch ended when the first layer reads it?",
-          .bug =
-              "A batch is copied on a stream of its own, and the compute stream reads it without waiting for the "
-              "copy's event. It reads the batch before, or half of each, but only when the copy is late, so that most "
-              "runs look right.",
-          .measures = "reads that nothing orders after the copy, found by the order checker",
-          .axis = "batches",
-          .settings = {"1", "2", "4"},
-          .wrongness = measure_missing_event,
-          .harm = 3.5,
-          .noise = 0.0,
-          .notice =
-              "Run a few steps with CUDA_LAUNCH_BLOCKING=1 and compare the losses bit by bit, or use "
-              "torch.cuda._sanitizer (TORCH_CUDA_SANITIZER=1). After copies on a side stream call "
-              "torch.cuda.current_stream().wait_stream(side) and tensor.record_stream(torch.cuda.current_stream()).",
-          .link = "https://github.com/BVLC/caffe/pull/2998"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -45,20 +45,6 @@ void add_batches(const Dataset& dataset, int64_t first_epoch, int64_t epochs, st
   }
 }
 
-double measure_same_epoch_seed(size_t setting, bool planted) {
-  constexpr std::array<int64_t, 3> kEpochs = {2, 4, 8};
-  const Dataset dataset = tiny_dataset();
-  std::vector<Batch> batches;
-  if (planted) {
-    // Without set_epoch(), a sampler draws the order of epoch 0 each time.
-    for (int64_t epoch = 0; epoch < kEpochs[setting]; ++epoch) add_batches(dataset, 0, 1, batches);
-  } else {
-    add_batches(dataset, 0, kEpochs[setting], batches);
-  }
-  const std::set<Batch> different(batches.begin(), batches.end());
-  return 1.0 - static_cast<double>(different.size()) / static_cast<double>(batches.size());
-}
-
 constexpr int64_t kTestImages = 10'000, kClasses = 4, kEvaluateBatch = 3072;
 
 /// Points of the plane in order of their classes, as the files of an image folder are. Class 0 lies between the others
@@ -106,6 +92,22 @@ double accuracy(const Model& model, const std::vector<float>& parameters, int de
   return static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
 }
 
+}  // namespace
+
+double measure_same_epoch_seed(size_t setting, bool planted) {
+  constexpr std::array<int64_t, 3> kEpochs = {2, 4, 8};
+  const Dataset dataset = tiny_dataset();
+  std::vector<Batch> batches;
+  if (planted) {
+    // Without set_epoch(), a sampler draws the order of epoch 0 each time.
+    for (int64_t epoch = 0; epoch < kEpochs[setting]; ++epoch) add_batches(dataset, 0, 1, batches);
+  } else {
+    add_batches(dataset, 0, kEpochs[setting], batches);
+  }
+  const std::set<Batch> different(batches.begin(), batches.end());
+  return 1.0 - static_cast<double>(different.size()) / static_cast<double>(batches.size());
+}
+
 double measure_padded_evaluation(size_t setting, bool planted) {
   constexpr int kDevices = 3;
   constexpr std::array<int64_t, 3> kSamplesOfDevice = {1, 256, 1024};
@@ -118,47 +120,6 @@ double measure_padded_evaluation(size_t setting, bool planted) {
   const int64_t multiple = kDevices * kSamplesOfDevice[setting];
   const int64_t count = planted ? (kTestImages + multiple - 1) / multiple * multiple : kTestImages;
   return std::abs(accuracy(model, parameters, kDevices, set, count) - exact);
-}
-
-}  // namespace
-
-Experiment same_epoch_seed() {
-  return {.name = "same-epoch-seed",
-          .question = "Is the data shuffled again in every epoch?",
-          .bug =
-              "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs "
-              "consist of the same batches, and each rank sees the same share of the data again and again.",
-          .measures = "batches with the samples of an earlier batch / batches",
-          .axis = "epochs",
-          .settings = {"2", "4", "8"},
-          .wrongness = measure_same_epoch_seed,
-          .harm = 0.8,
-          .noise = 0.0,
-          .notice =
-              "Print the indices of the first batch of each epoch: they must differ. DistributedSampler needs "
-              "sampler.set_epoch(epoch) before each epoch; shuffle=True of the DataLoader does nothing when a sampler "
-              "is given.",
-          .link = "https://github.com/pytorch/pytorch/issues/31771"};
-}
-
-Experiment padded_evaluation() {
-  return {
-      .name = "padded-evaluation",
-      .question = "How many images does a test set of 10,000 images have on three devices?",
-      .bug =
-          "The sampler repeats images until all devices have equally many, or equally many full batches, and the "
-          "repeated ones are counted: 10,002 images on three devices, and more with larger batches. The first images "
-          "are of the first class, so the accuracy is biased towards it, and it changes with the number of devices.",
-      .measures = "|accuracy - accuracy with each image counted once|",
-      .axis = "images counted (devices x batch of each)",
-      .settings = {"10,002 (3 x 1)", "10,752 (3 x 256)", "12,288 (3 x 1024)"},
-      .wrongness = measure_padded_evaluation,
-      .harm = 0.02,
-      .noise = 0.0,
-      .notice =
-          "all_reduce the number of evaluated images and compare it with len(dataset). Evaluate with a sampler that "
-          "does not pad, drop the repeated outputs (Accelerator.gather_for_metrics()), or evaluate on one process.",
-      .link = "https://github.com/pytorch/vision/issues/4559"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -52,22 +52,6 @@ class ClippingReducer final : public OneAllReduce {
   const double max_norm_;
 };
 
-double measure_clip_before_unscale(size_t setting, bool planted) {
-  constexpr std::array<double, 3> kScales = {1, 4, 65536};
-  const Model model = make_perceptron({8}, 16, 4);
-  const HostBatch batch = batch_of(model, draw_samples(model, kSamples, kSeed));
-  EngineConfig config = small_config(kSamples);
-  config.precision.clip_norm = kMaxNorm;
-  const Trained expected = train(model, 1, config, batch);
-  config.precision.loss_scaling.kind = LossScaling::Kind::fixed;
-  config.precision.loss_scaling.scale = kScales[setting];
-  if (planted) {
-    config.precision.clip_norm = 0.0;
-    config.reducer = [](const ReducerContext& replica) { return std::make_unique<ClippingReducer>(replica, kMaxNorm); };
-  }
-  return relative_distance(train(model, 2, config, batch).end, expected.end, expected.start);
-}
-
 /// What a rank of the experiment holds.
 struct Rank {
   Tensor parameters, gradients, half_gradients, totals, step;
@@ -105,6 +89,24 @@ Rank make_rank(ExecContext& ctx, const Values& parameters, const Values& scaled_
   copy(ctx, ConstView(totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), rank.totals);
   ctx.stream().synchronize();  // the values on the host end with this call
   return rank;
+}
+
+}  // namespace
+
+double measure_clip_before_unscale(size_t setting, bool planted) {
+  constexpr std::array<double, 3> kScales = {1, 4, 65536};
+  const Model model = make_perceptron({8}, 16, 4);
+  const HostBatch batch = batch_of(model, draw_samples(model, kSamples, kSeed));
+  EngineConfig config = small_config(kSamples);
+  config.precision.clip_norm = kMaxNorm;
+  const Trained expected = train(model, 1, config, batch);
+  config.precision.loss_scaling.kind = LossScaling::Kind::fixed;
+  config.precision.loss_scaling.scale = kScales[setting];
+  if (planted) {
+    config.precision.clip_norm = 0.0;
+    config.reducer = [](const ReducerContext& replica) { return std::make_unique<ClippingReducer>(replica, kMaxNorm); };
+  }
+  return relative_distance(train(model, 2, config, batch).end, expected.end, expected.start);
 }
 
 /// Rank 1 has a sample whose gradient overflows. All ranks must skip the step, and so leave the parameters as they are.
@@ -157,67 +159,6 @@ double measure_l2_under_adam(size_t setting, bool planted) {
   const Trained expected = train(model, 1, config, batch, kSteps);
   if (planted) config.optimizer = make_optimizer_config("adam", kLearningRate, {}, false, decay);
   return relative_distance(train(model, 2, config, batch, kSteps).end, expected.end, expected.start);
-}
-
-}  // namespace
-
-Experiment clip_before_unscale() {
-  return {.name = "clip-before-unscale",
-          .question = "Does the limit of clipping hold for the gradient, or for the gradient times the loss scale?",
-          .bug =
-              "The gradient is clipped while it is still multiplied by the loss scale, and unscaled afterwards. A "
-              "gradient below the limit is clipped, and the step becomes shorter by up to the loss scale. With a "
-              "dynamic scale the limit changes whenever the scale does.",
-          .measures = "||update - one device's without a loss scale|| / ||one device's||",
-          .axis = "loss scale",
-          .settings = {"1", "4", "65536"},
-          .wrongness = measure_clip_before_unscale,
-          .harm = 0.9,
-          .noise = 1e-5,
-          .notice =
-              "Print what clip_grad_norm_() returns: thousands where the loss is about 1 are scaled gradients. Call "
-              "scaler.unscale_(optimizer) before clip_grad_norm_(), and scaler.step(optimizer) after it.",
-          .link = "https://github.com/milesial/Pytorch-UNet/pull/470"};
-}
-
-Experiment skip_on_one_rank() {
-  return {.name = "skip-on-one-rank",
-          .question = "Do all ranks skip the same steps?",
-          .bug =
-              "Each rank looks for infinities in its own gradients, before the reduction. The rank that finds one "
-              "skips the step; the others add its infinity to their sums and take the step. From then on the replicas "
-              "differ, and the others are no longer finite.",
-          .measures = "ranks whose weights changed in a step that must be skipped / ranks",
-          .axis = "devices",
-          .settings = {"2", "3", "4"},
-          .wrongness = measure_skip_on_one_rank,
-          .harm = 0.7,
-          .noise = 0.0,
-          .notice =
-              "all_gather a checksum of the parameters and scaler.get_scale() every few hundred steps: they must be "
-              "equal on all ranks. Unscale after the reduction (with Horovod after optimizer.synchronize()); with "
-              "sharded gradients use ShardedGradScaler, which reduces found_inf.",
-          .link = "https://github.com/pytorch/pytorch/pull/115710"};
-}
-
-Experiment l2_under_adam() {
-  return {.name = "l2-under-adam",
-          .question = "Is weight decay under Adam the decay of the weights?",
-          .bug =
-              "The decay is added to the gradient (L2), as for SGD, and Adam divides it by the gradient's root mean "
-              "square like everything else. Weights with large gradients hardly decay, weights with small ones decay "
-              "at the full learning rate. AdamW takes the decay out of the gradient.",
-          .measures = "||weights - AdamW's on one device|| / ||AdamW's - initial ones||",
-          .axis = "weight decay",
-          .settings = {"0.001", "0.01", "0.1"},
-          .wrongness = measure_l2_under_adam,
-          .harm = 0.5,
-          .noise = 1e-4,
-          .notice =
-              "torch.optim.Adam(weight_decay=...) adds L2 to the gradient. Use torch.optim.AdamW with a decay tuned "
-              "for it; the two values do not mean the same. A library's adam may be either: look for decoupled, "
-              "adam_w_mode or adamw in its arguments.",
-          .link = "https://arxiv.org/abs/1711.05101"};
 }
 
 }  // namespace vitrine::tools::lab

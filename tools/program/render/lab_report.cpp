@@ -82,7 +82,7 @@ std::string overview(const std::vector<Result>& results, const Style& style) {
 
 std::string page(const Result& result, const Style& style) {
   const Experiment& e = *result.experiment;
-  const auto paragraph = [&](const char* title, const char* text) {
+  const auto paragraph = [&](const char* title, const std::string& text) {
     return wrap(fmt::format("{}: {}", title, text), style.width);
   };
   return fmt::format("{}\n{}\n\n{}\n\n{}\n{}\n\n{}: {}\n", style.bold(e.name), wrap(e.question, style.width),
