@@ -47,7 +47,7 @@ struct WorkspaceTarget {
   DeviceId device;       // a GPU: cuDNN's plans for it, which nothing runs; any other: the CPU's libraries
   int thread_count = 1;  // of a CPU device: libraries need scratch for each thread
   bool tf32 = false;     // of a GPU: its convolutions may round f32 to TF32
-  const WorkspaceRecord* record = nullptr;  // of a CPU device: whom to ask instead of the libraries
+  const WorkspaceRecord* record = nullptr;  // of a CPU device: answers instead of the libraries
 };
 
 /// An operation whose best algorithm needs more workspace than allowed.

@@ -15,7 +15,7 @@ class Arena {
   static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
   explicit Arena(const View& workspace);
-  /// True when pieces of these sizes fit into what is left.
+  /// True when pieces of these sizes fit into the remaining memory.
   bool fits(std::initializer_list<int64_t> pieces) const;
   /// Returns nullptr for 0 bytes.   requires  the piece fits
   void* take(int64_t bytes);

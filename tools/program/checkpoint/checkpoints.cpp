@@ -84,7 +84,9 @@ Checkpoints::~Checkpoints() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool Checkpoints::is_due(int64_t step) const { return active_ && interval_.steps > 0 && step % interval_.steps == 0; }
+bool Checkpoints::should_save_after_step(int64_t step) const {
+  return active_ && interval_.steps > 0 && step % interval_.steps == 0;
+}
 
 /// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All
 /// processes have the same values.
@@ -94,7 +96,7 @@ bool Checkpoints::is_best(double test_accuracy) {
   return !best_ || test_accuracy > best_->accuracy;
 }
 
-bool Checkpoints::is_due_after_epoch(int64_t step, std::optional<double> test_accuracy) {
+bool Checkpoints::should_save_after_epoch(int64_t step, std::optional<double> test_accuracy) {
   if (!active_) return false;
   next_best_.reset();
   if (options_.checkpoints.keep_best && test_accuracy && is_best(*test_accuracy))

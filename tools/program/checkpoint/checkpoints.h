@@ -42,12 +42,12 @@ class Checkpoints {
 
   /// Checkpoints are saved, by this process or another.
   bool active() const { return active_; }
-  /// Whether one is due after this step.
-  bool is_due(int64_t step) const;
-  /// Whether one is due after an epoch. With --keep-best one is due if the test accuracy is higher than that of all
+  /// Whether to save one after this step.
+  bool should_save_after_step(int64_t step) const;
+  /// Whether to save one after an epoch. With --keep-best also if the test accuracy is higher than that of all
   /// epochs whose checkpoints were saved; the epoch is the best one once its own is. Waits for the save in progress
   /// where the answer depends on it. Every process calls it.
-  bool is_due_after_epoch(int64_t step, std::optional<double> test_accuracy);
+  bool should_save_after_epoch(int64_t step, std::optional<double> test_accuracy);
   /// Copies the engine's state, after the save in progress has ended, and hands it to the thread. requires that all
   /// results of the engine's steps have been taken. Every process calls it.
   ///   state  of the run; its counters are filled in

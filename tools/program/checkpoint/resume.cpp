@@ -104,7 +104,7 @@ void load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
     });
   }
   engine.checkpointer().load_state(state);
-  // The configured values are in force, and a schedule sets its own before each step.
+  // The configured values apply, and a schedule sets its own before each step.
   const OptimizerConfig optimizer = resolve_optimizer(options);
   engine.set_learning_rate(optimizer.learning_rate());
   if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0)

@@ -34,7 +34,7 @@ bool exists(const SettingRow& row, const SettingContext& c, const SettingTable& 
   return std::ranges::find(row.owner.values, owner) != row.owner.values.end();
 }
 
-/// The value in force as text: a default that is given has the same text as one that is not.
+/// The effective value as text: a default that is given has the same text as one that is not.
 std::string text_in_force(const SettingRow& row, const SettingContext& c, const SettingTable& table) {
   if (!exists(row, c, table)) return "";
   if (row.compared) return text_of(row.compared(c));

@@ -10,7 +10,7 @@
 #include "tools/program/record/job.h"
 #include "tools/program/text/json_text.h"
 
-/// The settings in force, as the table of settings has them.
+/// The effective settings, as the table of settings has them.
 namespace vitrine::tools {
 
 /// What another value means for a run that continues from a checkpoint.
@@ -22,7 +22,7 @@ enum class Effect {
   result,    // other results: refused
 };
 
-/// What the values in force depend on.
+/// What the effective values depend on.
 struct SettingContext {
   const Options& options;
   const Job& job;
@@ -44,8 +44,8 @@ struct RunSetting {
   Effect effect = Effect::result;
 };
 
-/// The settings of a training run as values in force: a default that is given has the same text as one that is not, and
-/// lists whose order does not matter have one order. A setting that the run does not have has the value "".
+/// The settings of a training run as effective values: a default that is given has the same text as one that is not,
+/// and lists whose order does not matter have one order. A setting that the run does not have has the value "".
 std::vector<RunSetting> run_settings(const SettingContext& configuration, const SettingTable& table = setting_table());
 
 /// A value as text; "" for null, and for what does not exist.

@@ -132,7 +132,7 @@ Field field_of(const Access& access) {
   return field;
 }
 
-/// A value in force. Discarded (Json::value_t::discarded) where the setting does not exist.
+/// An effective value. Discarded (Json::value_t::discarded) where the setting does not exist.
 using Reader = std::function<Json(const SettingContext&)>;
 
 struct SettingRow {
@@ -160,7 +160,7 @@ struct SettingRow {
   struct Owner {
     std::string name;
     std::vector<std::string> values = {};
-    Json otherwise = {};  // the value in force if the flag is left out
+    Json otherwise = {};  // the effective value if the flag is left out
   } owner = {};
 
   // The JSON configuration:

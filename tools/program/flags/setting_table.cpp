@@ -61,7 +61,7 @@ SettingRow value(const char* key, Commands commands, SettingRow row) {
 Scheme scheme_of(Context c) { return resolve_scheme(c.options, c.devices, c.world_size); }
 Precision precision_of(Context c) { return resolve_precision(c.options); }
 bool is_sgd(Context c) { return resolve_optimizer(c.options).kind == OptimizerConfig::Kind::sgd; }
-/// The constants in force; the usual ones with sgd.
+/// The effective constants; the usual ones with sgd.
 AdamConfig adam_of(Context c) { return is_sgd(c) ? AdamConfig() : resolve_optimizer(c.options).adam_kernel(); }
 
 /// Layers with running statistics take them over a micro-batch or, on request, over the samples of a device.
@@ -593,7 +593,7 @@ SettingTable process_settings() {
 }
 
 /// A flag of some learning-rate schedules.
-///   otherwise  the value in force if the flag is left out
+///   otherwise  the effective value if the flag is left out
 SettingRow of_schedule(const char* name, const Field& field, const char* help, const Values& values,
                        std::vector<std::string> schedules, const Json& otherwise = {}, SettingRow row = {}) {
   row.json = kTrainings, row.owner = {"lr-schedule", std::move(schedules), otherwise}, row.effect = Effect::rate;

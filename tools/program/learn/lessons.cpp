@@ -146,9 +146,10 @@ std::string plain_text(std::string_view markdown) {
       in_comment = line.find("-->") == std::string::npos;
       continue;
     }
-    const bool starts_anew = in_code || line.empty() || line.starts_with("* ");
-    if (!text.empty()) text += in_paragraph && !starts_anew ? " " : "\n";
-    const size_t indentation = in_paragraph && !starts_anew ? std::min(line.find_first_not_of(' '), line.size()) : 0;
+    const bool starts_paragraph = in_code || line.empty() || line.starts_with("* ");
+    if (!text.empty()) text += in_paragraph && !starts_paragraph ? " " : "\n";
+    const size_t indentation =
+        in_paragraph && !starts_paragraph ? std::min(line.find_first_not_of(' '), line.size()) : 0;
     text += in_code ? "    " + line : without_marks(line.substr(indentation));
     in_paragraph = !in_code && !line.empty();
   }

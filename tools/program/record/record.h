@@ -263,7 +263,7 @@ struct Record {
   std::string title;
   std::string command_line;
   Facts facts;                     // model, data, scheme, machine
-  Json config;                     // the settings in force
+  Json config;                     // the effective settings
   std::vector<std::string> notes;  // what the program chose
   int processes = 1;
   bool interrupted = false;

@@ -27,7 +27,7 @@ class RunLog {
   struct Target {
     std::string tensorboard, file;                           // empty: not there
     std::vector<std::pair<std::string, std::string>> facts;  // a table on TensorBoard's text page
-    Json config = {};                                        // the settings in force: the first line of a .jsonl file
+    Json config = {};                                        // the effective settings: the first line of a .jsonl file
     std::vector<std::string> devices = {};                   // of this process, for the memory columns of a .csv file
     const Processes* processes = nullptr;                    // null: one process
     int64_t steps_before =

@@ -25,7 +25,7 @@ namespace vitrine::tools {
 
 namespace {
 
-/// A vote to stop counts two steps later; it is known before the batch after them is due.
+/// A vote to stop counts two steps later; it is known before the batch after them is needed.
 constexpr int64_t kStepsAhead = 3;
 
 /// A batch without any image that counts is no bad item: the data is damaged or gone. Such a step would change nothing
@@ -243,12 +243,12 @@ void Training::begin_result() {
 
 bool Training::end_epoch() {
   const EpochRecord& result = record_.epochs.back();
-  const bool due_by_steps = checkpoints_.is_due(engine_.steps_issued());
+  const bool after_steps = checkpoints_.should_save_after_step(engine_.steps_issued());
   const bool ended = batch_ == steps_per_epoch_;
   if (ended) ++epoch_, batch_ = 0;
   if (ended && options_.steps) other_sums_ = {};
-  const bool due_by_epoch = checkpoints_.is_due_after_epoch(engine_.steps_issued(), result.test_accuracy);
-  if (due_by_steps || due_by_epoch) save();
+  const bool after_epoch = checkpoints_.should_save_after_epoch(engine_.steps_issued(), result.test_accuracy);
+  if (after_steps || after_epoch) save();
   return ended;
 }
 
@@ -374,7 +374,7 @@ void Training::train_epoch(EpochRecord& result) {
       begin += steady_now_ns() - evaluation_begin;  // samples/s are of training
     }
     // A checkpoint at the end of an epoch follows its evaluation.
-    if (stopped_ || batch_ == steps || !checkpoints_.is_due(engine_.steps_issued())) continue;
+    if (stopped_ || batch_ == steps || !checkpoints_.should_save_after_step(engine_.steps_issued())) continue;
     take_totals(true);
     take_time();
     if (!stopped_) save();

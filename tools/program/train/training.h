@@ -104,7 +104,7 @@ class Training {
   void check_evaluation(const EpochRecord& result) const;
   void end_epoch_of_schedule(const EpochRecord& result);
   void begin_result();
-  /// Moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the
+  /// Moves to the next epoch, and saves a checkpoint where it should. False: the run has ended within the
   /// epoch.
   bool end_epoch();
 
