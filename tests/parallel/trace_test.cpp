@@ -6,7 +6,7 @@
 
 #include "runtime/memory/history.h"
 #include "runtime/trace/chrome_trace.h"
-#include "runtime/trace/step_view.h"
+#include "runtime/trace/step_recorder.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/trace_nesting.h"
 

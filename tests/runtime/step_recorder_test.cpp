@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/trace/step_view.h"
-
 namespace vitrine::step_recorder_test {
 namespace {
 

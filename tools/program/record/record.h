@@ -14,7 +14,7 @@
 #include "runtime/memory/history.h"
 #include "runtime/memory/pool.h"
 #include "runtime/trace/communication_table.h"
-#include "runtime/trace/step_view.h"
+#include "runtime/trace/step_recorder.h"
 #include "tools/program/record/confusion.h"
 #include "tools/program/record/device_sets.h"
 #include "tools/program/text/json_text.h"
