@@ -24,12 +24,7 @@
 #include "runtime/settings.h"
 
 namespace vitrine::cuda {
-
-const CublasLt& cublaslt() {
-  VITRINE_OPEN_LIBRARY("cuBLASLt", VITRINE_CUBLASLT_SONAME, VITRINE_CUBLASLT_FILE);
-  static const CublasLt functions{VITRINE_CUBLASLT_FUNCTIONS(VITRINE_LIBRARY_FUNCTION, cublasLt)};
-  return functions;
-}
+namespace {
 
 /// A product in cuBLASLt's column-major view. The descriptors are owned elsewhere.
 struct LtProblem {
@@ -38,24 +33,12 @@ struct LtProblem {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
 };
 
-/// The algorithm as text: its attributes for readers, and all of it in hexadecimal digits, which only the same version
-/// of cuBLASLt understands. "algorithm 21 tile 20 stages 11 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 0:
-/// 0000001500000014..."
-std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm);
-
-/// The algorithm of the text; nothing if it is not such a text, or if cuBLASLt refuses the algorithm for this product
-/// or in this much scratch.
-std::optional<cublasLtMatmulAlgo_t> restore_algorithm(const LtProblem& problem, const std::string& text,
-                                                      int64_t scratch_bytes);
-
-namespace {
-
 constexpr size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 constexpr size_t kDigits = 16;  // of a word
 
 /// -1: this algorithm does not have it.
 template <class T>
-int64_t attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
+int64_t config_attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
   T value{};
   size_t written = 0;
   const cublasStatus_t status =
@@ -63,24 +46,27 @@ int64_t attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfi
   return status == CUBLAS_STATUS_SUCCESS ? int64_t{value} : -1;
 }
 
-}  // namespace
-
+/// The algorithm as text: its attributes for readers, and all of it in hexadecimal digits, which only the same version
+/// of cuBLASLt understands. "algorithm 21 tile 20 stages 11 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 0:
+/// 0000001500000014..."
 std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text =
       fmt::format("algorithm {} tile {} stages {} splits {} reduction {} swizzle {} custom {} inner {} cluster {}: ",
-                  attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
-                  attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
-                  attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-                  attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-                  attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
-                  attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
-                  attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
-                  attribute<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
-                  attribute<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+                  config_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+                  config_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                  config_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                  config_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                  config_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+                  config_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
+                  config_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+                  config_attribute<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
+                  config_attribute<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
   for (const uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
   return text;
 }
 
+/// The algorithm of the text; nothing if it is not such a text, or if cuBLASLt refuses the algorithm for this product
+/// or in this much scratch.
 std::optional<cublasLtMatmulAlgo_t> restore_algorithm(const LtProblem& problem, const std::string& text,
                                                       int64_t scratch_bytes) {
   const size_t colon = text.rfind(": ");
@@ -101,8 +87,6 @@ std::optional<cublasLtMatmulAlgo_t> restore_algorithm(const LtProblem& problem, 
     return std::nullopt;
   return algorithm;
 }
-
-namespace {
 
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {

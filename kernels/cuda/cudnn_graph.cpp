@@ -18,24 +18,6 @@
 
 namespace vitrine::cuda {
 
-const Cudnn& cudnn() {
-  VITRINE_OPEN_LIBRARY("cuDNN", VITRINE_CUDNN_SONAME, VITRINE_CUDNN_FILE);
-  static const Cudnn functions{VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_FUNCTION, cudnn)};
-  return functions;
-}
-
-std::string why_no_cudnn() {
-  static const std::string not_loaded = [] {
-    try {
-      cudnn();
-      return std::string();
-    } catch (const CudaError& error) {
-      return std::string(error.what());
-    }
-  }();
-  return not_loaded.empty() ? why_off(GpuFeature::cudnn) : not_loaded;
-}
-
 namespace {
 
 // Bound on cached addresses, larger than one step needs, so that changing addresses cannot grow memory without limit.

@@ -309,12 +309,6 @@ Reason NcclGroup::failure() {
   return {};
 }
 
-const Nccl& nccl() {
-  VITRINE_OPEN_LIBRARY("NCCL", VITRINE_NCCL_SONAME, VITRINE_NCCL_FILE);
-  static const Nccl functions{VITRINE_NCCL_FUNCTIONS(VITRINE_LIBRARY_FUNCTION, nccl)};
-  return functions;
-}
-
 namespace {
 
 std::string new_id() {

@@ -67,7 +67,7 @@ class Linker:
         sources = sorted(glob.glob(f"{HERE}/*.cpp"))
         sources += [s for s in sorted(glob.glob(f"{ROOT}/tests/standins/*.cpp"))
                     if not s.endswith(("_test.cpp", "_main.cpp", "/no_cudnn.cpp"))]
-        self.libraries = {s: layer for layer, pattern in (("runtime", "runtime/cuda/nccl_group.cpp"), ("kernels", "kernels/cuda/*_library.cpp"))
+        self.libraries = {s: layer for layer, pattern in (("runtime", "runtime/cuda/nccl_library.cpp"), ("kernels", "kernels/cuda/*_library.cpp"))
                           for s in glob.glob(f"{ROOT}/{pattern}")}
         jobs, self.objects = [], {}
         for source in sources + list(self.libraries):

@@ -9,7 +9,7 @@
 
 #include "kernels/workspace.h"
 #include "runtime/units.h"
-#include "tools/program/commands/plan.h"
+#include "tools/program/commands/commands.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/render/html/page.h"
 #include "tools/program/render/reports.h"

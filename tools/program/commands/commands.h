@@ -10,6 +10,8 @@
 
 namespace vitrine::tools {
 
+struct PlanRecord;
+
 /// The subcommands: each prints its results on stdout and returns the exit status. throws Error.
 int run_train(const Options& options, const Processes& processes);
 int run_eval(const Options& options, const Processes& processes);

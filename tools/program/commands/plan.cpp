@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/commands/plan.h"
-
 #include <algorithm>
 #include <iterator>
 #include <optional>
