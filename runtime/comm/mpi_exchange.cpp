@@ -17,7 +17,6 @@
 #include "runtime/comm/circulant.h"
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
-#include "runtime/comm/shared_segment.h"
 #include "runtime/comm/shared_sums.h"
 #include "runtime/cpu/tree_sum.h"
 #include "runtime/error.h"

@@ -7,12 +7,36 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
-#include "runtime/comm/shared_segment.h"
 
 namespace vitrine::comm {
+
+/// Memory that all processes of a group map, filled with zeros. It has no name in a file system: the system frees it
+/// when the last of them has unmapped it or ended, by SIGKILL too.
+class SharedSegment {
+ public:
+  struct Created {
+    std::unique_ptr<SharedSegment> segment;
+    std::string refusal;  // why there is none
+  };
+  /// All processes must call it, in the same order as other exchanges. No segment on all of them if they are on several
+  /// machines or one of them cannot map the memory.   throws  CommError when the process group fails
+  static Created create(ProcessGroup& process_group, int64_t bytes);
+
+  SharedSegment(void* data, int64_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}
+  ~SharedSegment();
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+};
 
 /// A sum over processes, segment by segment. In each segment every rank has a slice: it adds the partial sums of its
 /// slice, of which a rank may contribute several or none.

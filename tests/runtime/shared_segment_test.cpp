@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/shared_segment.h"
-
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <set>
 
+#include "runtime/comm/shared_sums.h"
 #include "tests/runtime/processes.h"
 
 namespace vitrine::comm {
