@@ -26,11 +26,6 @@ constexpr int64_t kPieceElements =
     int64_t{1} << 18;              // elements that are filled or checked at once, so that the host needs only a few MiB
 constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
 
-bool is_scattered(Collective c) {
-  return c == Collective::scatter || c == Collective::gather || c == Collective::reduce_scatter ||
-         c == Collective::all_gather || c == Collective::alltoall;
-}
-
 std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<size_t>(size_of(dtype)));
   const auto count = static_cast<int64_t>(values.size());
@@ -59,22 +54,13 @@ float average_tolerance(DType dtype, int ranks) {
 
 }  // namespace
 
-bool has_root(Collective c) {
-  return c == Collective::scatter || c == Collective::gather || c == Collective::broadcast || c == Collective::reduce ||
-         c == Collective::gpu0_star;
-}
-
-bool takes_counts(Collective c) { return c == Collective::scatter || c == Collective::gather; }
-
-bool has_in_place(Collective c) { return c != Collective::alltoall && c != Collective::sendrecv; }
-
 double bus_factor(Collective c, int ranks, const std::vector<int64_t>& counts, int root) {
   const double n = ranks;
-  if (takes_counts(c) && !counts.empty()) {
+  if (traits_of(c).takes_counts && !counts.empty()) {
     const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
     return 1 - static_cast<double>(counts[static_cast<size_t>(root)]) / total;
   }
-  if (is_scattered(c)) return (n - 1) / n;
+  if (traits_of(c).in_parts) return (n - 1) / n;
   if (c == Collective::all_reduce || c == Collective::tree_all_reduce) return 2 * (n - 1) / n;
   return c == Collective::gpu0_star ? 2.0 : 1.0;  // the star is a reduction and a broadcast
 }
@@ -106,14 +92,14 @@ CollectiveBench::CollectiveBench(const DeviceGroupOptions& devices, Config confi
 }
 
 std::vector<int64_t> CollectiveBench::ratio(Collective collective) const {
-  std::vector<int64_t> parts = takes_counts(collective) ? config_.counts : std::vector<int64_t>();
+  std::vector<int64_t> parts = traits_of(collective).takes_counts ? config_.counts : std::vector<int64_t>();
   parts.resize(static_cast<size_t>(ranks()), 1);
   return parts;
 }
 
 std::vector<int64_t> CollectiveBench::parts(Collective collective, int64_t bytes) const {
   const int64_t elements = bytes / size_of(config_.dtype);
-  if (!is_scattered(collective)) return std::vector<int64_t>(static_cast<size_t>(ranks()), elements);
+  if (!traits_of(collective).in_parts) return std::vector<int64_t>(static_cast<size_t>(ranks()), elements);
   std::vector<int64_t> parts = ratio(collective);
   const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   for (int64_t& part : parts) part *= elements / rows;
@@ -122,12 +108,12 @@ std::vector<int64_t> CollectiveBench::parts(Collective collective, int64_t bytes
 
 int64_t CollectiveBench::used_bytes(Collective collective, int64_t bytes) const {
   const std::vector<int64_t> all = parts(collective, bytes);
-  return (is_scattered(collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) *
+  return (traits_of(collective).in_parts ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) *
          size_of(config_.dtype);
 }
 
 int64_t CollectiveBench::least_bytes(Collective collective) const {
-  if (!is_scattered(collective)) return size_of(config_.dtype);
+  if (!traits_of(collective).in_parts) return size_of(config_.dtype);
   const std::vector<int64_t> all = ratio(collective);
   return std::accumulate(all.begin(), all.end(), int64_t{0}) * size_of(config_.dtype);
 }
@@ -158,7 +144,7 @@ CollectiveBench::Buffers CollectiveBench::buffers(const Run& run, int device) co
   const std::vector<int64_t> all = parts(run.collective, run.bytes);
   const int64_t first = std::accumulate(all.begin(), all.begin() + rank, int64_t{0}),
                 part = all[static_cast<size_t>(rank)];
-  const int64_t whole = is_scattered(run.collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : part;
+  const int64_t whole = traits_of(run.collective).in_parts ? std::accumulate(all.begin(), all.end(), int64_t{0}) : part;
   const View a = inputs_[static_cast<size_t>(device)].view(), b = outputs_[static_cast<size_t>(device)].view();
   const auto own_rows = [&](const View& v) { return v.rows(first, first + part); };
   const bool root = rank == run.root;

@@ -13,12 +13,6 @@
 
 namespace vitrine::tools {
 
-/// Whether the collective has a root.
-bool has_root(Collective collective);
-/// Whether ranks may have parts of different sizes.
-bool takes_counts(Collective collective);
-/// Whether a rank's output may be its input, or a part of it.
-bool has_in_place(Collective collective);
 /// busbw / algbw as in nccl-tests: how often the slowest link carries each byte. source  nccl-tests, doc/PERFORMANCE.md
 ///   counts  part sizes of scatter and gather, if they differ; the root keeps its own part
 double bus_factor(Collective collective, int ranks, const std::vector<int64_t>& counts = {}, int root = 0);

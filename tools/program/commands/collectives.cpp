@@ -43,7 +43,7 @@ const char* type_name(DType dtype) {
 }
 
 const char* op_name(Collective collective, const CollectiveOptions& o) {
-  return sums(collective) ? reduce_op_name(o.op) : "none";
+  return traits_of(collective).sums ? reduce_op_name(o.op) : "none";
 }
 
 double algbw(const Row& row, const CollectiveTiming& t) { return static_cast<double>(row.bytes) / t.seconds * 1e-9; }
@@ -77,9 +77,9 @@ Json timing_json(const Row& row, const CollectiveTiming& t, const CollectiveOpti
 
 std::string table(Collective collective, const std::vector<Row>& rows, const CollectiveOptions& o, int ranks,
                   const Style& style) {
-  std::string title = fmt::format("{} of {}", collective_name(collective), type_name(o.dtype));
-  if (sums(collective)) title += fmt::format(", {}", reduce_op_name(o.op));
-  if (has_root(collective)) title += fmt::format(", root {}", o.root);
+  std::string title = fmt::format("{} of {}", traits_of(collective).name, type_name(o.dtype));
+  if (traits_of(collective).sums) title += fmt::format(", {}", reduce_op_name(o.op));
+  if (traits_of(collective).has_root) title += fmt::format(", root {}", o.root);
   const auto right = Table::Align::right;
   Table table({{"size B"},
                {"count", right, 3},
@@ -116,10 +116,8 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
 
 std::vector<Collective> collectives_of(const CollectiveOptions& o) {
   std::vector<Collective> chosen;
-  for (const std::string& name : o.names) {
-    chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives),
-                                   [&](Collective c) { return name == collective_name(c); }));
-  }
+  for (const std::string& name : o.names)
+    chosen.push_back(std::ranges::find(all_collectives(), name, &CollectiveTraits::name)->collective);
   return chosen;
 }
 
@@ -192,9 +190,8 @@ void require_memory(const CollectiveOptions& o, const DeviceGroupOptions& group,
 
 /// Why sizes below least_bytes() are not measured.
 std::string why_too_small(const CollectiveBench& bench, Collective collective) {
-  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", collective_name(collective),
-                     bench.ranks(), bench.least_bytes(collective),
-                     takes_counts(collective) ? " per count" : " per rank");
+  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", traits_of(collective).name, bench.ranks(),
+                     bench.least_bytes(collective), traits_of(collective).takes_counts ? " per count" : " per rank");
 }
 
 int64_t largest_size(const CollectiveOptions& o) {
@@ -223,15 +220,16 @@ Json threads_json(DeviceGroup& devices) {
 Json results_json(const std::vector<Row>& rows, const CollectiveOptions& o, int ranks) {
   Json results = Json::array();
   for (const Row& row : rows) {
-    results.push_back({{"collective", collective_name(row.collective)},
-                       {"size", row.bytes},
-                       {"count", row.count},
-                       {"counts", takes_counts(row.collective) && !o.counts.empty() ? Json(o.counts) : Json()},
-                       {"type", type_name(o.dtype)},
-                       {"redop", op_name(row.collective, o)},
-                       {"root", has_root(row.collective) ? o.root : -1},
-                       {"out_of_place", timing_json(row, row.out_of_place, o, ranks)},
-                       {"in_place", row.in_place ? timing_json(row, *row.in_place, o, ranks) : Json()}});
+    results.push_back(
+        {{"collective", traits_of(row.collective).name},
+         {"size", row.bytes},
+         {"count", row.count},
+         {"counts", traits_of(row.collective).takes_counts && !o.counts.empty() ? Json(o.counts) : Json()},
+         {"type", type_name(o.dtype)},
+         {"redop", op_name(row.collective, o)},
+         {"root", traits_of(row.collective).has_root ? o.root : -1},
+         {"out_of_place", timing_json(row, row.out_of_place, o, ranks)},
+         {"in_place", row.in_place ? timing_json(row, *row.in_place, o, ranks) : Json()}});
   }
   return results;
 }
@@ -283,7 +281,7 @@ void measure(CollectiveBench& bench, const CollectiveOptions& o, Collective coll
     CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
     row.out_of_place = bench.time(run);
     run.in_place = true;
-    if (has_in_place(collective)) row.in_place = bench.time(run);
+    if (traits_of(collective).in_place) row.in_place = bench.time(run);
     measured.wrong += row.out_of_place.wrong.value_or(0) + (row.in_place ? row.in_place->wrong.value_or(0) : 0);
     measured.rows.push_back(row);
   }

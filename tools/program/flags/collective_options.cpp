@@ -26,25 +26,28 @@ void check_counts(CollectiveOptions& c) {
 
 }  // namespace
 
-const char* collective_name(Collective collective) {
-  static constexpr const char* kNames[] = {"scatter",    "gather",         "broadcast",      "reduce",
-                                           "all_reduce", "reduce_scatter", "all_gather",     "alltoall",
-                                           "sendrecv",   "gpu0_star",      "tree_all_reduce"};
-  return kNames[static_cast<int>(collective)];
+std::span<const CollectiveTraits> all_collectives() {
+  static constexpr CollectiveTraits kAll[] = {
+      {.collective = Collective::scatter, .name = "scatter", .has_root = true, .in_parts = true, .takes_counts = true},
+      {.collective = Collective::gather, .name = "gather", .has_root = true, .in_parts = true, .takes_counts = true},
+      {.collective = Collective::broadcast, .name = "broadcast", .has_root = true},
+      {.collective = Collective::reduce, .name = "reduce", .sums = true, .has_root = true},
+      {.collective = Collective::all_reduce, .name = "all_reduce", .sums = true},
+      {.collective = Collective::reduce_scatter, .name = "reduce_scatter", .sums = true, .in_parts = true},
+      {.collective = Collective::all_gather, .name = "all_gather", .in_parts = true},
+      {.collective = Collective::alltoall, .name = "alltoall", .in_parts = true, .in_place = false},
+      {.collective = Collective::sendrecv, .name = "sendrecv", .in_place = false},
+      {.collective = Collective::gpu0_star, .name = "gpu0_star", .sums = true, .has_root = true},
+      {.collective = Collective::tree_all_reduce, .name = "tree_all_reduce", .sums = true}};
+  return kAll;
 }
 
-const std::vector<std::string>& collective_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const Collective collective : kCollectives) all.emplace_back(collective_name(collective));
-    return all;
-  }();
+const CollectiveTraits& traits_of(Collective collective) { return all_collectives()[static_cast<size_t>(collective)]; }
+
+std::vector<std::string> collective_names() {
+  std::vector<std::string> names;
+  for (const CollectiveTraits& collective : all_collectives()) names.emplace_back(collective.name);
   return names;
-}
-
-bool sums(Collective c) {
-  return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter ||
-         c == Collective::gpu0_star || c == Collective::tree_all_reduce;
 }
 
 void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
@@ -55,10 +58,10 @@ void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
             : c.datatype == "bfloat16" || c.datatype == "bf16" ? DType::bf16
             : c.datatype == "int32" || c.datatype == "i32"     ? DType::i32
                                                                : DType::f32;
-  const auto reduces = [&](Collective collective) {
-    return sums(collective) && std::find(c.names.begin(), c.names.end(), collective_name(collective)) != c.names.end();
+  const auto reduces = [&](const CollectiveTraits& collective) {
+    return collective.sums && std::find(c.names.begin(), c.names.end(), collective.name) != c.names.end();
   };
-  if (app.count("-o") > 0 && std::none_of(std::begin(kCollectives), std::end(kCollectives), reduces)) {
+  if (app.count("-o") > 0 && std::ranges::none_of(all_collectives(), reduces)) {
     throw ConfigError(
         fmt::format("-o {}: {} {} no reduction; it goes with reduce, all_reduce, reduce_scatter and gpu0_star",
                     c.reduction, fmt::join(c.names, ", "), c.names.size() == 1 ? "is" : "are"));
@@ -67,7 +70,7 @@ void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
     if (c.reduction == reduce_op_name(op)) c.op = op;
   }
   if (c.op != ReduceOp::sum || c.dtype == DType::i32) {  // it adds floating-point numbers
-    const auto tree = std::find(c.names.begin(), c.names.end(), collective_name(Collective::tree_all_reduce));
+    const auto tree = std::find(c.names.begin(), c.names.end(), traits_of(Collective::tree_all_reduce).name);
     if (tree != c.names.end() && !all)
       throw ConfigError("tree_all_reduce: expected -o sum and a floating-point -d; leave it out, or change them");
     if (tree != c.names.end()) c.names.erase(tree);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,15 +65,21 @@ enum class Collective {
   gpu0_star,
   tree_all_reduce
 };
-inline constexpr Collective kCollectives[] = {
-    Collective::scatter,    Collective::gather,         Collective::broadcast,      Collective::reduce,
-    Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,     Collective::alltoall,
-    Collective::sendrecv,   Collective::gpu0_star,      Collective::tree_all_reduce};
-const char* collective_name(Collective collective);
-/// All of them, in the order of kCollectives.
-const std::vector<std::string>& collective_names();
-/// Whether the collective adds.
-bool sums(Collective collective);
+
+/// What distinguishes a collective from the others.
+struct CollectiveTraits {
+  Collective collective;
+  const char* name;
+  bool sums = false;
+  bool has_root = false;
+  bool in_parts = false;      // the larger of a rank's two buffers has a part for each rank
+  bool takes_counts = false;  // parts may have different sizes
+  bool in_place = true;       // a rank's output may be its input, or a part of it
+};
+/// In the order of the enumeration.
+std::span<const CollectiveTraits> all_collectives();
+const CollectiveTraits& traits_of(Collective collective);
+std::vector<std::string> collective_names();
 
 /// Sizes up to this can be doubled and added without overflow.
 inline constexpr int64_t kMostCollectiveBytes = int64_t{1} << 50;
