@@ -29,6 +29,6 @@ void* Arena::take(int64_t bytes) {
   return piece;
 }
 
-View Arena::rest() const { return left_ > 0 ? View{next_, {left_}, DType::u8, device_} : View{}; }
+View Arena::remaining() const { return left_ > 0 ? View{next_, {left_}, DType::u8, device_} : View{}; }
 
 }  // namespace vitrine::cpu

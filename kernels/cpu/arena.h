@@ -22,7 +22,7 @@ class Arena {
   float* take_floats(int64_t count) { return static_cast<float*>(take(count * int64_t{sizeof(float)})); }
   int64_t left_bytes() const { return left_; }
   /// The rest, as a workspace.
-  View rest() const;
+  View remaining() const;
 
  private:
   char* next_ = nullptr;

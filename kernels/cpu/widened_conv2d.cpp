@@ -109,7 +109,7 @@ void conv2d(ExecContext& ctx, const Conv2dCall& call) {
     chunk.y = wide_y.rows(0, end - first);
     if (call.pass != Conv2dPass::backward_data) widen_all(x, chunk.x);
     if (call.pass != Conv2dPass::forward) widen_all(y, chunk.y);
-    f32::conv2d(ctx, arena.rest(), chunk);
+    f32::conv2d(ctx, arena.remaining(), chunk);
     if (call.pass == Conv2dPass::forward) round_all(chunk.y, y);
     if (call.pass == Conv2dPass::backward_data) round_all(chunk.x, x);
     if (of_weights) chunk.mode = GradMode::accumulate;  // beyond the first chunk

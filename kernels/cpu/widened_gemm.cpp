@@ -159,7 +159,7 @@ void multiply(ExecContext& ctx, const Product& p) {
       do {
         const int64_t depth = std::min(tile.k, p.k() - l);
         const GradMode mode = l > 0 ? GradMode::accumulate : p.mode;
-        f32::gemm(ctx, arena.rest(), p.transpose_a, p.transpose_b, a.widen(i, rows, l, depth),
+        f32::gemm(ctx, arena.remaining(), p.transpose_a, p.transpose_b, a.widen(i, rows, l, depth),
                   b.widen(l, depth, j, columns), target, p.rounds() ? columns : p.n(), mode);
         l += tile.k;
       } while (l < p.k());

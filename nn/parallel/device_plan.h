@@ -38,8 +38,8 @@ struct DevicePlan {
   WorkspacePlan workspace;                         // the same on all devices
 
   // With PlanDetail::layers:
-  std::vector<HeldBytes>
-      held;  // activations at the end of the forward pass (of the micro-batch that holds most), in their order
+  /// Activations at the end of the forward pass (of the micro-batch that holds most), in their order.
+  std::vector<HeldBytes> held_activations;
   MemoryHistory history;  // of the setup, the first step and a steady one: a mark for each step
 };
 

@@ -373,15 +373,15 @@ TEST(PlanDetails, LayersHoldAllActivationsAtTheEndOfForward) {
   for (size_t d = 0; d < plans.size(); ++d) {
     EXPECT_EQ(plans[d].peak_bytes, bare[d].peak_bytes);
     EXPECT_EQ(plans[d].peak_by_category, bare[d].peak_by_category);
-    EXPECT_TRUE(bare[d].held.empty());
-    ASSERT_GT(plans[d].held.size(), 3U);
+    EXPECT_TRUE(bare[d].held_activations.empty());
+    ASSERT_GT(plans[d].held_activations.size(), 3U);
     int64_t held = 0;
-    for (const HeldBytes& layer : plans[d].held) {
+    for (const HeldBytes& layer : plans[d].held_activations) {
       EXPECT_GT(layer.bytes, 0);
       EXPECT_FALSE(layer.layer.empty());
       held += layer.bytes;
     }
-    EXPECT_EQ(plans[d].held.front().layer, "input");
+    EXPECT_EQ(plans[d].held_activations.front().layer, "input");
     EXPECT_LE(held, plans[d].peak_bytes);
     // The steady step begins and ends with the same bytes, and reaches the peak of a full batch.
     int64_t bytes = 0, at_begin = 0, most = 0;

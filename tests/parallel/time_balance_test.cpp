@@ -17,8 +17,8 @@ TEST(SliceTime, FitsALineThroughTheMeasurements) {
   const SliceTime time = fit_slice_time(exact);
   EXPECT_NEAR(time.fixed, 0.2, 1e-12);
   EXPECT_NEAR(time.each, 0.05, 1e-12);
-  EXPECT_NEAR(time.of(100), 5.2, 1e-12);
-  EXPECT_EQ(time.of(0), 0.0);
+  EXPECT_NEAR(time.seconds_for(100), 5.2, 1e-12);
+  EXPECT_EQ(time.seconds_for(0), 0.0);
 }
 
 TEST(SliceTime, HasNoNegativePart) {

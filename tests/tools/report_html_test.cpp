@@ -453,7 +453,7 @@ TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
     device.plan.peak_bytes = device.pool.peak_bytes = 9216;
     device.plan.peak_by_category[0] = device.pool.peak_by_category[0] = 9216;
     device.plan.peak_phase = Phase::backward;
-    device.plan.held = {{"fc<1>", 2048}};
+    device.plan.held_activations = {{"fc<1>", 2048}};
     device.plan.history.changes = {{10, 0, 4096, Category::parameters, Phase::setup, "weight", ""},
                                    {20, 4096, 1024, Category::activations, Phase::forward, "first", "fc"},
                                    {30, 4096, -1024, Category::activations, Phase::backward, "first", "fc"},

@@ -298,7 +298,7 @@ DeviceRecord planned_device(int index, int64_t peak) {
   device.samples_per_step = 4;
   device.plan.peak_bytes = peak;
   device.plan.peak_by_category[static_cast<size_t>(Category::activations)] = peak;
-  device.plan.held = {{"features.0", peak / 2}, {"features.2", peak / 4}};
+  device.plan.held_activations = {{"features.0", peak / 2}, {"features.2", peak / 4}};
   return device;
 }
 

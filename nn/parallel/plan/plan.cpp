@@ -123,7 +123,7 @@ std::vector<DevicePlan> plan_sized(const Model& model, const DeviceGroup& device
     plan.peak_phase = s.peak_phase;
     plan.peak_layer = s.peak_layer;
     move_blocks(plan.history, *plan.placement);
-    plan.held = held_for_backward(plan.history.changes);
+    plan.held_activations = held_for_backward(plan.history.changes);
     if (!is_given) continue;
     device.compute().reserve_workspace(plan.workspace.bytes, settings::kWorkspaceBytes);
     require_workspace(device.compute(), {device.target(), device.thread_count()});

@@ -51,7 +51,7 @@ std::vector<int64_t> balance_time(std::span<const SliceTime> times, int64_t tota
     double best_seconds = std::numeric_limits<double>::infinity();
     for (size_t d = 0; d < times.size(); ++d) {
       if (slices[d] >= most[d]) continue;
-      const double seconds = times[d].of(slices[d] + 1);
+      const double seconds = times[d].seconds_for(slices[d] + 1);
       if (seconds < best_seconds) {
         best_seconds = seconds;
         best = d;
@@ -64,7 +64,7 @@ std::vector<int64_t> balance_time(std::span<const SliceTime> times, int64_t tota
 
 double longest_time(std::span<const SliceTime> times, std::span<const int64_t> slices) {
   double longest = 0;
-  for (size_t d = 0; d < times.size(); ++d) longest = std::max(longest, times[d].of(slices[d]));
+  for (size_t d = 0; d < times.size(); ++d) longest = std::max(longest, times[d].seconds_for(slices[d]));
   return longest;
 }
 

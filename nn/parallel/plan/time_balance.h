@@ -10,7 +10,7 @@ namespace vitrine {
 /// Seconds that a device needs for a slice of n samples: fixed + each * n; 0 for none.
 struct SliceTime {
   double fixed = 0, each = 0;
-  double of(int64_t samples) const { return samples == 0 ? 0.0 : fixed + each * static_cast<double>(samples); }
+  double seconds_for(int64_t samples) const { return samples == 0 ? 0.0 : fixed + each * static_cast<double>(samples); }
 };
 
 /// One measurement of a device.

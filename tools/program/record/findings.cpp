@@ -95,7 +95,7 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category,
             fmt::format("`--mode zero1` divides it among all devices; `--split gpu0={}` would leave it there and give "
                         "the device fewer samples, about {} less to hold, and the others more",
                         std::max<int64_t>(1, figures.samples_per_step / 2),
-                        short_bytes(figures.held(Category::activations) / 2))};
+                        short_bytes(figures.bytes_at_peak(Category::activations) / 2))};
   }
   if (figures.samples_per_step >
       most_of_others(run.devices, device, [](const auto& d) { return d.samples_per_step; })) {
@@ -162,7 +162,7 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
 std::optional<Finding> large_workspace(const RunRecord& run) {
   if (run.devices.empty()) return std::nullopt;
   const DeviceRecord& device = run.devices[fullest(run.devices)];
-  const int64_t workspace = device.held(Category::workspace);
+  const int64_t workspace = device.bytes_at_peak(Category::workspace);
   const double share =
       device.pool.peak_bytes > 0 ? static_cast<double>(workspace) / static_cast<double>(device.pool.peak_bytes) : 0;
   if (share < kLargeWorkspace) return std::nullopt;

@@ -92,7 +92,7 @@ struct DeviceRecord {
   }
   bool fits() const { return pool.capacity_bytes == 0 || plan.peak_bytes <= pool.capacity_bytes; }
   /// Bytes of a category at the measured peak.
-  int64_t held(Category category) const { return pool.peak_by_category[static_cast<size_t>(category)]; }
+  int64_t bytes_at_peak(Category category) const { return pool.peak_by_category[static_cast<size_t>(category)]; }
   /// 0 where the capacity is not known.
   double share_of_capacity(int64_t bytes) const {
     return pool.capacity_bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(pool.capacity_bytes) : 0.0;

@@ -16,7 +16,8 @@ namespace {
 /// Whether schemes_table() shows the same figures for both.
 bool same_row(const DeviceRecord& a, const DeviceRecord& b) {
   return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes &&
-         planned_peak(a) == planned_peak(b) && a.held(Category::activations) == b.held(Category::activations);
+         planned_peak(a) == planned_peak(b) &&
+         a.bytes_at_peak(Category::activations) == b.bytes_at_peak(Category::activations);
 }
 
 /// A column: phases that serve one purpose.
@@ -83,7 +84,7 @@ Table schemes_table(const ComparisonRecord& record) {
                                : "",
                      first && measured ? describe_difference(run) : "", format_count(d.samples_per_step),
                      measured ? format_bytes(d.pool.peak_bytes) : describe_need(d), measured ? planned_peak(d) : "",
-                     format_bytes(d.held(Category::activations))});
+                     format_bytes(d.bytes_at_peak(Category::activations))});
     }
   };
   for (const RunRecord& run : record.refused) add_run(run, false);

@@ -195,7 +195,8 @@ Json plan_json(const PlanRecord& record) {
     device["states_bytes"] = states_bytes(d);
     device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
     device["held"] = Json::array();
-    for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
+    for (const HeldBytes& held : d.plan.held_activations)
+      device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
   json["communication"] = communication_json(devices);
   for (Json& row : json["communication"]) {

@@ -41,7 +41,7 @@ bool same_plan(const DeviceRecord& a, const DeviceRecord& b) {
   };
   return a.samples_per_step == b.samples_per_step && a.pool.capacity_bytes == b.pool.capacity_bytes &&
          a.plan.peak_bytes == b.plan.peak_bytes && a.plan.peak_by_category == b.plan.peak_by_category &&
-         std::equal(a.plan.held.begin(), a.plan.held.end(), b.plan.held.begin(), b.plan.held.end(), same_held);
+         std::ranges::equal(a.plan.held_activations, b.plan.held_activations, same_held);
 }
 
 std::vector<Group> groups_of(const std::vector<DeviceRecord>& devices,
@@ -165,7 +165,7 @@ bool is_inside(const std::string& layer, const std::string& block) { return laye
 
 int64_t held_bytes(const DevicePlan& plan, const std::string* layer = nullptr) {
   int64_t bytes = 0;
-  for (const HeldBytes& held : plan.held)
+  for (const HeldBytes& held : plan.held_activations)
     bytes += layer == nullptr || held.layer == *layer || is_inside(held.layer, *layer) ? held.bytes : 0;
   return bytes;
 }
@@ -255,8 +255,9 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
     add("lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
   const auto in_flight = [](const DeviceRecord& d) {
-    return d.memory &&
-           d.held(Category::parameters) + d.held(Category::gradients) + d.held(Category::optimizer) > states_bytes(d);
+    return d.memory && d.bytes_at_peak(Category::parameters) + d.bytes_at_peak(Category::gradients) +
+                               d.bytes_at_peak(Category::optimizer) >
+                           states_bytes(d);
   };
   if (std::ranges::any_of(devices, in_flight))
     add("states alone", [](const DeviceRecord& d) { return format_bytes(states_bytes(d)); });
@@ -329,7 +330,7 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
   for (const Group& group : groups) {
     columns.push_back({group.name});
     sum.push_back(format_bytes(held_bytes(group.device->plan)));
-    for (const HeldBytes& held : group.device->plan.held) {
+    for (const HeldBytes& held : group.device->plan.held_activations) {
       if (std::find(layers.begin(), layers.end(), held.layer) == layers.end()) layers.push_back(held.layer);
     }
   }
