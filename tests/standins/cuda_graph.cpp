@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for the CUDA runtime: captures. Streams that are captured keep their work instead of running it;
-// graph_launch.cpp runs it.
+// cuda_graph_launch.cpp runs it.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
