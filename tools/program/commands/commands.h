@@ -17,6 +17,10 @@ int run_train(const Options& options, const Processes& processes);
 int run_eval(const Options& options, const Processes& processes);
 int run_compare(const Options& options);
 int run_plan(const Options& options);
+/// What `vitrine plan` reports of these options.
+///   finds_remedies  search for what would fit if the plan does not: many plans
+/// throws Error, SearchStopped.
+PlanRecord plan_record(const Options& options, bool finds_remedies = true);
 int run_collectives(const Options& options, const Processes& processes);
 int run_lab(const Options& options);
 int run_info(const Options& options);
