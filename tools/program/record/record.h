@@ -20,7 +20,8 @@
 #include "tools/program/text/json_text.h"
 
 /// The record of a run, of a plan or of a comparison: one value that holds all that it has to report. Commands fill it;
-/// processes exchange it; the terminal and the JSON (render/reports.h) and the HTML page (render/html/page.h) render it.
+/// processes exchange it; the terminal and the JSON (render/reports.h) and the HTML page (render/html/page.h) render
+/// it.
 namespace vitrine::tools {
 
 /// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite.
