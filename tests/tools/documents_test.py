@@ -39,13 +39,20 @@ $ vitrine plan --model mlp --devices meta:0 --device-memory 4KiB --batch-size 1 
      devices.0.peak_bytes_by_category.workspace-devices.1.peak_bytes_by_category.workspace -->
 
 The workspace has 32.0 MiB of 1,073,741,824, for 2 samples, 5 % of something, and 0 bytes more than the other.
+
+Device 0 holds more, and twice 32 MiB of workspace are 64.
+
+<!-- holds: vitrine plan --model mlp --devices meta:0-1 --device-memory 1GiB --workspace 32MiB --batch-size 2 \\
+       --mode dp --no-eval
+     devices.0.peak_bytes > devices.1.peak_bytes
+     devices.*.peak_bytes_by_category.workspace == 2 * 32 * 2**20 and fits -->
 """,
     "docs/speed.md": """# Speed
 
 <!-- speeds: results.json a-b64 -->
 <!-- speeds: results.json b-b128 -->
 
-| job | PyTorch, tuned | best PyTorch | Vitrine | ratio | rounds |
+| job | PyTorch, tuned | best of PyTorch eager | Vitrine | ratio | rounds |
 | --- | --- | --- | --- | --- | --- |
 | A, f32 | 47.5 | 47.5 | 52.0 | 1.10 | 1.09 to 1.11 |
 | B | 1,000 | 2,000 | 4,000 | 2.00 | 2.00 to 2.00 |
@@ -71,9 +78,14 @@ MISTAKES = [
     ("docs/page.md", ", 5 %", "", "docs/page.md:15: the comments name 4 values, but 3 figures follow"),
     ("docs/page.md", "0.capacity_bytes", "2.capacity_bytes", "docs/page.md:15: no figures: IndexError"),
     ("docs/page.md", "meta:0-1", "meta:0-x", "docs/page.md:15: no figures: ValueError"),
+    ("docs/page.md", "0.peak_bytes >", "0.peak_bytes <", "docs/page.md:24: 'devices.0.peak_bytes < devices.1.peak_bytes' does not hold: "),
+    ("docs/page.md", "== 2 * 32", "== 3 * 32", "docs/page.md:24: 'devices.*.peak_bytes_by_category.workspace == 3 * 32 * 2**20 and fits' does not hold: 67108864"),
+    ("docs/page.md", "and fits", "and fots.0", "cannot be checked: KeyError('fots')"),
+    ("docs/page.md", "and fits", "and fits and", "cannot be checked: SyntaxError"),
     ("docs/speed.md", "| 52.0", "| 53.0", "docs/speed.md:8: the results are others: | A, f32 | 47.5 | 47.5 | 52.0 | 1.10 | 1.09 to 1.11 |"),
     ("docs/speed.md", "| 2.00 |", "| 2.01 |", "docs/speed.md:9: the results are others"),
     ("docs/speed.md", "b-b128", "b-b129", "docs/speed.md:1: no speeds: KeyError"),
+    ("docs/speed.md", "best of PyTorch eager", "best PyTorch", "docs/speed.md:1: no speeds: KeyError('compile')"),
     ("docs/speed.md", " b-b128 -->", " b-b128 a-b64 -->", "docs/speed.md:1: no speeds: ValueError"),
 ]
 
@@ -90,7 +102,7 @@ def check(files):
 
 
 status, report = check(GOOD)
-assert status == 0 and "4 commands parsed, 2 run, 0 problems" in report, report
+assert status == 0 and "4 commands parsed, 2 run, 2 claims, 0 problems" in report, report
 for path, good, bad, words in MISTAKES:
     assert good in GOOD[path], good
     status, report = check({**GOOD, path: GOOD[path].replace(good, bad, 1)})

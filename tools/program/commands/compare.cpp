@@ -39,6 +39,16 @@ std::string describe_rounds(int rounds, int64_t steps) {
   return fmt::format("{} of {} after the first", counted(rounds, "round"), counted(steps, "step"));
 }
 
+/// The share of gradients that are 0 and in the reference are not.
+double vanished_share(const std::vector<float>& gradients, const std::vector<float>& reference) {
+  int64_t vanished = 0, all = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    all += reference[i] != 0.0F;
+    vanished += reference[i] != 0.0F && gradients[i] == 0.0F;
+  }
+  return all == 0 ? 0.0 : static_cast<double>(vanished) / static_cast<double>(all);
+}
+
 /// || gradients / loss_scale - reference || / || reference ||
 double relative_difference(const std::vector<float>& gradients, double loss_scale,
                            const std::vector<float>& reference) {
@@ -133,7 +143,7 @@ class Comparison {
     take_step(*run.engine, source);
     const StepResult first = run.engine->take_step_results(true).at(0);
     result.steps.add(first);
-    result.gradient_difference = gradient_difference(*run.engine, scheme, first.loss_scale);
+    compare_gradients(*run.engine, result, first.loss_scale);
     recorder.discard();
     source.take_spans();
 
@@ -212,13 +222,16 @@ class Comparison {
     return group;
   }
 
-  /// The largest difference of all devices that hold the reduced gradients.
-  double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
-    const int holders = scheme.reduce == ReducerKind::allreduce ? static_cast<int>(devices_.size()) : 1;
-    double largest = 0.0;
-    for (int d = 0; d < holders; ++d)
-      largest = std::max(largest, relative_difference(engine.parameters().gradients(d), loss_scale, reference_));
-    return largest;
+  /// Compares the reduced gradients of all devices that hold them with the reference; the largest figures count.
+  void compare_gradients(Engine& engine, RunRecord& result, double loss_scale) const {
+    const int holders = result.scheme.reduce == ReducerKind::allreduce ? static_cast<int>(devices_.size()) : 1;
+    result.gradient_difference = result.vanished_gradients = 0.0;
+    for (int d = 0; d < holders; ++d) {
+      const std::vector<float> gradients = engine.parameters().gradients(d);
+      result.gradient_difference =
+          std::max(result.gradient_difference, relative_difference(gradients, loss_scale, reference_));
+      result.vanished_gradients = std::max(result.vanished_gradients, vanished_share(gradients, reference_));
+    }
   }
 
   const Options& options_;

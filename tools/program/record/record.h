@@ -229,6 +229,7 @@ struct RunRecord {
   int64_t planned_moved_bytes = 0;        // most_moved(), where stages are compared
   // Of a comparison:
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
+  double vanished_gradients = 0;   // share that are 0, but not on one device in f32
 };
 
 /// Exact mode: seconds of a step in which the device that takes longest adds the gradients of its leaves.

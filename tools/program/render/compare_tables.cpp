@@ -35,7 +35,12 @@ std::string describe_need(const DeviceRecord& d) {
 }
 
 std::string describe_difference(const RunRecord& run) {
-  return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
+  if (!std::isfinite(run.gradient_difference)) return "overflow";
+  const std::string difference = fmt::format("{:.1e}", run.gradient_difference);
+  constexpr double kShownShare = 0.01;
+  return run.vanished_gradients < kShownShare
+             ? difference
+             : fmt::format("{}, {} vanish", difference, percent(run.vanished_gradients));
 }
 
 /// How much rounding alone changes gradients in the precisions of these runs.

@@ -163,6 +163,7 @@ Json comparison_json(const ComparisonRecord& record, const std::vector<DeviceId>
     mode["samples_per_second_of_rounds"] = run.rates.rounds;
     mode.update(measurements_json(run.devices));
     mode["max_gradient_difference"] = run.gradient_difference;
+    mode["vanished_gradients"] = run.vanished_gradients;
     mode["exact_price"] = exact_price_json(run);
   }
   json["refused"] = Json::object();
