@@ -93,6 +93,8 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   const std::vector<Segment> data = data_segments(spans.host);
   PhaseSums sums;
   for (const StreamTimeline* stream : {&compute, &communication, &copy, &host}) count_calls(*stream, steps, sums);
+  sums.bytes[index_of(Phase::data)] =
+      0;  // the host loads a batch once for all devices; each receives its part in stage
 
   PhaseTable table;
   table.ordinal = spans.ordinal;

@@ -38,7 +38,7 @@ TEST(PhaseTable, ComputeTakesPrecedenceOverCommunicationCopiesAndWaits) {
                   span(Phase::optimizer, 90, 95), mark(1, 100)},
       .copy = {span(Phase::stage, 50, 75)},
       .communication = {span(Phase::reduce, 30, 60, 0, 512), span(Phase::wait, 60, 70, 0, 0, "cpu:1 in all_reduce")},
-      .host = {span(Phase::data, 70, 98)}};
+      .host = {span(Phase::data, 70, 98, 0, 4096)}};
   const PhaseTable table = make_phase_table(spans);
   EXPECT_EQ(table.ordinal, 3);
   EXPECT_EQ(table.steps, 1);
@@ -51,7 +51,8 @@ TEST(PhaseTable, ComputeTakesPrecedenceOverCommunicationCopiesAndWaits) {
   EXPECT_EQ(row_of(table, Phase::optimizer).seconds, 5);
   EXPECT_EQ(row_of(table, Phase::data).seconds, 13);         // 80 to 90, 95 to 98
   EXPECT_EQ(row_of(table, Phase::data).hidden_seconds, 15);  // 70 to 80, 90 to 95
-  EXPECT_EQ(row_of(table, Phase::wait).seconds, 7);          // 75 to 80 and 98 to 100
+  EXPECT_EQ(row_of(table, Phase::data).bytes, 0) << "the host's";
+  EXPECT_EQ(row_of(table, Phase::wait).seconds, 7);  // 75 to 80 and 98 to 100
   EXPECT_NEAR(table.named_share, 1.0, 1e-12);
   ASSERT_EQ(table.waits.size(), 2u);
   EXPECT_EQ(table.waits[0].cause, "bucket 1");

@@ -57,6 +57,20 @@ TEST(CommunicationReport, ShowsTheDeviceThatTheOthersWaitFor) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
 }
 
+TEST(CommunicationReport, NamesTimeInWhichThreadsWaitForACore) {
+  const auto text = [](double reduce_seconds) {
+    std::vector<DeviceRecord> all = devices({example_table(0, 0.05)});  // whose collectives take 5 ms a step
+    all[0].phases.steps = 10;
+    all[0].phases.rows = {{Phase::reduce, 0, reduce_seconds, 0.1, 0, 10, 0}};
+    std::string hint = communication_table(all).value().str(Style{});
+    std::ranges::replace(hint, '\n', ' ');
+    return hint;
+  };
+  expect_contains(text(0.12),
+                  "Other work on the machine shows in reduce: 12.0 ms a step, of which the collectives take");
+  expect_lacks(text(0.09), "Other work on the machine");
+}
+
 TEST(CommunicationReport, OneRankHasNoBusBandwidthAndZeroRanksNoTable) {
   CommunicationTable alone = example_table(0, 0);
   for (CommunicationRow& row : alone.rows) row.bus_factor = 0;

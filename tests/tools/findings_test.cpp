@@ -151,6 +151,18 @@ TEST(Findings, BytesOfAStepDoNotDependOnWhatRanAhead) {
   EXPECT_EQ(moved_per_step({.phase = Phase::reduce, .bytes = 27 * 10, .calls = 27}, table), 30);
 }
 
+TEST(Findings, ALargeShareOfAnEmptyDeviceIsHarmlessNotSmall) {
+  RunRecord in = calm();
+  in.scheme = scheme_preset("dp");
+  grow(in, 0, Category::optimizer, 270 * kMiB);
+  const Finding finding = apply_rule("uneven_memory", in).value();
+  EXPECT_EQ(describe_cost(finding), "harmless, 27 % of its capacity");
+  expect_contains(describe_severities(), "Large: at least 25 %", "harmless: less than 50 % of the capacity is used");
+  for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = int64_t{10} << 40;
+  EXPECT_EQ(apply_rule("uneven_memory", in)->remedy,
+            "Nothing needs to change: the capacity is 10 TiB, nearly all of it free.");
+}
+
 TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
@@ -158,12 +170,12 @@ TEST(Findings, MemoryIsAShareOfTheCapacityAndNeedsARemedyOnlyIfItBinds) {
   const Finding spare = apply_rule("uneven_memory", in).value(),
                 binding = apply_rule("uneven_memory", tight(in)).value();
   EXPECT_EQ(spare.remedy, "Nothing needs to change: 820 MiB of 1000 MiB are free.");
-  EXPECT_EQ(describe_cost(spare), "small, 8.0 % of its capacity");
+  EXPECT_EQ(describe_cost(spare), "harmless, 8.0 % of its capacity");
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 400 * kMiB;
-  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "small, 20 % of its capacity")
+  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "harmless, 20 % of its capacity")
       << "nothing needs to change";
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 1000 * 1024 * kMiB;
-  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "small") << "not 0.0 %";
+  EXPECT_EQ(describe_cost(apply_rule("uneven_memory", in).value()), "harmless") << "not 0.0 %";
   EXPECT_TELLS(std::optional(binding), "`--split gpu0=16`");
   EXPECT_EQ(describe_cost(binding), "large, 30 % of its capacity");
   for (DeviceRecord& device : in.devices) device.pool.capacity_bytes = 0;
@@ -520,7 +532,10 @@ TEST(CompareFindings, NameTheFastestAndTheSmallest) {
   grow(dp, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = compare_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 2U);
-  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 5 rounds, 149 to 160), 1.50 times dp.");
+  const char* const fastest = "ddp is fastest: 150 samples/s (median of 5 rounds, 149 to 160), 1.50 times dp.";
+  EXPECT_EQ(findings[0].text, fastest);
+  EXPECT_EQ(compare_findings({scheme("balanced", {50, 51, 50, 49, 50}), dp, ddp})[0].text, fastest)
+      << "the next one counts, not the slowest";
   EXPECT_EQ(findings[1].text,
             "ddp leaves the most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
   EXPECT_TRUE(compare_findings({dp}).empty());

@@ -188,6 +188,9 @@ TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
   EXPECT_EQ(text.exit_code, 0);
   expect_contains(text.output, "meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters",
                   "features.5", "total", "reached in", "What moves in a step", "broadcast");
+  expect_lacks(text.output, "NCCL");
+  const std::string on_gpus = run_vitrine(words("plan --model mlp --devices cuda:0-3 --mode dp --no-eval")).output;
+  expect_contains(on_gpus, "exact for direct copies; NCCL: a chain, ");
 }
 
 TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {
@@ -225,7 +228,7 @@ TEST(Choose, TheModeThatFits) {
   EXPECT_EQ(chosen(peak("zero1") - 1), "zero2");
   const ChildResult none = run_vitrine(with(plan, words("--mode auto --device-memory 100MiB")));
   EXPECT_EQ(none.exit_code, 1);
-  expect_contains(none.error, "--mode auto: no mode fits", "zero3: does not fit");
+  expect_contains(none.error, "--mode auto: no mode fits", "zero3: does not fit: ", " of 100.0 MiB, ", " missing\n");
   expect_contains(run_vitrine(with(plan, words("--mode auto --reduce-dtype f16 --device-memory 4GiB"))).output,
                   "--mode ddp, the first",
                   "zero2: not possible: --shard gradients: gradients are reduced to their owners");

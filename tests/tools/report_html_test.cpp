@@ -337,7 +337,7 @@ TEST(Story, OfAComparisonNamesTheFastestOnlyBeyondNoise) {
             "fullest device: ddp, criterion, `2 MiB`, `6 MiB` less than dp.");
   RunRecord& balanced = record.runs.emplace_back(record.runs[0]);
   balanced.name = "balanced";
-  balanced.rates.rounds = {90, 91, 92, 90};
+  balanced.rates.rounds = {120, 121, 122, 120};
   balanced.devices[0].pool.peak_bytes -= 1 << 20;
   expect_contains(story(record), "times balanced, whose fullest device holds `1 MiB` less than that of dp.");
   record.runs.pop_back();

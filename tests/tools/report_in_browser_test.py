@@ -267,7 +267,7 @@ def moving(count, config, moved):
 
 
 def check_movement(browser):
-    dp = {"loss_at": "gathered", "reduce": "gpu0", "shard": "none"}
+    dp = {"loss_at": "gathered", "reduce": "device0", "shard": "none"}
     first = {"stage": 48 << 10, "forward": 0, "gather": 3072, "loss": 0, "optimizer": 0}
     other = {"scatter": 16 << 10, "forward": 0, "loss": 0, "reduce": MIB // 2, "broadcast": MIB}
     shown = draw(browser, "movement", moving(3, dp, lambda d: other if d else first))

@@ -70,7 +70,10 @@ std::vector<Candidate> candidates_that_fit(const Options& options, const Job& jo
       const PlanSearch search(job.model, devices, candidate.config, workload);
       const Fit fit = search.plan(candidate.config);
       if (!fit.fits()) {
-        notes.push_back(fmt::format("  {}: does not fit", mode));
+        const size_t device = static_cast<size_t>(std::ranges::min_element(fit.headroom) - fit.headroom.begin());
+        const int64_t needed = fit.plans[device].peak_bytes;
+        notes.push_back(fmt::format("  {}: does not fit: {} of {}, {} missing", mode, format_bytes(needed),
+                                    format_bytes(needed + fit.headroom[device]), format_bytes(-fit.headroom[device])));
         continue;
       }
       EngineConfig sized = candidate.config;

@@ -9,6 +9,7 @@
 
 #include <fmt/ranges.h>
 
+#include "runtime/error.h"
 #include "tools/program/text/tables.h"
 
 namespace vitrine::tools {
@@ -60,9 +61,11 @@ Finding memory_finding(const DeviceRecord& device, int64_t bytes, std::string te
   if (capacity == 0)
     return {std::move(text), std::move(remedy), static_cast<double>(bytes) / static_cast<double>(peak), kItsMemory};
   const bool harmless = device.share_of_capacity(peak) < kBinds;
-  if (harmless)
-    remedy =
-        fmt::format("Nothing needs to change: {} of {} are free.", short_bytes(capacity - peak), short_bytes(capacity));
+  if (harmless) {
+    const std::string left = short_bytes(capacity - peak), all = short_bytes(capacity);
+    remedy = left == all ? fmt::format("Nothing needs to change: the capacity is {}, nearly all of it free.", all)
+                         : fmt::format("Nothing needs to change: {} of {} are free.", left, all);
+  }
   return {std::move(text), std::move(remedy), device.share_of_capacity(bytes), kItsCapacity, harmless};
 }
 
@@ -543,6 +546,16 @@ std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::ve
   return names;
 }
 
+const RunRecord& runner_up(const RunRecord& fastest, const std::vector<RunRecord>& runs) {
+  const RunRecord* next = nullptr;
+  for (const RunRecord& run : runs) {
+    const bool slower = is_faster(fastest.rates, run.rates);
+    if (slower && (next == nullptr || run.rates.median() > next->rates.median())) next = &run;
+  }
+  VITRINE_ASSERT(next != nullptr, "the slowest run is slower than the fastest");
+  return *next;
+}
+
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
   if (runs.size() < 2) return std::nullopt;
   const auto [slowest, fastest, least, most] = extremes_of(runs);
@@ -560,13 +573,14 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
             format_rate(slowest->rates.least()), format_rate(fastest->rates.most())),
         fmt::format("`--rounds {}` or more `--steps` resolve smaller differences.", rounds * 2)};
   }
+  const RunRecord& next = runner_up(*fastest, runs);
   std::vector<std::string> names = within_noise_of(*fastest, runs);
   const char* const are = names.empty() ? "is fastest:" : "are fastest, within noise of each other: up to";
   names.insert(names.begin(), fastest->name);
   return Finding{
       fmt::format("{} {} {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fmt::join(names, ", "), are,
                   format_rate(fastest->rates.median()), rounds, format_rate(fastest->rates.least()),
-                  format_rate(fastest->rates.most()), fastest->rates.median() / slowest->rates.median(), slowest->name),
+                  format_rate(fastest->rates.most()), fastest->rates.median() / next.rates.median(), next.name),
       {}};
 }
 
@@ -609,7 +623,7 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs, con
 
 const char* severity_of(const Finding& finding) {
   if (!finding.cost) return "result";
-  if (finding.harmless) return "small";
+  if (finding.harmless) return "harmless";
   return *finding.cost >= kLarge ? "large" : *finding.cost >= kModerate ? "moderate" : "small";
 }
 
@@ -623,8 +637,11 @@ std::string describe_cost(const Finding& finding) {
 }
 
 std::string describe_severities() {
-  return fmt::format("Large: at least {} of the step or of the capacity; moderate: at least {}.", percent(kLarge),
-                     percent(kModerate));
+  return fmt::format(
+      "Large: at least {} of the step or of the capacity; moderate: at least {}; harmless: less than {} of the "
+      "capacity "
+      "is used.",
+      percent(kLarge), percent(kModerate), percent(kBinds));
 }
 
 std::string no_findings(const PlanRecord& record) {

@@ -17,8 +17,8 @@ void conclude(TrainingRecord& record);
 void conclude(PlanRecord& record);
 void conclude(ComparisonRecord& record);
 
-/// "large": at least a quarter of the step or of the capacity; "moderate": at least a tenth; else "small"; "result" for
-/// what costs nothing.
+/// "large": at least a quarter of the step or of the capacity; "moderate": at least a tenth; else "small"; "harmless"
+/// for memory of a device that has much to spare; "result" for what costs nothing.
 const char* severity_of(const Finding& finding);
 /// "large, 32 % of its capacity"; empty for a result.
 std::string describe_cost(const Finding& finding);
@@ -65,6 +65,8 @@ Extremes extremes_of(const std::vector<RunRecord>& runs);
 bool judges_speeds(const std::vector<RunRecord>& runs);
 /// The names of the other runs than which `fastest` is not faster.
 std::vector<std::string> within_noise_of(const RunRecord& fastest, const std::vector<RunRecord>& runs);
+/// The fastest of the others, without those.   requires  is_faster() than one of them
+const RunRecord& runner_up(const RunRecord& fastest, const std::vector<RunRecord>& runs);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.

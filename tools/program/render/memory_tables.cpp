@@ -316,10 +316,15 @@ std::optional<Table> movement_table(const RunRecord& run) {
     }
     table.add_row(cells);
   }
-  table.set_hint(
+  std::string hint =
       "Exact, for each device: what it sends or receives in a step, whichever is more. A copy counts on the device "
-      "that "
-      "receives it.");
+      "that receives it.";
+  const bool with_nccl = devices.size() > 2 && devices.front().device.starts_with("cuda:");
+  if (run.scheme.reduce == ReducerKind::gpu0 && with_nccl && !run.exact_price) {
+    hint += fmt::format(" reduce and broadcast: exact for direct copies; NCCL: a chain, {} for each device.",
+                        format_bytes(moved_bytes(run, devices.size() - 1, Phase::reduce)));
+  }
+  table.set_hint(hint);
   return table.is_empty() ? std::nullopt : std::optional(table);
 }
 

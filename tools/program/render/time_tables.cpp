@@ -17,6 +17,8 @@ constexpr size_t kSetsApart = 3;
 // Causes of waiting below this share of every step have no row, and only the longest ones have.
 constexpr double kWaitShareShown = 0.001;
 constexpr size_t kWaitCausesShown = 6;
+// As a multiple of what its collectives take: a longer reduce has waited for cores.
+constexpr double kDisturbed = 2;
 
 /// The causes of waiting that have a row, longest first.
 std::vector<std::string> wait_causes(const std::vector<const DeviceRecord*>& devices) {
@@ -63,6 +65,11 @@ std::vector<TimeRow> time_rows(const std::vector<const DeviceRecord*>& devices) 
   return rows;
 }
 
+bool reduces_on_cpu(const DeviceRecord* d) {
+  return d->device.starts_with("cpu:") && phase_row(d->phases, Phase::reduce).calls > 0 &&
+         !d->communication.rows.empty();
+}
+
 /// Four columns for each device.
 Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::string& title) {
   std::vector<Table::Column> columns = {{"ms per step", Table::Align::left}};
@@ -85,7 +92,11 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
     }
     table.add_row(cells);
   }
-  table.set_hint("Each device's column adds up to its step. hidden: time that ran beside other work and cost nothing.");
+  std::string hint =
+      "Each device's column adds up to its step. hidden: time that ran beside other work and cost nothing.";
+  if (std::ranges::any_of(devices, reduces_on_cpu))
+    hint += " reduce: until the threads of all CPU devices have run; Communication has the collectives alone.";
+  table.set_hint(hint);
   return table;
 }
 
@@ -184,10 +195,22 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   for (const CommunicationRow& row : communication.rows) add(row.name(), row);
   table.add_rule_above_total();
   add("all", communication.total());
-  table.set_hint(
+  std::string hint =
       "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
       "nothing else to do. late peers: the wait for them before that. exposed wait: its exposed part. algbw GB/s: "
-      "size / time. busbw GB/s: what one link carries, as in nccl-tests.");
+      "size / time. busbw GB/s: what one link carries, as in nccl-tests.";
+  const PhaseRow reduce = phase_row(slowest->phases, Phase::reduce);
+  double collectives = 0;
+  for (const CommunicationRow& row : communication.rows) collectives += row.phase == Phase::reduce ? row.seconds() : 0;
+  const double whole = per_step(reduce.seconds + reduce.hidden_seconds, slowest->phases);
+  if (reduces_on_cpu(slowest) && whole > kDisturbed * per_step(collectives, communication)) {
+    hint += fmt::format(
+        " Other work on the machine shows in reduce: {} a step, of which the collectives take {} and threads wait for "
+        "a "
+        "core in the rest.",
+        short_seconds(whole), short_seconds(per_step(collectives, communication)));
+  }
+  table.set_hint(hint);
   return table;
 }
 

@@ -314,7 +314,7 @@ function movements({config, devices, phases, more}) {
       });
       return boxes.length ? {name, key: name, boxes} : null;
     }
-    const way = phase === 'reduce' && config.reduce === 'gpu0' ? 'others to first' : phase === 'broadcast' && config.shard !== 'none' ? 'among all' : usual;
+    const way = phase === 'reduce' && config.reduce === 'device0' ? 'others to first' : phase === 'broadcast' && config.shard !== 'none' ? 'among all' : usual;
     const center = /output/.test(way) ? output : 0;
     const all = without(-1);
     let [sources, sinks] = way === 'host to devices' ? [[0], all] : way === 'among all' ? [all, all] : [[columnOf(center)], without(center)];

@@ -29,6 +29,8 @@ Page page_of(const TrainingRecord& record, Json json);
 Page page_of(const PlanRecord& record, Json json);
 Page page_of(const ComparisonRecord& record, Json json);
 
+/// The first facts of a run's story: "`705` samples/s" and which device peaks at what, and why it holds more.
+std::vector<std::string> speed_and_peak(const RunRecord& run);
 /// "`705` samples/s; cpu:0 peaks at `15.3 MiB`, `4.3 MiB` more than cpu:1, mostly the optimizer's state; cpu:1 waits
 /// `31 %` of the step."
 std::string story(const TrainingRecord& record);

@@ -48,11 +48,12 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
                                  judges_speeds(runs) ? "Speeds are within noise" : "Too few rounds to compare speeds",
                                  rate_figure(slow->rates.median()), rate_figure(fast->rates.median()));
   if (is_faster(fast->rates, slow->rates)) {
-    const int64_t slow_bytes = fullest_bytes(*slow), saved = fullest_bytes(*much) - slow_bytes;
+    const RunRecord& next = runner_up(*fast, runs);
+    const int64_t next_bytes = fullest_bytes(next), saved = fullest_bytes(*much) - next_bytes;
     text = fmt::format("Fastest: {}{} {} samples/s, {} times {}{}.", fmt::join(fastest, ", "), tied,
                        rate_figure(fast->rates.median()),
-                       figure(fmt::format("{:.2f}", fast->rates.median() / slow->rates.median())), slow->name,
-                       saved > 0 && slow_bytes > fullest_bytes(*little)
+                       figure(fmt::format("{:.2f}", fast->rates.median() / next.rates.median())), next.name,
+                       saved > 0 && next_bytes > fullest_bytes(*little)
                            ? fmt::format(", whose fullest device holds {} less than that of {}",
                                          figure(short_bytes(saved)), much->name)
                            : std::string());
@@ -66,8 +67,7 @@ std::string story_of_comparison(const std::vector<RunRecord>& runs) {
 
 }  // namespace
 
-std::string story(const TrainingRecord& record) {
-  const RunRecord& run = record.run;
+std::vector<std::string> speed_and_peak(const RunRecord& run) {
   std::vector<std::string> facts;
   EpochRecord all;
   for (const EpochRecord& e : run.epochs) {
@@ -76,6 +76,12 @@ std::string story(const TrainingRecord& record) {
   }
   if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
   if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
+  return facts;
+}
+
+std::string story(const TrainingRecord& record) {
+  const RunRecord& run = record.run;
+  std::vector<std::string> facts = speed_and_peak(run);
   if (const DeviceRecord* device = longest_waiting(run)) {
     facts.push_back(fmt::format("{} waits {} of the step", device->device,
                                 figure(percent(phase_row(device->phases, Phase::wait).share))));
