@@ -42,7 +42,7 @@ class Output : public ::testing::Test {
 TEST_F(Output, AClosedPipeLosesNothingElse) {
   const ChildResult result = shell("$TRAIN --report r.html | head -n 1; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 1);
-  expect_contains(result.error, "the results could not be written to stdout: Broken pipe");
+  EXPECT_EQ(result.error.find("Broken pipe"), std::string::npos) << result.error;
   expect_weights();
   expect_contains(text("r.html"), "</html>");
 }
@@ -86,7 +86,7 @@ TEST_F(Output, AReportCanBeWrittenToAPipe) {
   EXPECT_EQ(to_file.exit_code, 0) << to_file.error;
   const std::string all = text("all.txt");
   EXPECT_LT(all.find("train loss"), all.find("<!DOCTYPE html>"));
-  EXPECT_LT(all.find("</html>"), all.rfind("Where the memory went"));
+  EXPECT_LT(all.find("</html>"), all.rfind("cpu:0 peaks at"));
   expect_contains(all, "The weights are in");
 }
 
@@ -108,7 +108,7 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)",
                   "--report /dev/full: cannot be written (No space left on device)");
-  expect_contains(result.output, "Where the memory went");
+  expect_contains(result.output, "cpu:0 peaks at");
   expect_lacks(result.output, "The report is in");
   EXPECT_GT(fs::file_size(path("m.json")), 100U);
   expect_weights();
@@ -118,7 +118,7 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
       "r.html");
   EXPECT_EQ(unsaved.exit_code, 1);
   expect_contains(unsaved.error, "--save /dev/full: cannot be written");
-  expect_contains(unsaved.output, "Where the memory went");
+  expect_contains(unsaved.output, "cpu:0 peaks at");
   expect_lacks(unsaved.output, "The weights are in");
   expect_contains(text("r.html"), "</html>");
 }
@@ -136,7 +136,7 @@ TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
   const size_t said = result.error.find("vitrine: warning: --tensorboard logs: ");
   EXPECT_LT(said, result.error.find("vitrine: --tensorboard logs: ")) << result.error;
   expect_contains(result.error, "Training goes on without it");
-  expect_contains(result.output, "epoch 200/200", "Where the memory went", "The weights are in");
+  expect_contains(result.output, "epoch 200/200", "cpu:0 peaks at", "The weights are in");
   const ChildResult weights =
       run_vitrine(words("eval --model lenet5 --image-size 12 --data synthetic:8 --weights {}", path("w.safetensors")));
   EXPECT_EQ(weights.exit_code, 0) << weights.error;

@@ -173,7 +173,7 @@ TEST(ProgramText, FitsTheWidthWithManyDevices) {
       EXPECT_EQ(result.exit_code, 0) << result.error;
       return result.output;
     };
-    const std::string trained = output(with(with({"train"}, kQuick), devices));
+    const std::string trained = output(with(with({"train", "--details"}, kQuick), devices));
     expect_contains(trained, "cpu:0 to cpu:15", "Where the time went");
     EXPECT_LE(longest_line(trained), std::stoul(width)) << trained;
     const std::string planned = output(with(with(words("plan --mode dp"), words("--model mlp")), devices));

@@ -136,7 +136,7 @@ TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
   ASSERT_EQ(bytes.size(), 2U);
   EXPECT_EQ(bytes["cpu:0"], bytes["cpu:1"]);
   EXPECT_GT(bytes["cpu:0"], 4 * 500);
-  const ChildResult result = run_vitrine(with(with({"train"}, kQuick), buckets));
+  const ChildResult result = run_vitrine(with(with({"train", "--details"}, kQuick), buckets));
   expect_contains(result.output, "Communication (the slowest device, cpu:", "bucket 0", "bucket 1", "algbw");
 }
 
@@ -407,9 +407,12 @@ TEST_F(Train, ATraceOfSomeStepsContainsOnlyThose) {
   EXPECT_GT(counters, 20U);
 }
 
-TEST_F(Train, PrintsTablesOfTimeAndMemory) {
+TEST_F(Train, PrintsASummaryAndWithDetailsTablesOfTimeAndMemory) {
+  const std::string summary = run_vitrine(with(with({"train"}, kQuick), words("--steps 4"))).output;
+  expect_contains(summary, " samples/s\n", " peaks at ", " waits longest: ", "--details prints the tables");
+  expect_lacks(summary, "Where the");
   const ChildResult result =
-      run_vitrine(with(with({"train"}, kQuick), words("--steps 4 --save {}", path("w.safetensors"))));
+      run_vitrine(with(with({"train", "--details"}, kQuick), words("--steps 4 --save {}", path("w.safetensors"))));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went",
                   "forward", "backward", "Where the memory went", "parameters", "planned", "to the byte",

@@ -31,7 +31,19 @@ TEST(Verify, NamesTheFirstStepAndTensorOfOrdinaryRunsThatDiffer) {
   const ChildResult result = verify(kJob + "--devices cpu:0", kJob + "--devices cpu:0-2");
   EXPECT_EQ(result.exit_code, 1);
   // Losses are equal in the first step, and gradients are added in another order, from the last layer on.
-  expect_contains(result.output, "differ after step 1, first in gradients.", "(backward, layer ");
+  expect_contains(result.output, "differ after step 1, first in gradients.", "(backward, layer ",
+                  "the gradients differ by about ");
+  const Json found = Json::parse(
+      run_vitrine({"verify", "--a", kJob + "--devices cpu:0", "--b", kJob + "--devices cpu:0-2", "--json"}).output);
+  const auto rounding = found["first_difference"]["gradients"].get<double>();
+  EXPECT_TRUE(rounding > 1e-9 && rounding < 1e-5) << rounding;
+}
+
+TEST(Verify, SaysHowLargeTheDifferenceIs) {
+  const std::string run = kJob + "--devices cpu:0 --steps 1 --optimizer sgd --lr ";
+  const Json found = Json::parse(run_vitrine({"verify", "--a", run + "0.1", "--b", run + "0.11", "--json"}).output);
+  EXPECT_EQ(found["first_difference"]["gradients"], 0.0);
+  EXPECT_GT(found["first_difference"]["parameters"].get<double>(), 1e-4);
 }
 
 /// Two files that differ as the changes say.

@@ -101,14 +101,6 @@ int run_program(const std::vector<std::string>& arguments) {
   }
 }
 
-/// Whether stdout is all that the command writes.
-bool only_prints(const std::vector<std::string>& arguments) {
-  using Command = vitrine::tools::Options::Command;
-  const auto o = vitrine::tools::parse_command_line(arguments).options;
-  return !o || (o->command != Command::train && o->command != Command::page && !o->records() && o->prove.empty() &&
-                o->save_logits.empty());
-}
-
 /// Under a limit on address space, threads share one heap: each of their own reserves 64 MiB of addresses.
 void save_addresses() {
   rlimit limit{};
@@ -125,8 +117,8 @@ int main(int argc, char** argv) {
   const int status = run_program(arguments);
   const std::string problem = vitrine::tools::finish_stdout();
   if (problem.empty()) return status;
-  // A reader such as head has what it wants.
-  if (problem != std::strerror(EPIPE) || !only_prints(arguments))
+  // A reader such as head has what it wants; files are complete.
+  if (problem != std::strerror(EPIPE))
     fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);
   return status == vitrine::tools::kExitOk ? vitrine::tools::kExitFailure : status;
 }

@@ -310,7 +310,8 @@ int run_train(const Options& asked, const Processes& processes) {
         return;
       }
       if (record.run.confusion) fmt::print("{}\n", record.run.confusion->report(job.data.test.class_names, style));
-      fmt::print("{}{}{}", run_report(record, style), trained.files.empty() ? "" : "\n", style.prose(trained.files));
+      fmt::print("{}{}{}", run_report(record, options.details, style), trained.files.empty() ? "" : "\n",
+                 style.prose(trained.files));
     });
   }
   if (!trained.record) attempts.rethrow();

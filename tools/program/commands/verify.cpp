@@ -2,12 +2,14 @@
 // Two runs, compared by the hashes of their training states after every step.
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -61,7 +63,8 @@ bool has_hashes(const Json& line) {
   };
   return line.is_object() && fits("step", &Json::is_number_integer, true) &&
          fits("state_hash", &Json::is_string, true) && fits("tensors", &Json::is_object, true) &&
-         fits("gradients", &Json::is_object, false) && fits("leaves", &Json::is_array, false);
+         fits("gradients", &Json::is_object, false) && fits("sketches", &Json::is_object, false) &&
+         fits("leaves", &Json::is_array, false);
 }
 
 Hashes read_hashes(const char* option, const std::string& path) {
@@ -137,6 +140,23 @@ Difference first_difference(const Json& a, const Json& b) {
   return found;
 }
 
+/// How far the values of these sketches are apart, relative to those of `a`; nothing without sketches of finite values.
+std::optional<double> relative_size(const Json& a, const Json& b, const char* of) {
+  const auto sketch = [&](const Json& line) {
+    const Json found = line.value("sketches", Json::object()).value(of, Json::array());
+    const bool known = std::ranges::all_of(found, [](const Json& sum) { return sum.is_number(); });
+    return known ? found.get<std::vector<double>>() : std::vector<double>();
+  };
+  const std::vector<double> in_a = sketch(a), in_b = sketch(b);
+  if (in_a.empty() || in_a.size() != in_b.size()) return std::nullopt;
+  double distance = 0, length = 0;
+  for (size_t i = 0; i < in_a.size(); ++i) {
+    distance += (in_a[i] - in_b[i]) * (in_a[i] - in_b[i]);
+    length += in_a[i] * in_a[i];
+  }
+  return length > 0 ? std::optional(std::sqrt(distance / length)) : std::nullopt;
+}
+
 std::string describe(const Difference& d) {
   std::string text = fmt::format("first in {} ({}", excerpt(d.tensor), d.phase);
   if (!d.layer.empty()) text += ", layer " + excerpt(d.layer);
@@ -163,10 +183,13 @@ int run_verify(const Options& options) {
   if (last == 0) throw DataError("the runs have no step in common, so there is nothing to compare");
   std::optional<Difference> first;
   size_t different = 0;  // tensors
+  std::optional<double> gradients, parameters;
   if (step) {
     const Json &in_a = a.at(*step)["tensors"], &in_b = b.at(*step)["tensors"];
     for (const auto& [name, hash] : in_a.items()) different += !in_b.contains(name) || in_b[name] != hash ? 1 : 0;
     first = first_difference(a.at(*step), b.at(*step));
+    gradients = relative_size(a.at(*step), b.at(*step), "gradients");
+    parameters = relative_size(a.at(*step), b.at(*step), "parameters");
   }
   const std::string hash = a.at(last)["state_hash"].get<std::string>();
   if (options.json) {
@@ -178,12 +201,17 @@ int run_verify(const Options& options) {
                                   {"layer", text_or_null(first->layer)},
                                   {"tensor", first->tensor},
                                   {"leaf", value_or_null(first->leaf)},
-                                  {"different_tensors", different}};
+                                  {"different_tensors", different},
+                                  {"gradients", value_or_null(gradients)},
+                                  {"parameters", value_or_null(parameters)}};
     }
     fmt::print("{}\n", json_text(json));
   } else if (first) {
     fmt::print("The runs differ after step {}, {}; {} of {} tensors differ; {} steps before it are equal\n", *step,
                describe(*first), different, a.at(*step)["tensors"].size(), equal);
+    if (gradients && parameters)
+      fmt::print("After that step the gradients differ by about {:.0e} of their norm, the parameters by {:.0e}\n",
+                 *gradients, *parameters);
   } else {
     fmt::print("The runs are equal after each of {} steps; the last hash is {}\n", equal, excerpt(hash));
   }

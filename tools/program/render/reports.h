@@ -29,8 +29,9 @@ void print_json(const Json& json);
 /// A record as text for the terminal.
 namespace vitrine::tools {
 
-/// Time, communication, memory, loss scale and convolutions of a run.
-std::string run_report(const TrainingRecord& record, const Style& style);
+/// Speed, the fullest device and the longest wait of a run, a line each; with `details` its tables of time,
+/// communication and memory; loss scale, convolutions and the like.
+std::string run_report(const TrainingRecord& record, bool details, const Style& style);
 /// Schemes side by side. Empty without runs.
 std::string comparison_report(const ComparisonRecord& record, const Style& style);
 /// What each device needs, as tables and bars, and what each layer holds.

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "runtime/units.h"
 #include "tools/program/flags/advice.h"
+#include "tools/program/render/html/page.h"
 #include "tools/program/render/report_tables.h"
 #include "tools/program/render/reports.h"
 #include "tools/program/run/unread.h"
@@ -73,6 +75,26 @@ std::string paragraph(const Finding& finding, const Style& style) {
   return fmt::format("\n{}\n", style.prose(text));
 }
 
+/// What a run comes to: speed, the fullest device, the longest wait.
+std::string summary(const RunRecord& run, bool details, const Style& style) {
+  std::vector<std::string> lines = html::speed_and_peak(run);
+  const auto wait = [](const DeviceRecord& d) { return phase_row(d.phases, Phase::wait).share; };
+  const auto longest = std::ranges::max_element(run.devices, {}, wait);
+  if (measured_steps(run.devices) == 0) {
+    lines.emplace_back("the first step is not timed; --steps 2 or more show where the time goes");
+  } else if (!longest->phases.waits.empty()) {
+    lines.push_back(fmt::format("{} waits longest: {} of the step, most for {}", longest->device,
+                                percent(wait(*longest)), longest->phases.waits.front().cause));
+  }
+  if (!details) lines.emplace_back("--details prints the tables of time and memory, --report FILE.html draws them");
+  std::string text;
+  for (std::string& line : lines) {
+    std::erase(line, '`');
+    text += style.prose(line) + "\n";
+  }
+  return text;
+}
+
 std::string stage_report(const Record& record, const Style& style) {
   std::string text;
   for (const Finding& finding : record.stages) text += paragraph(finding, style);
@@ -85,17 +107,17 @@ std::string memory_report(const std::vector<DeviceRecord>& devices, int processe
   return memory_table(devices).str(style) + style.dim(wrap(describe_outside(devices, processes), style.width)) + "\n";
 }
 
-std::string run_report(const TrainingRecord& record, const Style& style) {
+std::string run_report(const TrainingRecord& record, bool details, const Style& style) {
   const RunRecord& run = record.run;
-  std::string text;
+  std::string text = "\n" + summary(run, details, style);
   const auto add = [&](const std::string& part) {
     if (!part.empty()) text.append("\n").append(part);
   };
-  for (const Table& table : time_tables(run.devices)) add(table.str(style));
-  if (run.step_losses.size() == 1)
-    add(style.prose("The first step is not timed; --steps 2 or more show where the time goes.\n"));
-  if (const auto communication = communication_table(run.devices)) add(communication->str(style));
-  add(memory_report(run.devices, record.processes, style));
+  if (details) {
+    for (const Table& table : time_tables(run.devices)) add(table.str(style));
+    if (const auto communication = communication_table(run.devices)) add(communication->str(style));
+    add(memory_report(run.devices, record.processes, style));
+  }
   if (const auto price = exact_price_table({&run, 1})) add(price->str(style));
   for (const std::string& part :
        {run.steps.report(), convolution_report(record.convolutions), graph_report(record.cuda_graphs),

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstdint>
 #include <map>
 #include <span>
 
@@ -7,6 +9,25 @@
 #include "tools/program/train/training.h"
 
 namespace vitrine::tools {
+
+namespace {
+
+/// Sums of the values with signs that depend on their positions. The distance of two sketches, divided by the length of
+/// one, estimates how far the values are apart, relative to their norm, within about a quarter.   source Achlioptas
+/// 2003
+std::array<double, 8> sketch(std::span<const float> values) {
+  std::array<double, 8> sums{};
+  uint64_t position = 0;
+  for (const float value : values) {
+    uint64_t bits = (++position) * 0x9E3779B97F4A7C15;  // the finalizer of splitmix64 mixes the position
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += (bits >> (32 + i) & 1) != 0 ? -value : value;
+  }
+  return sums;
+}
+
+}  // namespace
 
 StateHashes::StateHashes(const std::string& path, Engine& engine, bool is_rank0)
     : engine_(engine), is_rank0_(is_rank0), adds_steps_(!path.empty()) {
@@ -47,6 +68,7 @@ void StateHashes::add_step() {
         hash_values(std::span(gradients).subspan(static_cast<size_t>(offset), static_cast<size_t>(spec.shape.numel())));
   }
   for (const auto& [name, hash] : hashes.parts) line["tensors"][name] = hash;
+  line["sketches"] = {{"gradients", sketch(gradients)}, {"parameters", sketch(state_->flat("parameters").values())}};
   file_->write(json_text(line) + "\n");
 }
 

@@ -25,9 +25,10 @@
 namespace vitrine::tools {
 
 /// Hashes of a run's training state, with --exact and --hashes FILE.jsonl. The file has a line for each step,
-/// {"step": 1, "state_hash": ..., "leaves": [HASH, ...], "gradients": {NAME: HASH, ...}, "tensors": {NAME: HASH, ...}}:
-/// with --exact the loss of each leaf; reduced gradients, in the order in which backward finishes them; and the state
-/// in the order of StateHash::parts.
+/// {"step": 1, "state_hash": ..., "leaves": [HASH, ...], "gradients": {NAME: HASH, ...}, "tensors": {NAME: HASH, ...},
+/// "sketches": {"gradients": [...], "parameters": [...]}}: with --exact the loss of each leaf; reduced gradients, in the
+/// order in which backward finishes them; the state in the order of StateHash::parts; and eight sums from which the
+/// size of a difference is estimated.
 class StateHashes {
  public:
   /// Opens the file on rank 0, unless the path is empty.   throws DataError
