@@ -52,7 +52,7 @@ TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {
 
 TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
   const std::vector<Command> schemes = {words("--mode dp"), words("--mode balanced --split gpu0=4"),
-                                        words("--mode criterion"), words("--reduce gpu0")};
+                                        words("--mode criterion"), words("--reduce device0")};
   for (const Command& scheme : schemes) {
     const ChildResult result = mpirun(3, job(scheme));
     const std::string reason = ": it needs a single process";

@@ -125,7 +125,7 @@ TEST(Advice, CompareProposesOnlyWhatItHasFlagsFor) {
   };
   const Remedy batch = {propose(settings::kBatchSize, 32)}, split = {propose(settings::kSplit, "1,3")},
                scheme = {propose(settings::kScheme, "dp"), propose(settings::kAccumulate, 2)},
-               axes = {propose(settings::kStaging, "host"), propose(settings::kReduce, "gpu0")};
+               axes = {propose(settings::kStaging, "host"), propose(settings::kReduce, "device0")};
   EXPECT_EQ(advice({batch, split, scheme}),
             "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
   EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");

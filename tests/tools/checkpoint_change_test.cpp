@@ -120,7 +120,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
           "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
       "model=mlp, 10 classes; image-size=8; val-split=; preprocess=device; normalize=; devices=2 cpu; "
       "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
-      "mode=staging device0, loss gathered, reduce gpu0; split=equal; update-in-backward=off; bucket-mb=25; "
+      "mode=staging device0, loss gathered, reduce device0; split=equal; update-in-backward=off; bucket-mb=25; "
       "first-bucket-mb=1; batch-size=20; accumulate=2; cuda-graph=on; recompute-segments=2; "
       "recompute=; batch-norm=; exact=off; leaves=; leaf-threads=; batch-norm-leaves=; "
       "optimizer=sgd; lr=0.05; "

@@ -61,6 +61,22 @@ TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
   }
 }
 
+TEST(Collectives, TakeNcclTestsCounts) {
+  const auto ranks = [](const std::string& flags) {
+    const ChildResult result =
+        ChildProcess(vitrine_command(words("collectives all_reduce -b 8K -n 2 -w 0 --json " + flags)),
+                     ChildProcess::Streams::pipes, {"CUDA_VISIBLE_DEVICES="})
+            .wait();
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    const Json json = Json::parse(result.output);
+    EXPECT_EQ(json["wrong"].is_null(), flags.ends_with("-c 0"));
+    return json["config"]["ranks"].get<int>();
+  };
+  EXPECT_EQ(ranks("-g 3 -c 5"), 3);
+  EXPECT_EQ(ranks("-t 2 -g 2 -c 0"), 4);
+  expect_contains(run_vitrine(words("collectives -g 2 --devices cpu:0")).error, "leave it, or them, out");
+}
+
 TEST(Collectives, HaveNcclTestsOperators) {
   for (const char* op : {"min", "max", "avg"}) {
     for (const char* type : {"float", "bfloat16", "int32"}) {
@@ -138,10 +154,10 @@ TEST(Collectives, TakeTheMemoryThatTheyCount) {
 
 TEST(Collectives, TableAndErrors) {
   const ChildResult result =
-      run_vitrine(words("collectives all_reduce gpu0_star --devices cpu:0-1 -b 1M -n 2 -c 0 -r 1"));
+      run_vitrine(words("collectives all_reduce reduce_broadcast --devices cpu:0-1 -b 1M -n 2 -c 0 -r 1"));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.output, "2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw",
-                  "#wrong", "median", "p99", "Avg bus bandwidth: ");
+  expect_contains(result.output, "2 ranks on cpu:0, cpu:1", "all_reduce", "reduce_broadcast", "1,048,576", "262,144",
+                  "busbw", "#wrong", "median", "p99", "Avg bus bandwidth: ");
   EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";
   const ChildResult root = run_vitrine(words("collectives --devices cpu:0-1 -r 2"));
   EXPECT_EQ(root.exit_code, 2);

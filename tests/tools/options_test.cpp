@@ -314,6 +314,16 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("--model mlp"), "expected a command before --model");
   expect_contains(usage_error(""), "expected a command: train, plan");
   expect_contains(usage_error("train --learning-rate 1"), "it is called --lr here");
+  expect_contains(usage_error("train --gradient_accumulation_steps 2"), "it is called --accumulate here");
+  expect_contains(usage_error("train --max-grad-norm 1"), "it is called --clip-norm here");
+  expect_contains(usage_error("train --gradient-checkpointing"), "it is called --recompute auto here");
+  expect_contains(usage_error("train --per-device-train-batch-size 8"), "--batch-size, the samples of all devices");
+  expect_contains(usage_error("train --nproc_per_node 2"), "it is called --devices", "a flag of torchrun");
+  expect_contains(usage_error("train --zero-stage 3"), "it is called --mode zero1, zero2 or zero3 here");
+  expect_contains(usage_error("train --sharding-strategy FULL_SHARD"), "it is called --mode zero2 or zero3 here");
+  expect_contains(usage_error("train --dtype bf16"), "it is called --precision here");
+  expect_contains(usage_error("train --output-dir x"), "it is called --checkpoint-dir here");
+  expect_contains(usage_error("train --sync-bn"), "it is called --batch-norm exact, the default, here");
   expect_contains(usage_error("train --devices gpu:0"), "--devices: ");
 }
 

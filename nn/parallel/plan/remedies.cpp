@@ -73,7 +73,7 @@ void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
   }
   remedy.push_back(propose(settings::kStaging, to.staging == Staging::host ? "host" : "device0"));
   remedy.push_back(propose(settings::kLossAt, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
-  remedy.push_back(propose(settings::kReduce, to.reduce == ReducerKind::gpu0 ? "gpu0" : "allreduce"));
+  remedy.push_back(propose(settings::kReduce, to.reduce == ReducerKind::gpu0 ? "device0" : "allreduce"));
   remedy.push_back(propose(settings::kShard, sharding_name(to.shard)));
 }
 

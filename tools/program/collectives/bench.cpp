@@ -62,7 +62,7 @@ double bus_factor(Collective c, int ranks, const std::vector<int64_t>& counts, i
   }
   if (traits_of(c).in_parts) return (n - 1) / n;
   if (c == Collective::all_reduce || c == Collective::tree_all_reduce) return 2 * (n - 1) / n;
-  return c == Collective::gpu0_star ? 2.0 : 1.0;  // the star is a reduction and a broadcast
+  return c == Collective::reduce_broadcast ? 2.0 : 1.0;  // the star is a reduction and a broadcast
 }
 
 bool is_disturbed(const CollectiveTiming& timing) { return timing.seconds > 2 * timing.median_seconds; }
@@ -187,7 +187,7 @@ void CollectiveBench::issue(const Run& run, int device) {
     case Collective::sendrecv:
       return communicator.send_receive(ctx, buffer.input, (rank + 1) % ranks(), buffer.output,
                                        (rank + ranks() - 1) % ranks());
-    case Collective::gpu0_star:
+    case Collective::reduce_broadcast:
       communicator.reduce(ctx, buffer.input, buffer.output, run.root, config_.op);
       return communicator.broadcast(ctx, buffer.output, run.root);
     case Collective::tree_all_reduce: {

@@ -129,7 +129,7 @@ int64_t exchange_buffers(Collective collective, DType dtype, int64_t local_devic
     case Collective::all_reduce:
       return in_f32;
     case Collective::reduce:
-    case Collective::gpu0_star:
+    case Collective::reduce_broadcast:
       return 1 + in_f32;
     case Collective::reduce_scatter:  // along a tree, messages may have half of the whole or more
       return 1 + in_f32 + (processes > kFewProcesses ? std::max<int64_t>(1, in_f32) : 0);
@@ -265,6 +265,17 @@ DeviceGroupOptions group_for(const Options& options, const std::vector<DeviceId>
   return group;
 }
 
+/// The devices of --devices, or as many as -g and -t say: with several processes on a machine each takes other GPUs.
+std::vector<DeviceId> devices_of(const Options& options, int gpus) {
+  const CollectiveOptions& o = options.collectives;
+  if (o.devices_of_thread == 0 && o.threads == 0) return resolve_devices(options, gpus);
+  if (!options.devices.empty())
+    throw ConfigError("-g and -t count devices that --devices names; leave it, or them, out");
+  const int count = std::max(1, o.devices_of_thread) * std::max(1, o.threads),
+            first = gpus > 0 ? options.local_rank.value_or(0) * count : 0;
+  return parse_device_list(fmt::format("{}:{}-{}", gpus > 0 ? "cuda" : "cpu", first, first + count - 1), gpus);
+}
+
 struct Measured {
   std::vector<Row> rows;
   int64_t wrong = 0;     // elements
@@ -292,7 +303,7 @@ void measure(CollectiveBench& bench, const CollectiveOptions& o, Collective coll
 int run_collectives(const Options& options, const Processes& processes) {
   const CollectiveOptions& o = options.collectives;
   set_interruptible("size");
-  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  const std::vector<DeviceId> devices = devices_of(options, cuda_device_count());
   const DeviceGroupOptions group = group_for(options, devices, processes);
   if (processes.process_group()) agree_on_measurement(*processes.process_group(), o);
   CollectiveBench bench(group, {o.dtype, o.op, o.counts, o.max_bytes});

@@ -37,7 +37,7 @@ std::span<const CollectiveTraits> all_collectives() {
       {.collective = Collective::all_gather, .name = "all_gather", .in_parts = true},
       {.collective = Collective::alltoall, .name = "alltoall", .in_parts = true, .in_place = false},
       {.collective = Collective::sendrecv, .name = "sendrecv", .in_place = false},
-      {.collective = Collective::gpu0_star, .name = "gpu0_star", .sums = true, .has_root = true},
+      {.collective = Collective::reduce_broadcast, .name = "reduce_broadcast", .sums = true, .has_root = true},
       {.collective = Collective::tree_all_reduce, .name = "tree_all_reduce", .sums = true}};
   return kAll;
 }
@@ -63,7 +63,7 @@ void resolve_collectives(const CLI::App& app, CollectiveOptions& c) {
   };
   if (app.count("-o") > 0 && std::ranges::none_of(all_collectives(), reduces)) {
     throw ConfigError(
-        fmt::format("-o {}: {} {} no reduction; it goes with reduce, all_reduce, reduce_scatter and gpu0_star",
+        fmt::format("-o {}: {} {} no reduction; it goes with reduce, all_reduce, reduce_scatter and reduce_broadcast",
                     c.reduction, fmt::join(c.names, ", "), c.names.size() == 1 ? "is" : "are"));
   }
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {

@@ -55,11 +55,31 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
   }
   // PyTorch users' names.
   static const std::map<std::string, std::string> others = {
-      {"--learning-rate", "--lr"},       {"--bs", "--batch-size"},       {"--wd", "--weight-decay"},
-      {"--amp", "--precision fp16"},     {"--fp16", "--precision fp16"}, {"--bf16", "--precision bf16"},
-      {"--gpus", "--devices"},           {"--num-workers", "--workers"}, {"--betas", "--adam-betas"},
-      {"--beta1", "--adam-betas B1,B2"}, {"--eps", "--adam-eps"},        {"--beta2", "--adam-betas B1,B2"}};
-  const auto other = others.find(name);
+      {"--learning-rate", "--lr"},
+      {"--bs", "--batch-size"},
+      {"--wd", "--weight-decay"},
+      {"--amp", "--precision fp16"},
+      {"--fp16", "--precision fp16"},
+      {"--bf16", "--precision bf16"},
+      {"--dtype", "--precision"},
+      {"--gpus", "--devices"},
+      {"--num-workers", "--workers"},
+      {"--betas", "--adam-betas"},
+      {"--beta1", "--adam-betas B1,B2"},
+      {"--beta2", "--adam-betas B1,B2"},
+      {"--eps", "--adam-eps"},
+      {"--gradient-accumulation-steps", "--accumulate"},
+      {"--max-grad-norm", "--clip-norm"},
+      {"--gradient-checkpointing", "--recompute auto"},
+      {"--per-device-train-batch-size", "--batch-size, the samples of all devices together,"},
+      {"--nproc-per-node", "--devices, all in one process, or it is a flag of torchrun;"},
+      {"--zero-stage", "--mode zero1, zero2 or zero3"},
+      {"--sharding-strategy", "--mode zero2 or zero3"},
+      {"--output-dir", "--checkpoint-dir"},
+      {"--sync-bn", "--batch-norm exact, the default,"}};
+  std::string dashes = name;
+  std::replace(dashes.begin() + std::min<ptrdiff_t>(2, std::ssize(dashes)), dashes.end(), '_', '-');
+  const auto other = others.find(dashes);
   return fmt::format("there is no option {}{}", name,
                      other == others.end() ? did_you_mean(name, option_names(command))
                                            : fmt::format("; it is called {} here", other->second));

@@ -160,7 +160,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
   const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())
                              : !host                ? "--staging device0"
                              : !parallel            ? "--loss-at gathered"
-                                                    : "--reduce gpu0";
+                                                    : "--reduce device0";
   throw ConfigError(
       fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only "
                   "update; but several were started; use --mode ddp, or one process with all devices in --devices",
@@ -240,7 +240,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   if (o.choices.split) scheme.split = Split{};  // where the search starts
   if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
   if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
-  if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? ReducerKind::gpu0 : ReducerKind::allreduce;
+  if (o.reduce) scheme.reduce = *o.reduce == "device0" ? ReducerKind::gpu0 : ReducerKind::allreduce;
   if (o.shard) {
     const auto& names = sharding_names();
     scheme.shard = static_cast<Sharding>(std::find(names.begin(), names.end(), *o.shard) - names.begin());
@@ -425,7 +425,7 @@ std::string loss_scale_name(const LossScaling& scaling) {
   return scaling.kind == LossScaling::Kind::dynamic ? "dynamic" : fmt::format("{}", scaling.scale);
 }
 
-const char* reduce_name(ReducerKind reduce) { return reduce == ReducerKind::gpu0 ? "gpu0" : "allreduce"; }
+const char* reduce_name(ReducerKind reduce) { return reduce == ReducerKind::gpu0 ? "device0" : "allreduce"; }
 
 std::string describe_axes(const Scheme& scheme) {
   return fmt::format("staging {}, loss {}, reduce {}{}", staging_name(scheme.staging), loss_at_name(scheme.loss_at),

@@ -50,7 +50,7 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& options)
 ///   evaluates_epochs  the run evaluates each epoch on the test set
 void check_checkpoint_options(const CheckpointOptions& options, const std::string& init_weights, bool evaluates_epochs);
 
-/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a
+/// What `vitrine collectives` measures. reduce_broadcast is what `--reduce gpu0` does: a reduction to the root, then a
 /// broadcast from there; tree_all_reduce is that of exact mode, with a leaf on each rank.
 enum class Collective {
   scatter,
@@ -62,7 +62,7 @@ enum class Collective {
   all_gather,
   alltoall,
   sendrecv,
-  gpu0_star,
+  reduce_broadcast,
   tree_all_reduce
 };
 
@@ -91,6 +91,7 @@ struct CollectiveOptions {
   double step_factor = 4;
   int64_t step_bytes = 0;  // above 0: instead of the factor
   int iterations = 20, warm_up = 5;
+  int devices_of_thread = 0, threads = 0;  // 0: --devices names them
   bool check = true;
   std::string datatype = "float", reduction = "sum";
   int root = 0;
@@ -259,6 +260,7 @@ struct Options {
   CheckpointOptions checkpoints;     // train; plan knows the directory
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval
+  bool details = false;              // train
   CollectiveOptions collectives;
   LabOptions lab;
   bool frontier = false;           // plan
@@ -336,7 +338,7 @@ TraceLevel resolve_trace_level(const Options& options);
 /// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
 StepRange parse_step_range(const std::string& text);
 
-/// "host", "gathered", "gpu0", ...: as the options spell them.
+/// "host", "gathered", "device0", ...: as the options spell them.
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(ReducerKind reduce);

@@ -10,6 +10,7 @@
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 #include "runtime/leaf_tree.h"
+#include "runtime/text.h"
 #include "tools/program/flags/setting.h"
 
 namespace vitrine::tools {
@@ -224,15 +225,18 @@ SettingTable device_settings() {
   };
 }
 
-/// Names of schemes; "fsdp" becomes "zero3".
-Values scheme_values() {
-  Values values = one_of(scheme_names());
-  values.accepts = [](std::string& text) {
-    if (text == "fsdp") text = "zero3";
-    return false;  // the names decide
+/// These words; `alias` becomes `word`.
+Values with_alias(std::vector<std::string> words, const char* alias, const char* word) {
+  Values values = one_of(std::move(words));
+  values.accepts = [alias, word](std::string& text) {
+    if (text == alias) text = word;
+    return false;  // the words decide
   };
   return values;
 }
+
+/// Names of schemes.
+Values scheme_values() { return with_alias(scheme_names(), "fsdp", "zero3"); }
 
 SettingTable scheme_settings() {
   using L = SettingRow::List;
@@ -273,10 +277,11 @@ SettingTable scheme_settings() {
             .meaning = "`gathered` or `parallel`",
             .effect = Effect::local}),
       flag("--reduce", kRuns, at(&Options::reduce),
-           "How gradients are reduced: gpu0 (update there, then broadcast) or allreduce [the mode's]",
-           one_of({"gpu0", "allreduce"}),
+           "How gradients are reduced: device0 (update there, then broadcast; also called gpu0) or allreduce "
+           "[the mode's]",
+           with_alias({"device0", "allreduce"}, "gpu0", "device0"),
            {.read = [](Context c) { return reduce_name(scheme_of(c).reduce); },
-            .meaning = "`gpu0` or `allreduce`",
+            .meaning = "`device0` or `allreduce`",
             .effect = Effect::local}),
       flag("--shard", kRuns, at(&Options::shard),
            "What each device holds a part of: none, optimizer (states and averages), gradients (and these) or "
@@ -534,6 +539,7 @@ SettingTable output_settings() {
             .json = 0,
             .effect = Effect::local,
             .ranks = Ranks::given}),
+      flag("--details", kTrain, at(&Options::details), "Print the tables of time, communication and memory", local()),
       flag("--tensorboard", kTrain, at(&Options::tensorboard), "Write TensorBoard events to the folder DIR",
            local("DIR", Ranks::given)),
       flag("--log", kTrain, at(&Options::log), "Write a row for each step and epoch to FILE.jsonl or FILE.csv",
@@ -676,6 +682,16 @@ SettingTable checkpoint_settings() {
   };
 }
 
+/// nccl-tests counts iterations that check; here all do.
+Values check_counts() {
+  Values values = one_of({"0", "1"});
+  values.accepts = [](std::string& text) {
+    if (parse_number<int>(text).value_or(0) > 1) text = "1";
+    return false;  // the words decide
+  };
+  return values;
+}
+
 /// Of collectives, named as nccl-tests' flags, and of the lab and the lessons: nothing is recorded of them.
 std::vector<Group> other_settings() {
   using C = CollectiveOptions;
@@ -685,9 +701,9 @@ std::vector<Group> other_settings() {
       {"Options",
        {
            flag("NAME", kBench, at_c(&C::names),
-                "Collectives to time (sendrecv is a ring, gpu0_star a reduce and a broadcast, tree_all_reduce "
+                "Collectives to time (sendrecv is a ring, reduce_broadcast what --reduce device0 does, tree_all_reduce "
                 "that of --exact) [all]",
-                one_of(collective_names()), {.list = SettingRow::List::repeated}),
+                with_alias(collective_names(), "gpu0_star", "reduce_broadcast"), {.list = SettingRow::List::repeated}),
            flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
                 {.list = SettingRow::List::repeated}),
            flag("--out", kPage, at(&Options::page), "File of the page", {.type = "FILE.html", .required = kPage}),
@@ -705,11 +721,16 @@ std::vector<Group> other_settings() {
        }},
       {"Operation",
        {
+           flag("-g,--ngpus", kBench, at_c(&C::devices_of_thread),
+                "Devices in place of --devices: so many GPUs of each process, or CPU devices without a GPU",
+                whole_number(1, 1024), {.shows_default = false}),
+           flag("-t,--nthreads", kBench, at_c(&C::threads), "Multiplies -g, as in nccl-tests", whole_number(1, 1024),
+                {.shows_default = false}),
            flag("-n,--iters", kBench, at_c(&C::iterations), "Timed operations", whole_number(1, 1 << 24)),
            flag("-w,--warmup_iters", kBench, at_c(&C::warm_up), "Operations before the timed ones",
                 whole_number(0, 1 << 24)),
-           flag("-c,--check", kBench, at_c(&C::check), "1: check every element of the results, 0: do not",
-                one_of({"0", "1"})),
+           flag("-c,--check", kBench, at_c(&C::check), "1 or more: check every element of the results, 0: do not",
+                check_counts()),
            flag("-d,--datatype", kBench, at_c(&C::datatype), "Data type",
                 one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"})),
            flag("-o,--op", kBench, at_c(&C::reduction), "Reduction", one_of({"sum", "min", "max", "avg"})),
