@@ -18,6 +18,7 @@
 #include "tools/program/record/machine.h"
 #include "tools/program/run/run.h"
 #include "tools/program/text/output_file.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 namespace {
@@ -155,7 +156,10 @@ int run_page(const Options& options) {
   fmt::print(stderr, "Asking oneDNN for the workspaces of the models; this takes about a minute\n");
   html::Page page;
   page.title = "What each device of a training step holds";
-  page.data = {{"controls", controls()}, {"lessons", lessons()}, {"workspaces", ask_libraries().text()}};
+  page.data = {{"version", VITRINE_VERSION},
+               {"controls", controls()},
+               {"lessons", lessons()},
+               {"workspaces", ask_libraries().text()}};
   write_output_file("--out", options.page, [&](std::ostream& file) { file << html::page_html(page, planner); });
   fmt::print("The page is in {}\n", options.page);
   return kExitOk;
