@@ -34,7 +34,6 @@
 #include <mutex>
 #include <numeric>
 #include <random>
-#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -277,20 +276,26 @@ class Builder {
  public:
   explicit Builder(Shape image) { model_.image = shape_ = image; }
 
-  void conv(const std::string& name, int channels, int window, int pad) {
-    const Shape out{1, channels, shape_.h + 2 * pad - window + 1, shape_.w + 2 * pad - window + 1};
-    add({.kind = Kind::conv, .name = name, .in = shape_, .out = out, .window = window, .pad = pad});
-  }
   void linear(const std::string& name, int outputs) {
     add({.kind = Kind::linear, .name = name, .in = shape_, .out = {1, outputs, 1, 1}});
   }
-  void relu() { add({.kind = Kind::relu, .name = "relu", .in = shape_, .out = shape_}); }
-  void max_pool() {
+  void linear_relu(const std::string& name, int outputs) {
+    linear(name, outputs);
+    relu();
+  }
+  void conv_relu_pool(const std::string& name, int channels, int window, int pad) {
+    conv(name, channels, window, pad);
+    relu();
     add({.kind = Kind::max_pool, .name = "max pool", .in = shape_, .out = {1, shape_.c, shape_.h / 2, shape_.w / 2}});
   }
   Model take() { return std::move(model_); }
 
  private:
+  void conv(const std::string& name, int channels, int window, int pad) {
+    const Shape out{1, channels, shape_.h + 2 * pad - window + 1, shape_.w + 2 * pad - window + 1};
+    add({.kind = Kind::conv, .name = name, .in = shape_, .out = out, .window = window, .pad = pad});
+  }
+  void relu() { add({.kind = Kind::relu, .name = "relu", .in = shape_, .out = shape_}); }
   void add(Layer layer) {
     if (layer.out.h < 1 || layer.out.w < 1)
       throw std::runtime_error(layer.name + ": an image of " + std::to_string(model_.image.h) + "x" +
@@ -311,32 +316,19 @@ class Builder {
 Model make_model(const std::string& name, Shape image) {
   Builder b(image);
   if (name == "small-cnn") {
-    b.conv("features.0", 32, 3, 1);
-    b.relu();
-    b.max_pool();
-    b.conv("features.3", 64, 3, 1);
-    b.relu();
-    b.max_pool();
-    b.linear("classifier.0", 128);
-    b.relu();
+    b.conv_relu_pool("features.0", 32, 3, 1);
+    b.conv_relu_pool("features.3", 64, 3, 1);
+    b.linear_relu("classifier.0", 128);
     b.linear("classifier.2", kClasses);
   } else if (name == "lenet5") {
-    b.conv("conv1", 6, 5, 2);
-    b.relu();
-    b.max_pool();
-    b.conv("conv2", 16, 5, 0);
-    b.relu();
-    b.max_pool();
-    b.linear("fc1", 120);
-    b.relu();
-    b.linear("fc2", 84);
-    b.relu();
+    b.conv_relu_pool("conv1", 6, 5, 2);
+    b.conv_relu_pool("conv2", 16, 5, 0);
+    b.linear_relu("fc1", 120);
+    b.linear_relu("fc2", 84);
     b.linear("fc3", kClasses);
   } else if (name == "mlp") {
-    b.linear("classifier.0", 256);
-    b.relu();
-    b.linear("classifier.2", 128);
-    b.relu();
+    b.linear_relu("classifier.0", 256);
+    b.linear_relu("classifier.2", 128);
     b.linear("classifier.4", kClasses);
   } else {
     throw std::runtime_error("--model " + name + ": expected small-cnn, lenet5 or mlp");
@@ -346,16 +338,10 @@ Model make_model(const std::string& name, Shape image) {
 
 void forward(const Layer& layer, const float* parameters, const Tensor& x, Tensor& y) {
   const float *const weight = parameters + layer.weight_at, *const bias = parameters + layer.bias_at;
-  switch (layer.kind) {
-    case Kind::conv:
-      return conv_forward(layer, weight, bias, x, y);
-    case Kind::linear:
-      return linear_forward(layer, weight, bias, x, y);
-    case Kind::relu:
-      return relu_forward(x, y);
-    case Kind::max_pool:
-      return max_pool_forward(layer, x, y);
-  }
+  if (layer.kind == Kind::conv) conv_forward(layer, weight, bias, x, y);
+  if (layer.kind == Kind::linear) linear_forward(layer, weight, bias, x, y);
+  if (layer.kind == Kind::relu) relu_forward(x, y);
+  if (layer.kind == Kind::max_pool) max_pool_forward(layer, x, y);
 }
 
 /// Adds the gradients of the layer's parameters to `gradients`, an array like the parameters', and those of
@@ -364,16 +350,10 @@ void backward(const Layer& layer, const float* parameters, const Tensor& x, cons
               float* gradients, Tensor* dx) {
   const float* const weight = parameters + layer.weight_at;
   float *const d_weight = gradients + layer.weight_at, *const d_bias = gradients + layer.bias_at;
-  switch (layer.kind) {
-    case Kind::conv:
-      return conv_backward(layer, weight, x, dy, d_weight, d_bias, dx);
-    case Kind::linear:
-      return linear_backward(layer, weight, x, dy, d_weight, d_bias, dx);
-    case Kind::relu:
-      return relu_backward(y, dy, *dx);
-    case Kind::max_pool:
-      return max_pool_backward(layer, x, dy, *dx);
-  }
+  if (layer.kind == Kind::conv) conv_backward(layer, weight, x, dy, d_weight, d_bias, dx);
+  if (layer.kind == Kind::linear) linear_backward(layer, weight, x, dy, d_weight, d_bias, dx);
+  if (layer.kind == Kind::relu) relu_backward(y, dy, *dx);
+  if (layer.kind == Kind::max_pool) max_pool_backward(layer, x, dy, *dx);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -855,8 +835,8 @@ class Device {
 // 10. A run: threads, hash, tables, files
 
 struct Options {
-  std::string model = "small-cnn", scheme = "ddp", weights, data, save;
-  int devices = 3, leaves = 8, batch = 32, steps = 10;
+  std::string model, scheme, weights, data, save;
+  int devices = 0, leaves = 0, batch = 0, steps = 0;
   std::vector<int> split;  // leaves of each device; empty: equal
 };
 
@@ -978,192 +958,88 @@ std::vector<float> draw_weights(const Model& model) {
   return values;
 }
 
-// Files are safetensors, which the engine and PyTorch read and write too: the length of a header in 8 bytes, the header
-// in JSON, the numbers. {"fc1.bias":{"dtype":"F32","shape":[120],"data_offsets":[0,480]}, ...}
+// Files are numbers of 4 bytes, floats in the machine's order, and nothing else: of weights, the model's parameters in
+// their order; of data, channels, height and width of an image, then for each sample its image and its label.
 
-struct FileTensor {
-  std::string dtype;
-  std::vector<int64_t> shape, offsets;  // offsets: begin and end of its bytes, after the header
-};
-
-std::vector<int64_t> integers(const std::string& text) {
-  std::vector<int64_t> values;
-  const std::regex digits("[0-9]{1,15}");
-  for (std::sregex_iterator i(text.begin(), text.end(), digits); i != std::sregex_iterator(); ++i)
-    values.push_back(std::stoll(i->str()));
-  return values;
-}
-
-/// The tensors of a header. It has braces within braces only around the description of a tensor.
-std::map<std::string, FileTensor> parse_header(const std::string& text) {
-  std::map<std::string, FileTensor> tensors;
-  const std::regex member("\"([^\"]+)\"\\s*:\\s*\\{([^{}]*)\\}"), dtype("\"dtype\"\\s*:\\s*\"(\\w+)\""),
-      shape("\"shape\"\\s*:\\s*\\[([^\\]]*)\\]"), offsets("\"data_offsets\"\\s*:\\s*\\[([^\\]]*)\\]");
-  for (std::sregex_iterator i(text.begin(), text.end(), member); i != std::sregex_iterator(); ++i) {
-    const std::string body = (*i)[2];
-    const auto value = [&](const std::regex& key) {
-      std::smatch found;
-      return std::regex_search(body, found, key) ? found[1].str() : std::string();
-    };
-    tensors[(*i)[1]] = {.dtype = value(dtype), .shape = integers(value(shape)), .offsets = integers(value(offsets))};
-  }
-  return tensors;
-}
-
-int64_t product(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
-class SafetensorsFile {
- public:
-  explicit SafetensorsFile(const std::string& path) : path_(path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw std::runtime_error(path + ": cannot be read");
-    const std::string all{std::istreambuf_iterator<char>(file), {}};
-    uint64_t header_bytes = 0;
-    if (all.size() >= sizeof header_bytes) std::memcpy(&header_bytes, all.data(), sizeof header_bytes);
-    if (all.size() < sizeof header_bytes || header_bytes > all.size() - sizeof header_bytes)
-      throw std::runtime_error(path + ": not a safetensors file");
-    tensors_ = parse_header(all.substr(sizeof header_bytes, header_bytes));
-    bytes_ = all.substr(sizeof header_bytes + header_bytes);
-  }
-
-  std::vector<int64_t> shape(const std::string& name) const { return find(name).shape; }
-
-  /// The tensor's numbers: Number is float for dtype F32, int32_t for I32.
-  template <class Number>
-  std::vector<Number> read(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape) const {
-    const FileTensor& tensor = find(name);
-    if (tensor.dtype != dtype || tensor.shape != shape)
-      throw std::runtime_error(path_ + ": " + name + " is " + describe(tensor.dtype, tensor.shape) + ", expected " +
-                               describe(dtype, shape));
-    const std::vector<int64_t>& at = tensor.offsets;
-    const auto file_bytes = static_cast<int64_t>(bytes_.size());
-    if (at.size() != 2 || at[0] > at[1] || at[1] > file_bytes || at[1] - at[0] != 4 * product(shape))
-      throw std::runtime_error(path_ + ": " + name + " does not have the bytes of its shape");
-    std::vector<Number> values(static_cast<size_t>(product(shape)));
-    std::memcpy(values.data(), bytes_.data() + at[0], values.size() * sizeof(Number));
-    return values;
-  }
-
- private:
-  const FileTensor& find(const std::string& name) const {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) throw std::runtime_error(path_ + ": has no tensor " + name);
-    return found->second;
-  }
-  static std::string describe(const std::string& dtype, const std::vector<int64_t>& shape) {
-    std::string text = dtype + " of shape (";
-    for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-    return text + ")";
-  }
-
-  std::string path_;
-  std::map<std::string, FileTensor> tensors_;
-  std::string bytes_;
-};
-
-/// Calls parameter(name, shape, place) for each parameter, with PyTorch's names and layouts.
-template <class Parameter>
-void for_parameters(const Model& model, const Parameter& parameter) {
-  for (const Layer& layer : model.layers) {
-    if (!layer.has_parameters()) continue;
-    std::vector<int64_t> shape{layer.out.c, layer.in.count()};
-    if (layer.kind == Kind::conv) shape = {layer.out.c, layer.in.c, layer.window, layer.window};
-    parameter(layer.name + ".weight", shape, layer.weight_at);
-    parameter(layer.name + ".bias", std::vector<int64_t>{layer.out.c}, layer.bias_at);
-  }
+std::vector<float> read_numbers(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  if (!file || bytes.empty() || bytes.size() % sizeof(float) != 0)
+    throw std::runtime_error(path + ": cannot be read, or is no file of floats");
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
 }
 
 std::vector<float> read_weights(const std::string& path, const Model& model) {
-  const SafetensorsFile file(path);
-  std::vector<float> values(model.parameters);
-  for_parameters(model, [&](const std::string& name, const std::vector<int64_t>& shape, int at) {
-    const std::vector<float> tensor = file.read<float>(name, "F32", shape);
-    std::copy(tensor.begin(), tensor.end(), values.begin() + at);
-  });
+  std::vector<float> values = read_numbers(path);
+  if (static_cast<int>(values.size()) != model.parameters)
+    throw std::runtime_error(path + ": has other parameters than the model, " + std::to_string(model.parameters));
   return values;
 }
 
-void write_weights(const std::string& path, const Model& model, const std::vector<float>& values) {
-  std::ostringstream text;
-  for_parameters(model, [&](const std::string& name, const std::vector<int64_t>& shape, int at) {
-    text << (at == 0 ? "{" : ",") << '"' << name << "\":{\"dtype\":\"F32\",\"shape\":[" << shape[0];
-    for (size_t i = 1; i < shape.size(); ++i) text << "," << shape[i];
-    text << "],\"data_offsets\":[" << 4 * at << "," << 4 * (at + product(shape)) << "]}";
-  });
-  text << "}";
-  const std::string header = text.str();
-  const uint64_t header_bytes = header.size();
+void write_weights(const std::string& path, const std::vector<float>& values) {
   std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
-  file << header;
   file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(4 * values.size()));
   if (!file.flush()) throw std::runtime_error(path + ": cannot be written");
 }
 
-/// Images (N, C, H, W) F32 and labels (N) I32, in the order in which they are trained on.
+/// Samples in the order in which they are trained on.
 Data read_data(const std::string& path) {
-  const SafetensorsFile file(path);
-  const std::vector<int64_t> shape = file.shape("images");
-  if (shape.size() != 4 || *std::min_element(shape.begin(), shape.end()) < 1)
-    throw std::runtime_error(path + ": images must have the shape (samples, channels, height, width)");
-  const auto size = [&](int i) { return static_cast<int>(shape[i]); };
-  Data data{.image = {1, size(1), size(2), size(3)}, .images = file.read<float>("images", "F32", shape), .labels = {}};
-  for (const int32_t label : file.read<int32_t>("labels", "I32", {shape[0]})) {
-    if (label < 0 || label >= kClasses)
-      throw std::runtime_error(path + ": label " + std::to_string(label) + ", expected 0 to " +
-                               std::to_string(kClasses - 1));
-    data.labels.push_back(static_cast<float>(label));
+  std::vector<float> numbers = read_numbers(path);
+  numbers.resize(std::max<size_t>(3, numbers.size()));
+  Data data{.image = {1, static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), static_cast<int>(numbers[2])},
+            .images = {},
+            .labels = {}};
+  const int pixels = data.image.count();
+  if (pixels < 1 || (numbers.size() - 3) % (pixels + 1) != 0)
+    throw std::runtime_error(path + ": expected channels, height, width, then an image and a label for each sample");
+  for (auto sample = numbers.begin() + 3; sample != numbers.end(); sample += pixels + 1) {
+    data.images.insert(data.images.end(), sample, sample + pixels);
+    data.labels.push_back(sample[pixels]);
+    if (!(data.labels.back() >= 0 && data.labels.back() < kClasses))
+      throw std::runtime_error(path + ": a label is not the number of one of " + std::to_string(kClasses) + " classes");
   }
   return data;
 }
 
-int integer(const std::string& flag, const std::string& text, int lowest, int highest) {
-  size_t used = 0;
+/// The flags and their values.
+using Flags = std::map<std::string, std::string>;
+
+int integer(const Flags& flags, const std::string& flag, int lowest, int highest) {
+  std::istringstream text(flags.at(flag));
   int value = lowest - 1;
-  try {
-    value = std::stoi(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || value < lowest || value > highest)
-    throw std::runtime_error(flag + " " + text + ": expected an integer from " + std::to_string(lowest) + " to " +
+  if (!(text >> value) || !text.eof() || value < lowest || value > highest)
+    throw std::runtime_error(flag + " " + text.str() + ": expected an integer from " + std::to_string(lowest) + " to " +
                              std::to_string(highest));
   return value;
 }
 
-/// The leaves of each device: "1,3,4".
-std::vector<int> parse_split(const std::string& text) {
-  std::vector<int> split;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) split.push_back(integer("--split", part, 0, 1024));
-  return split;
-}
-
 Options parse(int argc, char** argv) {
-  Options options;
-  const std::map<std::string, std::function<void(const std::string&)>> flags = {
-      {"--model", [&](const std::string& value) { options.model = value; }},
-      {"--scheme", [&](const std::string& value) { options.scheme = value; }},
-      {"--devices", [&](const std::string& value) { options.devices = integer("--devices", value, 1, 64); }},
-      {"--leaves", [&](const std::string& value) { options.leaves = integer("--leaves", value, 1, 1024); }},
-      {"--split", [&](const std::string& value) { options.split = parse_split(value); }},
-      {"--batch", [&](const std::string& value) { options.batch = integer("--batch", value, 1, 65536); }},
-      {"--steps", [&](const std::string& value) { options.steps = integer("--steps", value, 1, 1000); }},
-      {"--data", [&](const std::string& value) { options.data = value; }},
-      {"--weights", [&](const std::string& value) { options.weights = value; }},
-      {"--save", [&](const std::string& value) { options.save = value; }},
-  };
+  Flags flags = {{"--model", "small-cnn"}, {"--scheme", "ddp"}, {"--devices", "3"}, {"--leaves", "8"},
+                 {"--batch", "32"},        {"--steps", "10"},   {"--split", ""},    {"--data", ""},
+                 {"--weights", ""},        {"--save", ""}};
   for (int i = 1; i < argc; i += 2) {
-    const auto flag = flags.find(argv[i]);
-    if (flag == flags.end() || i + 1 == argc) {
+    if (flags.count(argv[i]) == 0 || i + 1 == argc) {
       std::string known;
-      for (const auto& [name, set] : flags) known += " " + name;
+      for (const auto& [name, value] : flags) known += " " + name;
       throw std::runtime_error(std::string(argv[i]) + ": expected a value after one of" + known);
     }
-    flag->second(argv[i + 1]);
+    flags[argv[i]] = argv[i + 1];
   }
+  Options options{.model = flags["--model"],
+                  .scheme = flags["--scheme"],
+                  .weights = flags["--weights"],
+                  .data = flags["--data"],
+                  .save = flags["--save"],
+                  .split = {}};
+  options.devices = integer(flags, "--devices", 1, 64);
+  options.leaves = integer(flags, "--leaves", 1, 1024);
+  options.batch = integer(flags, "--batch", 1, 65536);
+  options.steps = integer(flags, "--steps", 1, 1000);
+  std::istringstream parts(flags["--split"]);  // "1,3,4"
+  for (std::string part; std::getline(parts, part, ',');)
+    options.split.push_back(integer({{"--split", part}}, "--split", 0, 1024));
   return options;
 }
 
@@ -1185,7 +1061,7 @@ void run(const Options& options) {
     if (hash_of(parameters) != hash) throw std::logic_error("the devices have different weights");
   std::printf("hash of the weights: %016llx\n", static_cast<unsigned long long>(hash));
   print_tables(result);
-  if (!options.save.empty()) write_weights(options.save, model, result.parameters[0]);
+  if (!options.save.empty()) write_weights(options.save, result.parameters[0]);
 }
 
 }  // namespace
