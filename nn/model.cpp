@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -258,6 +259,16 @@ Model make_model(const std::string& name, const ModelOptions& options) {
          fmt::format(": {0} needs images of at least {1}x{1}, got {2}x{2}; use ", name, model.height, size),
          propose(settings::kImageSize, model.height)});
   }
+  return model;
+}
+
+Model make_mlp(const std::vector<int64_t>& sizes) {
+  if (sizes.size() < 2 || *std::ranges::min_element(sizes) < 1)
+    throw ConfigError(fmt::format("make_mlp: got the sizes {}, expected two or more, each at least 1", sizes));
+  Builder builder({1, sizes.front()});
+  for (size_t i = 1; i < sizes.size(); ++i) builder.linear(fmt::format("fc{}", i), sizes[i], i + 1 < sizes.size());
+  Model model{.name = "mlp", .classes = sizes.back(), .net = builder.build()};
+  model.sample_shape = {sizes.front()};
   return model;
 }
 

@@ -67,6 +67,10 @@ float model_dropout(const std::string& name);
 /// A ReLU between a convolution and a maximum is applied after the maximum (see MaxPool2d).
 Model make_model(const std::string& name, const ModelOptions& options);
 
+/// Linear layers between these sizes, with ReLU after all but the last: {20, 64, 3} takes vectors of 20 numbers and
+/// has 3 classes. Its layers are called fc1, fc2, ...   throws ConfigError for fewer than two sizes, or one below 1
+Model make_mlp(const std::vector<int64_t>& sizes);
+
 /// Reads a model that a JSON file describes by its layers, in the form of torch.nn.Sequential: names, types and
 /// settings are PyTorch's. The file sets the size of the images and the number of classes. docs/model_files.md
 /// documents the schema and shows how to write the file from PyTorch.

@@ -13,6 +13,7 @@
 #include <vitrine/nn/layers/flatten.h>
 #include <vitrine/nn/layers/linear.h>
 #include <vitrine/nn/parallel/engine.h>
+#include <vitrine/nn/parallel/gradient_error.h>
 #include <vitrine/runtime/device.h>
 #include <vitrine/runtime/host_buffer.h>
 #include <vitrine/runtime/philox.h>
@@ -73,37 +74,6 @@ HostBatch draw_batch(const Model& model, PhiloxSequence& random) {
   return batch;
 }
 
-/// The largest distance between a parameter's gradient and central differences of the mean loss, as a share of its
-/// largest gradient.
-double gradient_error(Engine& engine, const HostBatch& batch, const std::string& name) {
-  constexpr float kStep = 1e-2F;
-  const std::vector<float> before = engine.parameters().values();
-  engine.train_step(batch);
-  engine.take_step_results(true);
-  const std::vector<float> gradients =
-      engine.parameters().gradients();  // at `before`; the step has changed the parameters since
-  const auto loss_at = [&](size_t element, float value) {
-    std::vector<float> moved = before;
-    moved[element] = value;
-    engine.parameters().set(moved);
-    return engine.evaluate(batch).mean_loss();
-  };
-  const FlatLayout& layout = engine.parameters().layout();
-  double error = 0, largest = 0;
-  for (int p = 0; p < layout.size(); ++p) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(p)];
-    if (spec.name != name) continue;
-    for (int64_t i = 0; i < spec.shape.numel(); ++i) {
-      const auto at = static_cast<size_t>(layout.offset(p) + i);
-      const double slope = (loss_at(at, before[at] + kStep) - loss_at(at, before[at] - kStep)) / (2.0 * kStep);
-      error = std::max(error, std::abs(slope - gradients[at]));
-      largest = std::max(largest, std::abs(slope));
-    }
-  }
-  engine.parameters().set(before);
-  return error / largest;  // NaN if there is no parameter of that name
-}
-
 int run() {
   DeviceGroupOptions options;
   options.devices = parse_device_list("cpu:0-1", 0);
@@ -118,7 +88,8 @@ int run() {
   config.optimizer.set_learning_rate(0.01);
   config.seed = 1;
   Engine engine(model, devices, config,
-                {{kBatch}, {kBatch}});  // plans the memory, including the custom layer's, then takes it
+                {.train_batches = {kBatch},
+                 .evaluate_batches = {kBatch}});  // plans the memory, including the custom layer's, then takes it
 
   PhiloxSequence random(7, 0);
   std::vector<double> losses;

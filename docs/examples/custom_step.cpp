@@ -114,7 +114,7 @@ int run() {
   config.workspace_bytes = int64_t{1} << 20;
   config.optimizer.set_learning_rate(0.01);
   config.step = smoothed_step;
-  Engine engine(model, devices, config, {{kBatch}, {}});
+  Engine engine(model, devices, config, {.train_batches = {kBatch}});
   for (int step = 0; step < kSteps; ++step) engine.train_step(draw(static_cast<uint64_t>(step)));
   const std::vector<StepResult> results = engine.take_step_results(true);
   engine.finish();

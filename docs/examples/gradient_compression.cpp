@@ -44,7 +44,7 @@ int run() {
   config.workspace_bytes = int64_t{1} << 20;
   config.optimizer = make_optimizer_config("sgd", 0.1, {}, false, {});
   config.reducer = [](const ReducerContext& replica) { return std::make_unique<SparseReducer>(replica, kSlices); };
-  Engine engine(model, devices, config, {{kBatch}, {}});
+  Engine engine(model, devices, config, {.train_batches = {kBatch}});
   for (int step = 0; step < kSteps; ++step) engine.train_step(draw(static_cast<uint64_t>(step)));
   const std::vector<StepResult> results = engine.take_step_results(true);
   engine.parameters().verify();

@@ -10,6 +10,7 @@
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/settings.h"
 #include "runtime/error.h"
+#include "runtime/units.h"
 
 namespace vitrine {
 
@@ -129,6 +130,19 @@ void Engine::finish() {
 DeviceGroup& Engine::devices() const { return state_->setup->devices; }
 const EngineConfig& Engine::config() const { return state_->setup->config; }
 const EngineFacts& Engine::facts() const { return state_->facts; }
+
+std::string Engine::plan_table() const {
+  constexpr int kShown = static_cast<int>(Category::fragmentation);  // those before it are allocated
+  std::string text = fmt::format("{:<10}{:>12}", "planned", "peak");
+  for (int c = 0; c < kShown; ++c) text += fmt::format("{:>15}", category_name(static_cast<Category>(c)));
+  for (int d = 0; d < devices().size(); ++d) {
+    const DevicePlan& plan = facts().plans[static_cast<size_t>(d)];
+    text += fmt::format("\n{:<10}{:>12}", devices()[d].name(), format_bytes(plan.peak_bytes));
+    for (int c = 0; c < kShown; ++c)
+      text += fmt::format("{:>15}", format_bytes(plan.peak_by_category[static_cast<size_t>(c)]));
+  }
+  return text + "\n";
+}
 Parameters& Engine::parameters() { return state_->parameters; }
 Checkpointer& Engine::checkpointer() { return state_->checkpointer; }
 GraphCounts Engine::graph_counts() const { return state_->graphs ? state_->graphs->counts() : GraphCounts(); }

@@ -104,6 +104,8 @@ class Engine {
   DeviceGroup& devices() const;
   const EngineConfig& config() const;
   const EngineFacts& facts() const;
+  /// The planned peak of each device and what it consists of, a line each, with a heading.
+  std::string plan_table() const;
   /// Parameters, buffers, averages and gradients, for the host.
   Parameters& parameters();
   /// The training state, to save and load.

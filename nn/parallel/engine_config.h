@@ -205,8 +205,8 @@ struct EngineConfig {
 
 /// Sizes of the batches that a run will have: what has to be planned for.
 struct Workload {
-  std::vector<int64_t> train_batches;     // distinct sizes, the full one first
-  std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
+  std::vector<int64_t> train_batches = {};     // distinct sizes, the full one first
+  std::vector<int64_t> evaluate_batches = {};  // distinct sizes of evaluation batches
   /// The workload under another batch size or number of micro-batches, for advice when memory is short. Null: one full
   /// batch, and evaluation batches of a micro-batch if there are any.
   std::function<Workload(const EngineConfig&)> under = nullptr;

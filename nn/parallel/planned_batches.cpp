@@ -103,6 +103,8 @@ void PlannedBatches::check_batch(const HostBatch& batch, int64_t samples, int64_
                                  labels.str(), setup_.model.label_shape(rows).str(), rows,
                                  setup_.model.targets_per_sample));
   }
+  if (batch.labels.dtype != DType::i32)
+    throw DtypeError(fmt::format("{}: labels are {}, expected i32", operation, dtype_name(batch.labels.dtype)));
   if (from_dataset) return;
   if (batch.images.shape == staged_shape(setup_.model, setup_.config, rows) &&
       batch.images.dtype == setup_.config.image_dtype)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,9 +69,15 @@ class Communicator {
   /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...), and may be those rows.
   /// input is ignored elsewhere.
   virtual void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
+  void scatter(ExecContext& ctx, ConstView input, std::initializer_list<int64_t> counts, View output, int root) {
+    scatter(ctx, input, std::span(counts.begin(), counts.size()), output, root);
+  }
   /// The root's output (sum of counts, ...) becomes the inputs (counts[r], ...) in rank order. output is ignored
   /// elsewhere.
   virtual void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
+  void gather(ExecContext& ctx, ConstView input, std::initializer_list<int64_t> counts, View output, int root) {
+    gather(ctx, input, std::span(counts.begin(), counts.size()), output, root);
+  }
   /// input and output (size * n, ...): rows [s * n, (s + 1) * n) of rank r's output become rows [r * n, (r + 1) * n) of
   /// rank s's input. The output must not overlap the input.
   virtual void all_to_all(ExecContext& ctx, ConstView input, View output) = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a configuration must fulfil before it can be planned.
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -172,6 +173,13 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         "engine that trains");
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  if (model.takes_images() && std::min({model.height, model.width, model.channels}) < 1) {
+    throw ConfigError(
+        fmt::format("engine: model {} has no input: images are {}x{} with {} channels, and sample_shape is not set; "
+                    "set it to {{F}} "
+                    "for vectors of F numbers, or set height, width and channels",
+                    model.name, model.height, model.width, model.channels));
+  }
   if (!model.takes_images() && config.image_dtype != DType::f32) {
     throw ConfigError(fmt::format(
         "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
