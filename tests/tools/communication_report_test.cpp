@@ -66,8 +66,7 @@ TEST(CommunicationReport, NamesTimeInWhichThreadsWaitForACore) {
     std::ranges::replace(hint, '\n', ' ');
     return hint;
   };
-  expect_contains(text(0.12),
-                  "Other work on the machine shows in reduce: 12.0 ms a step, of which the collectives take");
+  expect_contains(text(0.12), "Other work on the machine shows in reduce: 12 ms a step, of which the collectives take");
   expect_lacks(text(0.09), "Other work on the machine");
 }
 

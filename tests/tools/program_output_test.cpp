@@ -232,7 +232,7 @@ TEST(ProgramText, OneStepSaysWhyNothingIsTimed) {
   const auto output = [](const char* steps) {
     return run_vitrine(words("train --model mlp --image-size 8 --steps {} --no-eval", steps)).output;
   };
-  expect_contains(output("1"), "The first step is not timed; --steps 2 or more");
+  expect_contains(output("1"), "the first step is not timed; --steps 2 or more");
   expect_lacks(output("2"), "is not timed");
 }
 

@@ -422,7 +422,7 @@ TEST_F(Train, PrintsASummaryAndWithDetailsTablesOfTimeAndMemory) {
 }
 
 TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
-  const Arguments arguments = with(with({"train"}, kQuick), words("--steps 4"));
+  const Arguments arguments = with(with({"train", "--details"}, kQuick), words("--steps 4"));
   const ChildResult colors =
       ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
   expect_contains(colors.output, "[#", "\033[1mWhere the time went");
