@@ -26,8 +26,8 @@ namespace vitrine::tools {
 
 /// Hashes of a run's training state, with --exact and --hashes FILE.jsonl. The file has a line for each step,
 /// {"step": 1, "state_hash": ..., "leaves": [HASH, ...], "gradients": {NAME: HASH, ...}, "tensors": {NAME: HASH, ...},
-/// "sketches": {"gradients": [...], "parameters": [...]}}: with --exact the loss of each leaf; reduced gradients, in the
-/// order in which backward finishes them; the state in the order of StateHash::parts; and eight sums from which the
+/// "sketches": {"gradients": [...], "parameters": [...]}}: with --exact the loss of each leaf; reduced gradients, in
+/// the order in which backward finishes them; the state in the order of StateHash::parts; and eight sums from which the
 /// size of a difference is estimated.
 class StateHashes {
  public:
