@@ -23,4 +23,15 @@ std::vector<LibraryInfo> kernel_libraries(Backend backend) {
   return libraries;
 }
 
+std::string cpu_arithmetic() {
+  std::string text;
+  for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", library.name, library.version);
+    if (!library.instruction_set.empty())
+      text += fmt::format(" ({}; {})", library.instruction_set,
+                          cpu::onednn::computes(DType::bf16) ? "f32 and bf16" : "f32");
+  }
+  return text;
+}
+
 }  // namespace vitrine

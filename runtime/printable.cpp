@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/text.h"
-
 #include <cstdint>
 
 #include <fmt/format.h>
+
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {

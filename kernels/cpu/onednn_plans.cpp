@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/onednn_plans.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "runtime/error.h"
@@ -51,6 +53,22 @@ bool made_by_amd() {
 #endif
 }
 
+/// The widest one of those that oneDNN uses here.
+const char* instruction_set() {
+  using dnnl::cpu_isa;
+  for (const auto& [set, name] : {std::pair{cpu_isa::avx512_core_amx, "AVX512_CORE_AMX"},
+                                  {cpu_isa::avx512_core_bf16, "AVX512_CORE_BF16"},
+                                  {cpu_isa::avx512_core_vnni, "AVX512_CORE_VNNI"},
+                                  {cpu_isa::avx512_core, "AVX512_CORE"},
+                                  {cpu_isa::avx2_vnni, "AVX2_VNNI"},
+                                  {cpu_isa::avx2, "AVX2"},
+                                  {cpu_isa::avx, "AVX"},
+                                  {cpu_isa::sse41, "SSE41"}}) {
+    if (processor_has(set)) return name;
+  }
+  return "none";
+}
+
 }  // namespace
 
 bool computes(DType dtype) {
@@ -63,7 +81,8 @@ std::optional<LibraryInfo> library() {
   const dnnl_version_t* const version = dnnl_version();
   return LibraryInfo{
       "oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
-      fmt::format("convolution and matrix products on the CPU, {}", computes(DType::bf16) ? "f32 and bf16" : "f32")};
+      fmt::format("convolution and matrix products on the CPU, {}", computes(DType::bf16) ? "f32 and bf16" : "f32"),
+      instruction_set()};
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cudnn_graph.h"
-
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/elementwise.h"
+
 #include <span>
 
 #include <fmt/format.h>
 
-#include "kernels/elementwise.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {

@@ -38,6 +38,14 @@ TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
        "rank 1 has --no-eval, where rank 0 has none"});
 }
 
+// Each rank would compute its leaves with other instructions: a hash that no machine alone has.
+TEST_F(ProcessRefusals, ExactModeNeedsOneInstructionSet) {
+  Command other = words("env ONEDNN_MAX_CPU_ISA=SSE41");
+  const Command exact = job(words("--exact"));
+  other.insert(other.end(), exact.begin(), exact.end());
+  expect_usage_error(mpirun({exact, other}), {"rank 1 has arithmetic of CPU devices oneDNN ", "(SSE41; f32)"});
+}
+
 // Before the first step, not when a rank waits for the other one at the end.
 TEST_F(ProcessRefusals, DifferingSchedulesAndOutputsAreFoundBeforeTheFirstStep) {
   expect_usage_error(mpirun({job(words("--lr-schedule cosine")), job(words("--save w.safetensors --warmup-steps 1"))}),

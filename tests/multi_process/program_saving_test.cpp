@@ -44,6 +44,14 @@ class ProcessSaving : public MpirunTest {
   TempFolder folder_;
 };
 
+TEST_F(ProcessSaving, AFailureShowsWhateverTheParentIgnores) {
+  const ChildResult result = mpirun(2, words("env --ignore-signal=CHLD {} train --model mlp --data synthetic:64 "
+                                             "--threads-per-device 1 --steps 1 --no-eval --save /dev/full",
+                                             test::program_path("vitrine")));
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "--save /dev/full: cannot be written");
+}
+
 TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
   ChildProcess child(training(7, words("--steps 4 --no-eval --timeout 5 --verify-replicas 4")),
                      ChildProcess::Streams::pipes, mpirun_environment());

@@ -18,6 +18,7 @@ namespace {
 
 [[noreturn]] void execute(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
   unsetenv("NO_COLOR");
+  std::signal(SIGINT, SIG_DFL);  // tests that run in the background of a script inherit that it is ignored
   for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

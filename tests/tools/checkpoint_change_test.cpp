@@ -64,6 +64,22 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
 }
 
+TEST_F(Checkpoints, OfExactRunsKeepTheirInstructionSet) {
+  const Arguments job =
+      words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --devices cpu:0 --steps 2");
+  for (const bool exact : {true, false}) {
+    const Arguments run_of = job + words(exact ? "--exact" : "--threads-per-device 1");
+    const std::string folder = exact ? "exact" : "rounded";
+    ASSERT_FALSE(json(run_of + into(folder)).is_null());
+    ChildProcess child(words("env ONEDNN_MAX_CPU_ISA=SSE41 {}", program_path("vitrine")) + run_of +
+                       words("--resume {} --steps 3", path(folder)));
+    const ChildResult result = child.wait();
+    EXPECT_EQ(result.exit_code, exact ? 2 : 0) << result.error;
+    expect_contains(result.error, "cpu_arithmetic is oneDNN ", "(SSE41; f32)",
+                    exact ? "This changes results" : "results differ by rounding");
+  }
+}
+
 /// In exact mode the workspace decides algorithms, so it belongs to the run; its planned size does not.
 TEST_F(Checkpoints, OfExactRunsKeepTheirWorkspace) {
   const Arguments job =
@@ -91,7 +107,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
     const auto checkpoint = nlohmann::ordered_json::parse(content(path(name) + step(1) + "/state.json"));
     std::string settings;
     for (const auto& [key, value] : checkpoint["state"]["settings"].items()) {
-      if (key != "data" && key != "workspace")
+      if (key != "data" && key != "workspace" && key != "cpu_arithmetic")
         settings += key + "=" + value.get<std::string>() + "; ";  // these depend on the build
     }
     return settings;

@@ -583,6 +583,16 @@ TEST(Program, RefusesTwoOutputsInOneFile) {
   const ChildResult result = run_vitrine(words("train --save x.out --report ./x.out"));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--save and --report name one file");
+  const ChildResult averages = run_vitrine(words("train --ema 0.9 --save x.safetensors --log x.ema.safetensors"));
+  EXPECT_EQ(averages.exit_code, 2);
+  expect_contains(averages.error, "--ema and --log name one file");
+  const TempFolder folder;
+  std::ofstream(folder.path("a.jsonl")) << "";
+  std::filesystem::create_hard_link(folder.path("a.jsonl"), folder.path("b.jsonl"));
+  const ChildResult linked =
+      run_vitrine(words("train --log {} --hashes {}", folder.path("a.jsonl"), folder.path("b.jsonl")));
+  EXPECT_EQ(linked.exit_code, 2);
+  expect_contains(linked.error, "--log and --hashes name one file");
 }
 
 void expect_usage_error(const Arguments& arguments, const std::string& part) {

@@ -51,6 +51,19 @@ TEST(InterruptText, StillPrintsTheSummary) {
   expect_contains(result.error, "stopping after the current step");
 }
 
+// A launcher's thread may block signals, and a shell's script ignores Ctrl-C for what it starts with `&`.
+TEST(InterruptOfAParent, BlocksNothingAndIgnoresCtrlC) {
+  std::vector<std::string> command = words("env --block-signal=TERM --ignore-signal=INT");
+  const std::vector<std::string> training = vitrine_command(endless_training(words("--no-eval")));
+  command.insert(command.end(), training.begin(), training.end());
+  ChildProcess child(command);
+  ASSERT_TRUE(child.wait_for("epoch 1/"));
+  child.send_signal(SIGINT);
+  ASSERT_TRUE(child.wait_for("epoch 2/"));
+  child.send_signal(SIGTERM);
+  EXPECT_EQ(child.wait().exit_code, 143);
+}
+
 // Nothing fits, so that the search takes minutes. The warning comes before it.
 TEST_P(Interrupt, EndsASearchForAPlan) {
   ChildProcess child(

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "kernels/libraries.h"
 #include "nn/parallel/plan/plan.h"
 #include "nn/parallel/reduce/shard.h"
 #include "nn/parallel/settings.h"
@@ -58,6 +59,7 @@ AgreementFields exact_fields(const DeviceGroup& devices, const EngineConfig& con
           {"leaves that share batch statistics", std::to_string(config.leaf_group())},
           {"workspace", config.workspace_bytes ? std::to_string(*config.workspace_bytes) : "planned"},
           {"Winograd's algorithm", devices.options().winograd ? "allowed" : "not allowed"},
+          {"arithmetic of CPU devices", on_gpus ? "none" : cpu_arithmetic()},
           {"TF32", devices.options().tf32 ? "allowed" : "not allowed"}};
 }
 

@@ -83,7 +83,8 @@ std::vector<std::string> describe_changes(const std::vector<SettingChange>& chan
                                     : change.effect == Effect::rounding ? ": results differ by rounding"
                                     : change.effect == Effect::rate     ? ": in force from here on"
                                                                         : "";
-    texts.push_back(fmt::format("--{} is {}, in the checkpoint {}{}", change.name, shown(change.now),
+    const char* const dashes = change.name.find('_') == std::string::npos ? "--" : "";  // a key of the JSON, no flag
+    texts.push_back(fmt::format("{}{} is {}, in the checkpoint {}{}", dashes, change.name, shown(change.now),
                                 shown(change.before), consequence));
   }
   return texts;

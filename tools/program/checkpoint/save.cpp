@@ -50,9 +50,11 @@ Weights copy_weights(const Options& options, const std::string& model, Engine& e
 /// What the child process that saves reports to its parent.
 struct Report {
   std::atomic<int64_t> bytes{0};
+  std::atomic<bool> complete{false};
   std::array<char, 2048> error{};
 };
-static_assert(std::atomic<int64_t>::is_always_lock_free, "two processes share it");
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "two processes share it");
 
 /// A child process that writes the weights. It is in no process group that a launcher kills, and holds nothing but its
 /// copy of the memory: it finishes the file even if this process is killed.
@@ -71,7 +73,7 @@ class SavingProcess {
     if (pid_ > 0) return;
     // There is no memory for a second process: this one saves.
     weights.write([this](int64_t bytes) { report_->bytes = bytes; });
-    done_ = true;
+    report_->complete = done_ = true;
     fmt::print(stderr, "{}", last_words);
   }
   ~SavingProcess() {
@@ -87,10 +89,11 @@ class SavingProcess {
   bool poll() { return check(WNOHANG); }
   /// throws DataError with the child's reason unless the file is complete.
   void throw_if_failed() const {
-    if (status_ == 0) return;
-    throw DataError(report_->error[0] != '\0'
-                        ? std::string(report_->error.data())
-                        : fmt::format("--save: the process that saves was ended by signal {}", WTERMSIG(status_)));
+    if (report_->complete) return;
+    throw DataError(report_->error[0] != '\0' ? std::string(report_->error.data())
+                    : WIFSIGNALED(status_)
+                        ? fmt::format("--save: the process that saves was ended by signal {}", WTERMSIG(status_))
+                        : "--save: the process that saves ended without a result");
   }
 
  private:
@@ -101,6 +104,7 @@ class SavingProcess {
     int status = kExitFailure;
     try {
       weights.write([this](int64_t bytes) { report_->bytes = bytes; });
+      report_->complete = true;
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, last_words.data(), last_words.size());
       status = kExitOk;
     } catch (const std::exception& error) {
@@ -114,8 +118,7 @@ class SavingProcess {
       const pid_t ended = waitpid(pid_, &status_, options);
       if (ended == 0) return false;
       if (ended < 0 && errno == EINTR) continue;
-      if (ended < 0) status_ = 0;  // already reaped; the file shows the result
-      done_ = true;
+      done_ = true;  // or nothing is known of it but its report
     }
     return true;
   }

@@ -34,7 +34,9 @@ class TemporaryFile {
  public:
   TemporaryFile() {
     std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    const char* const asked = std::getenv("TMPDIR");
+    const std::filesystem::path parent =
+        asked != nullptr && *asked == '\0' ? "/tmp" : std::filesystem::temp_directory_path(error);
     folder_ = (parent / "vitrine-verify-XXXXXX").string();
     if (error || mkdtemp(folder_.data()) == nullptr) {
       throw DataError(

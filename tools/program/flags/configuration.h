@@ -39,7 +39,7 @@ Json config_json(const SettingContext& configuration, const SettingTable& table 
 
 /// A setting of a training run, by which it is compared with another run.
 struct RunSetting {
-  std::string name;  // of the flag, without dashes
+  std::string name;  // of the flag, without dashes; or a key of the JSON
   std::string value;
   Effect effect = Effect::result;
 };

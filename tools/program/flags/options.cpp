@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 #include <utility>
 
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include "nn/parameter_store.h"
 #include "nn/segments.h"
@@ -92,8 +94,10 @@ void check_training(const Options& o) {
 
 /// Two outputs must not name one file: the later would overwrite the earlier.
 void check_files(const Options& o) {
-  std::map<std::string, const char*> taken;
+  std::map<std::string, std::string_view> taken;
+  std::map<std::pair<dev_t, ino_t>, std::string_view> inodes;  // of hard links
   for (const auto& [option, path] : {std::pair{"--save", o.save},
+                                     {"--ema", o.recipe.ema && !o.save.empty() ? averages_path(o.save) : ""},
                                      {"--report", o.report},
                                      {"--trace", o.trace},
                                      {"--memory-history", o.memory_history},
@@ -106,10 +110,13 @@ void check_files(const Options& o) {
       continue;
     std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     if (error) name = path;
-    const auto [earlier, fresh] = taken.emplace(name.string(), option);
-    if (!fresh)
-      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier",
-                                    earlier->second, option, path));
+    std::string_view earlier = taken.emplace(name.string(), option).first->second;
+    struct stat status {};
+    if (earlier == option && stat(path.c_str(), &status) == 0)
+      earlier = inodes.emplace(std::pair{status.st_dev, status.st_ino}, option).first->second;
+    if (earlier != option)
+      throw ConfigError(
+          fmt::format("{} and {} name one file, {}; the later would overwrite the earlier", earlier, option, path));
   }
 }
 

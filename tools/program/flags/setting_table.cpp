@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "kernels/libraries.h"
 #include "nn/model.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
@@ -211,6 +212,11 @@ SettingTable device_settings() {
             .effect_if = unless_exact,
             .compared = [](Context c) { return c.threads ? Json(*c.threads) : Json(c.options.threads_per_device); },
             .ranks = Ranks::local}),
+      value("cpu_arithmetic", kModels,
+            {.read =
+                 [](Context c) { return c.devices.front().backend == Backend::cuda ? Json() : Json(cpu_arithmetic()); },
+             .meaning = "libraries and instruction set of operations on CPU devices; null: GPUs",
+             .effect_if = of_algorithms}),
       flag("--tf32", kUsers, at(&Options::tf32),
            "Use TF32 in matrix products and convolutions on GPUs: faster, 10 bits of mantissa"),
       // Checkpoints of versions without the flag continue.

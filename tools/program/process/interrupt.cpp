@@ -54,9 +54,20 @@ void install_interrupt_handler() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU}) sigaction(number, &action, nullptr);
-  struct sigaction before {};  // nohup ignores the end of the terminal
-  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  sigset_t received;
+  sigemptyset(&received);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU}) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    // nohup ignores the end of the terminal, and a shell's script the Ctrl-C of others for what it starts with `&`.
+    const bool stays = (number == SIGINT || number == SIGHUP) && before.sa_handler == SIG_IGN;
+    if (!stays) sigaction(number, &action, nullptr);
+    sigaddset(&received, number);
+  }
+  // A parent may have left them blocked, and may not care how its children end; this program waits for its own.
+  sigaddset(&received, SIGCHLD);
+  std::signal(SIGCHLD, SIG_DFL);
+  sigprocmask(SIG_UNBLOCK, &received, nullptr);
 }
 
 void report_early_interrupt(std::function<void(const std::string& name)> report) {

@@ -6,10 +6,11 @@
 
 namespace vitrine::tools {
 
-/// Ctrl-C, SIGTERM, and what else ends jobs (SIGHUP of a terminal that closes, unless ignored; SIGUSR1 and SIGXCPU of
-/// schedulers): the first signal stops the program after the current step, a later Ctrl-C or SIGTERM immediately, with
-/// status 130 for Ctrl-C and 143 for the others. Before the first call of interrupted() there is no step to finish: the
-/// first one ends the program, without a message unless report_early_interrupt() was called.
+/// Ctrl-C, SIGTERM, and what else ends jobs (SIGHUP of a terminal that closes; SIGUSR1 and SIGXCPU of schedulers), even
+/// if the parent has blocked them; Ctrl-C and SIGHUP that it ignores stay ignored: the first signal stops the program
+/// after the current step, a later Ctrl-C or SIGTERM immediately, with status 130 for Ctrl-C and 143 for the others.
+/// Before the first call of interrupted() there is no step to finish: the first one ends the program, without a message
+/// unless report_early_interrupt() was called.
 void install_interrupt_handler();
 /// From now on the first signal before the first call of interrupted() calls `report` on a thread of its own, with
 /// its name ("SIGTERM"), and then ends the program. Call it once.

@@ -114,7 +114,7 @@ void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& fi
   }
 }
 
-/// The fields of /proc/self/status whose values are in kB, in bytes.
+/// The fields of /proc/self/status whose values are in kB, in bytes; none if a system's has not all that are needed.
 std::map<std::string, int64_t> process_memory() {
   std::ifstream file("/proc/self/status");
   std::map<std::string, int64_t> memory;
@@ -125,9 +125,13 @@ std::map<std::string, int64_t> process_memory() {
     if (words >> name >> value >> unit && unit == "kB") memory[name] = value * 1024;
   }
   for (const char* const field : {"VmHWM:", "VmRSS:", "RssAnon:", "RssFile:", "RssShmem:"}) {
-    if (!memory.contains(field))
-      throw DataError(
-          fmt::format("/proc/self/status: expected a line \"{} N kB\", found none; is /proc mounted?", field));
+    if (memory.contains(field)) continue;
+    fmt::print(
+        stderr,
+        "vitrine: warning: memory outside the pools is not known, and reported as 0: /proc/self/status has no line "
+        "\"{} N kB\"; is /proc mounted?\n",
+        field);
+    return {};
   }
   return memory;
 }
@@ -136,6 +140,7 @@ std::map<std::string, int64_t> process_memory() {
 void measure_outside_on_host(int64_t pools, const std::map<std::string, int64_t>& held,
                              std::vector<DeviceRecord>& figures) {
   std::map<std::string, int64_t> memory = process_memory();
+  if (memory.empty()) return;
   std::map<std::string, int64_t> owners = held;
   int64_t released = std::max<int64_t>(0, memory["VmHWM:"] - memory["VmRSS:"]);
   owners["weights"] = std::min(owners["weights"], released);
