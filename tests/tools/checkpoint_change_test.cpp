@@ -80,6 +80,20 @@ TEST_F(Checkpoints, OfExactRunsKeepTheirInstructionSet) {
   }
 }
 
+TEST_F(Checkpoints, OfVersion060ContinueWithoutAWord) {
+  const Arguments job = words(
+      "train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --devices cpu:0-1 --threads-per-device 1 "
+      "--mode dp");
+  ASSERT_FALSE(json(job + into("run") + words("--steps 2")).is_null());
+  change_state(path("run") + step(2), [](auto& state) {
+    state["settings"].erase("cpu_arithmetic");
+    state["settings"]["mode"] = "staging device0, loss gathered, reduce gpu0";
+  });
+  const ChildResult result = run(job + words("--steps 2 --resume {}", path("run")));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_lacks(result.error, "rounding");
+}
+
 /// In exact mode the workspace decides algorithms, so it belongs to the run; its planned size does not.
 TEST_F(Checkpoints, OfExactRunsKeepTheirWorkspace) {
   const Arguments job =

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -27,6 +28,21 @@ void mark_fixed(std::vector<SettingChange>& changes) {
       }
     }
   }
+}
+
+/// Versions up to 0.6.0 called device 0 gpu0 here, and did not record the arithmetic, which only exact mode must know.
+SettingValues in_words_of_today(SettingValues before, const std::vector<RunSetting>& now) {
+  constexpr std::string_view kOld = "reduce gpu0";
+  for (auto& [name, value] : before) {
+    if (const size_t at = value.find(kOld); name == "mode" && at != std::string::npos)
+      value.replace(at, kOld.size(), "reduce device0");
+  }
+  for (const RunSetting& setting : now) {
+    const bool recorded = std::ranges::any_of(before, [&](const auto& old) { return old.first == setting.name; });
+    if (setting.name == "cpu_arithmetic" && setting.effect == Effect::rounding && !recorded)
+      before.emplace_back(setting.name, setting.value);
+  }
+  return before;
 }
 
 }  // namespace
@@ -62,7 +78,7 @@ std::vector<SettingChange> find_changes(const SettingValues& before, const std::
 
 std::vector<SettingChange> compare_settings(const SettingValues& before, const std::vector<RunSetting>& now,
                                             const std::string& checkpoint, bool same_parameters) {
-  std::vector<SettingChange> changes = find_changes(before, now);
+  std::vector<SettingChange> changes = find_changes(in_words_of_today(before, now), now);
   if (!same_parameters) mark_fixed(changes);
   std::vector<SettingChange> refused;
   std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused),
