@@ -12,11 +12,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ._engine import Engine, Memory, Step
+from ._export import export
 from ._program import Device, Error, Process, UsageError, Values, arguments, call, of_command
+from ._reproduce import Reproduction, reproduce
 from ._results import Collectives, Comparison, Lesson, Plan, Result, Run, Training, Verification
+from ._snapshot import Explanation, explain, memory_viz
 
-__all__ = ["Collectives", "Comparison", "Device", "Error", "Lesson", "Plan", "Result", "Run", "Training", "UsageError", "Values", "Verification",
-           "collectives", "compare", "lesson", "plan", "train", "verify"]
+__all__ = ["Collectives", "Comparison", "Device", "Engine", "Error", "Explanation", "Lesson", "Memory", "Plan", "Reproduction", "Result", "Run",
+           "Step", "Training", "UsageError", "Values", "Verification", "collectives", "compare", "explain", "export", "lesson", "memory_viz", "plan",
+           "reproduce", "train", "verify"]
 
 
 @of_command("plan")
