@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._program import Values, arguments, parse
+from ._program import UsageError, Values, arguments, parse
 from ._results import Plan
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Engine:
         from ._vitrine import Trainer
 
         if dtype not in ("float32", "uint8"):
-            raise ValueError(f"dtype: expected float32 or uint8, got {dtype}")
+            raise UsageError(f"dtype: expected float32 or uint8, got {dtype}")
         with tempfile.TemporaryDirectory() as folder:
             if not isinstance(model, (str, os.PathLike)):
                 path = os.path.join(folder, "model.json")

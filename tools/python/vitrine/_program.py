@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -109,8 +110,9 @@ class Process:
     def __init__(self, words: list[str], prints_json: bool = True) -> None:
         self.words, self.interrupted, self.closed = words, False, False
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], stdin=subprocess.DEVNULL,
-                                      stdout=self.out, stderr=self.err, process_group=0)
+        unwrapped = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
+                                      stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0)
 
     def running(self) -> bool:
         return self.popen.poll() is None
