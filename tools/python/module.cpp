@@ -67,15 +67,15 @@ std::string dtype_name_of(const nb::dlpack::dtype& dtype) {
 /// An array as the engine reads it, without a copy.
 ///   call, name   "step", "x"
 /// throws   ConfigError with one sentence
-ConstView view_of(const char* call, const char* name, const nb::object& object, Array& array, DType dtype, const Shape& sample,
-                  const std::vector<int64_t>& batches) {
+ConstView view_of(const char* call, const char* name, const nb::object& object, Array& array, DType dtype,
+                  const Shape& sample, const std::vector<int64_t>& batches) {
   if (!nb::try_cast(object, array, false)) {
     throw ConfigError(fmt::format("{}: {} is no array of NumPy, nor one that exports DLPack: got {}", call, name,
                                   nb::type_name(object.type()).c_str()));
   }
   if (array.device_type() != nb::device::cpu::value)
     throw ConfigError(fmt::format("{0}: {1} lies on a device, expected host memory; pass {1}.cpu()", call, name));
-  const auto expected_type = dtype == DType::f32   ? nb::dtype<float>()
+  const auto expected_type = dtype == DType::f32  ? nb::dtype<float>()
                              : dtype == DType::u8 ? nb::dtype<uint8_t>()
                                                   : nb::dtype<int32_t>();
   if (array.dtype() != expected_type) {
@@ -327,9 +327,10 @@ class Trainer {
 
  private:
   void open_model(const tools::Options& options) {
-    job_.model = options.model.ends_with(".json")
-                     ? read_model_file(options.model)
-                     : make_model(options.model, {options.image_size, arrays_.channels, options.classes, options.dropout});
+    job_.model =
+        options.model.ends_with(".json")
+            ? read_model_file(options.model)
+            : make_model(options.model, {options.image_size, arrays_.channels, options.classes, options.dropout});
     if (!options.freeze.empty()) job_.model.net->freeze(options.freeze);
     Dataset& train = job_.data.train;
     const auto [height, width] = arrays_.raw_size.value_or(std::pair(job_.model.height, job_.model.width));
@@ -358,10 +359,9 @@ class Trainer {
       return Shape(sizes);
     };
     HostBatch batch;
-    batch.images = view_of(call, "x", x, arrays->first, floats ? DType::f32 : DType::u8,
-                           sample_of(input), batches);
-    batch.labels = view_of(call, "y", y, arrays->second, DType::i32,
-                           sample_of(model.label_shape(1)), {batch.images.shape[0]});
+    batch.images = view_of(call, "x", x, arrays->first, floats ? DType::f32 : DType::u8, sample_of(input), batches);
+    batch.labels =
+        view_of(call, "y", y, arrays->second, DType::i32, sample_of(model.label_shape(1)), {batch.images.shape[0]});
     batch.hold = arrays;
     return batch;
   }
@@ -423,7 +423,7 @@ std::string pickle_problem(const std::string& path) {
   };
   // Opcodes as in Python's pickletools, with what follows them.
   const std::string_view alone = "(012Nadelstu)]}\x85\x86\x87\x88\x89\x8f\x90\x91\x94", lines = "FILSVgp";
-  const std::map<char, uint64_t> fixed = {{'K', 1}, {'M', 2}, {'J', 4}, {'G', 8},      {'h', 1},
+  const std::map<char, uint64_t> fixed = {{'K', 1}, {'M', 2}, {'J', 4}, {'G', 8},    {'h', 1},
                                           {'j', 4}, {'q', 1}, {'r', 4}, {'\x80', 1}, {'\x95', 8}};
   const std::map<char, uint64_t> counted = {{'U', 1},    {'T', 4},    {'X', 4},    {'C', 1},    {'B', 4},   {'\x8a', 1},
                                             {'\x8b', 4}, {'\x8c', 1}, {'\x8d', 8}, {'\x8e', 8}, {'\x96', 8}};
@@ -444,9 +444,10 @@ std::string pickle_problem(const std::string& path) {
       skipped = end + 1 - at;
       if (opcode == 'p') value = parse_number<uint64_t>(std::string_view(text).substr(at, end - at)).value_or(~0ULL);
     } else if (alone.find(opcode) == std::string_view::npos) {
-      return fail(fmt::format("opcode 0x{:02x} is not one of plain values; what names classes or calls functions is "
-                              "never executed",
-                              static_cast<unsigned char>(opcode)));
+      return fail(
+          fmt::format("opcode 0x{:02x} is not one of plain values; what names classes or calls functions is "
+                      "never executed",
+                      static_cast<unsigned char>(opcode)));
     }
     if ((opcode == 'p' || opcode == 'r') && value > text.size())
       return fail(fmt::format("place {} of the memo is beyond the file's size", value));
@@ -481,8 +482,8 @@ NB_MODULE(_vitrine, module) {
           [](Trainer* self, const std::vector<std::string>& arguments, std::optional<int64_t> channels, bool floats,
              std::optional<std::pair<int64_t, int64_t>> raw_size, std::vector<int64_t> train_batches,
              std::vector<int64_t> evaluate_batches) {
-            new (self) Trainer(
-                arguments, {channels, floats, raw_size, std::move(train_batches), std::move(evaluate_batches)});
+            new (self)
+                Trainer(arguments, {channels, floats, raw_size, std::move(train_batches), std::move(evaluate_batches)});
           },
           "arguments"_a, "channels"_a.none(), "floats"_a, "raw_size"_a.none(), "train_batches"_a, "evaluate_batches"_a)
       .def("step", &Trainer::step, "x"_a.none(), "y"_a.none())

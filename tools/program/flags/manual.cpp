@@ -117,13 +117,12 @@ std::string flags_json(const SettingTable& table) {
     for (const CLI::Option* option : shown_options(*command)) {
       std::vector<std::string> names = option->get_lnames();
       if (names.empty()) names.push_back(option->get_name(true));
-      flags["flags"].push_back(
-          {{"names", names},
-           {"value", option_value(*option)},
-           {"positional", option->get_positional()},
-           {"repeated", option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
-           {"group", option->get_group()},
-           {"meaning", option_meaning(*option)}});
+      flags["flags"].push_back({{"names", names},
+                                {"value", option_value(*option)},
+                                {"positional", option->get_positional()},
+                                {"repeated", option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
+                                {"group", option->get_group()},
+                                {"meaning", option_meaning(*option)}});
     }
   }
   return json_text(commands) + "\n";
